@@ -22,7 +22,7 @@ from chatbot.chat.server.app import create_app
 from chatbot.chat.server.connection import Connection
 from chatbot.chat.server.state import MOST_BYTES, Limits
 from chatbot.inference.engine import Receive
-from chatbot.inference.questions import Piece, Question, Ticket, Usage
+from chatbot.inference.questions import Piece, Question, Request, Usage
 from tests.chat.server.fake_models import FakeEngine, fake_models
 
 SITE = (Path(__file__).parents[1] / "deploy" / "nginx.conf").read_text(encoding="utf-8")
@@ -55,11 +55,11 @@ class HeldEngine(FakeEngine):
 
     receive: Receive
 
-    def submit(self, question: Question, receive: Receive) -> Ticket:
-        self.tickets.append(Ticket())
+    def submit(self, question: Question, receive: Receive) -> Request:
+        self.requests.append(Request(question, receive))
         self.receive = receive
         receive(Piece(0, "你"))
-        return self.tickets[-1]
+        return self.requests[-1]
 
 
 class Proxied:
@@ -163,8 +163,8 @@ def test_a_client_that_leaves_cancels_its_reply(proxied: Proxied) -> None:
     with proxied.client() as client, client.stream("POST", "/v1/chat/completions", json=HELLO) as response:
         lines = response.iter_lines()  # kept: a generator that is discarded closes the response
         next(lines)
-        assert not engine.tickets[-1].cancelled.is_set()
-    assert engine.tickets[-1].cancelled.wait(10)
+        assert not engine.requests[-1].cancelled.is_set()
+    assert engine.requests[-1].cancelled.wait(10)
 
 
 def test_large_bodies_are_refused_before_the_server(proxied: Proxied) -> None:

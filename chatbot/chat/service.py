@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from chatbot.config.decoding import DecodingSettings
 from chatbot.errors import UserError
-from chatbot.inference.questions import Message, Piece, Question, Receive, Ticket, Usage
+from chatbot.inference.questions import Message, Piece, Question, Receive, Request, Usage
 
 if TYPE_CHECKING:
     from chatbot.inference.engine import Engine
 
 # As Engine.submit.
-Submit = Callable[[Question, Receive], Ticket]
+Submit = Callable[[Question, Receive], Request]
 ReceiveEvent = Callable[[], Awaitable[Mapping[str, Any]]]  # of an ASGI request
 
 # Clients that a limit remembers.
@@ -156,10 +156,10 @@ async def answers(
     late = asyncio.TimeoutError(f"No reply within {seconds:g} seconds")
     timer = loop.call_later(seconds, messages.put_nowait, (0, late))
     watching = None if receive is None else asyncio.create_task(watch(receive))
-    tickets: list[Ticket] = []
+    requests: list[Request] = []
     try:
         for number, question in enumerate(questions):
-            tickets.append(submit(question, functools.partial(take, number)))
+            requests.append(submit(question, functools.partial(take, number)))
         unfinished = len(questions)
         while unfinished:
             number, message = await messages.get()
@@ -174,8 +174,8 @@ async def answers(
         timer.cancel()
         if watching is not None:
             watching.cancel()
-        for ticket in tickets:
-            ticket.cancel()
+        for request in requests:
+            request.cancel()
 
 
 def warm_up(engine: "Engine", searches: Iterable[DecodingSettings | None]) -> None:

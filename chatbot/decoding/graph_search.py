@@ -1,16 +1,12 @@
 """The loops of a search in a graph of TensorFlow."""
 
-from collections.abc import Callable
-
 import tensorflow as tf
 
 from chatbot.decoding.hypotheses import best_first
 from chatbot.decoding.search import Progress, Search
 
-# On a CPU, finished rows, and those that nobody wants any more, are left out after this many ids each.
+# On a CPU, finished rows are left out after this many ids each.
 STEPS = 2
-# A single row has no others to be left out for, so that it is enough to ask more rarely whether it is wanted.
-STEPS_ALONE = 8
 
 
 def run(search: Search, progress: Progress, until: tf.Tensor | int, check_interval: int | None = 1) -> Progress:
@@ -40,12 +36,7 @@ def run(search: Search, progress: Progress, until: tf.Tensor | int, check_interv
     return result
 
 
-def search_all(
-    search: Search,
-    start: Progress,
-    wanted: Callable[[tf.Tensor], tf.Tensor] | None = None,
-    check_interval: int = 1,
-) -> tuple[tf.Tensor, tf.Tensor]:
+def search_all(search: Search, start: Progress, check_interval: int = 1) -> tuple[tf.Tensor, tf.Tensor]:
     """Run a search to its end, on fewer and fewer rows.
 
     Returns the ids [rows, hypotheses, max_length] int64, padded, and scores [rows, hypotheses] of all rows, the best
@@ -53,8 +44,7 @@ def search_all(
 
     Lengths differ: without the finished rows, the search takes half the time.
 
-    wanted: (row numbers [rows] int64) -> [rows] bool, whether these rows are still wanted, asked again and again. The
-    ids of the others are incomplete. check_interval: as for `run`; above 1, rows are left out at the same time.
+    check_interval: as for `run`; above 1, rows are left out at the same time.
     """
     max_length = search.automaton.max_length
 
@@ -67,16 +57,12 @@ def search_all(
     ) -> tuple[tf.Tensor, Progress, tf.Tensor, tf.Tensor]:
         steps = check_interval
         if check_interval == 1:
-            steps = tf.where(tf.shape(rows)[0] > 1, STEPS, max_length if wanted is None else STEPS_ALONE)
+            steps = tf.where(tf.shape(rows)[0] > 1, STEPS, max_length)
         until = tf.minimum(current.position + steps, max_length)
         current = run(search.of_rows(rows), current, until, 1 if check_interval == 1 else None)
         ids = tf.tensor_scatter_nd_update(ids, rows[:, None], current.hypotheses.ids)
         scores_of_ids = tf.tensor_scatter_nd_update(scores_of_ids, rows[:, None], search.scores(current))
-        goes_on = ~current.finished()
-        if wanted is not None:
-            with tf.control_dependencies([current.position]):  # asked after these steps, not before
-                goes_on &= wanted(rows)
-        remaining = tf.where(goes_on)[:, 0]
+        remaining = tf.where(~current.finished())[:, 0]
         return tf.gather(rows, remaining), current.of_rows(remaining), ids, scores_of_ids
 
     first = start.hypotheses

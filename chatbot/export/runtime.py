@@ -22,8 +22,7 @@ from chatbot.decoding.search import OF_HYPOTHESES, State, new_search, search_arr
 from chatbot.errors import UserError
 from chatbot.export.manifest import Manifest, damaged, read_manifest
 from chatbot.flags import replace
-from chatbot.inference.questions import Ticket
-from chatbot.inference.replier import EMPTY_QUESTION, Batch, Replier, Searcher, for_attempt, padded
+from chatbot.inference.replier import EMPTY_QUESTION, Replier, Searcher, for_attempt, padded
 from chatbot.inference.text_responder import TextResponder
 
 Array = npt.NDArray[Any]
@@ -60,7 +59,7 @@ class OnnxModel:
             raise damaged(folder, error) from None
 
     def encode(self, questions: Sequence[Sequence[int]]) -> State:
-        """See `RowModel`."""
+        """See `Model`."""
         results = _run(self._encode, {"ids": padded(questions).astype(np.int64)})
         state: State = {name: x for name, x in results.items() if not name.startswith(CELL)}
         if self._ngrams is not None:
@@ -68,7 +67,7 @@ class OnnxModel:
         return {**state, "cells": _cells(results, CELL)}
 
     def step(self, state: State, last: npt.NDArray[np.int64]) -> tuple[Floats, State]:
-        """See `RowModel`. The hypotheses of a question are one after another, as many for each."""
+        """See `Model`. The hypotheses of a question are one after another, as many for each."""
         logits, state, _ = self._stepped(state, last)
         if self._ngrams is None:
             return logits, state
@@ -77,7 +76,7 @@ class OnnxModel:
         return self._ngrams.mixed(NumpyFunctions.log_softmax(logits), by_ngrams), {**state, "history": history}
 
     def take(self, states: Sequence[State], rows: npt.NDArray[np.int64]) -> State:
-        """See `RowModel`. Questions are padded to the longest of them."""
+        """See `Model`. Questions are padded to the longest of them."""
         width = max(state["mask"].shape[1] for state in states)
 
         def taken(name: str) -> Any:
@@ -99,22 +98,20 @@ class OnnxModel:
         return np.stack(rows)
 
     def searcher(self, decoding: DecodingSettings, automaton: BoundedAutomaton) -> Searcher:
-        """See `Model`. The search of a batch ends when all of its tickets are cancelled."""
+        """See `Model`."""
 
-        def found(seed: int, questions: Sequence[Sequence[int]], tickets: Sequence[Ticket]) -> tuple[Array, Floats]:
+        def search_batch(questions: Sequence[Sequence[int]], seed: int) -> tuple[Array, Floats]:
             generic = self.encode([EMPTY_QUESTION]) if decoding.anti_lm else None
             uniform = None
             if decoding.samples:
                 uniform = uniform_numbers(seed, questions, decoding.hypotheses, automaton.max_length)
             search, start = new_search(decoding, automaton, self.step, self.encode(questions), generic, uniform)
-            ids, scores = search_arrays(
-                search, start, lambda: not tickets or not all(ticket.cancelled.is_set() for ticket in tickets)
-            )
+            ids, scores = search_arrays(search, start)
             return ids.reshape(len(questions), -1, automaton.max_length), scores.reshape(len(questions), -1)
 
-        def search_batches(batches: Sequence[Batch], seed: int) -> list[tuple[Array, Floats]]:
+        def search_batches(batches: Sequence[Sequence[Sequence[int]]], seed: int) -> list[tuple[Array, Floats]]:
             with np.errstate(all="ignore"):  # logarithms of 0 and differences of infinities are meant
-                return [found(seed, *batch) for batch in batches]
+                return [search_batch(batch, seed) for batch in batches]
 
         return search_batches
 

@@ -7,15 +7,14 @@ from collections.abc import Sequence
 import numpy as np
 
 from chatbot.corpus.vocabulary import BOS
-from chatbot.inference.questions import FinishReason, Piece, Question, Receive, Request, Ticket, TokenLogProb
+from chatbot.inference.questions import FinishReason, Piece, Question, Receive, Request, TokenLogProb
 from chatbot.inference.replier import Reply
-from chatbot.inference.rows import NewReplies, RowBatch, token_log_prob
+from chatbot.inference.rows import RowBatch, UnfinishedReply, token_log_prob
 from chatbot.inference.text_responder import EMPTY_QUESTION_REPLY, TextResponder
 from chatbot.inference.waiting import BusyError, Waiting
 
 __all__ = ["BusyError", "Engine", "Receive"]
 
-ROWS, SEARCHES = range(2)
 # Threads that search: with half of the cores for each operation, two keep all cores busy.
 SEARCH_THREADS = 2
 # The largest number of replies in a batch, but for a question that wants more.
@@ -32,69 +31,57 @@ class Engine:
     """Answers the questions of many threads by one model, those that arrive together in batches.
 
         engine = Engine(responder)
-        ticket = engine.submit(Question("你好"), receive)  # receive gets pieces, at last a Usage or an exception
-        ticket.cancel()  # when who asked has gone, or a time limit is over; receive gets nothing more
+        request = engine.submit(Question("你好"), receive)  # receive gets pieces, at last a Usage or an exception
+        request.cancel()  # when who asked has gone, or a time limit is over; receive gets nothing more
         engine.close()
 
-    One thread generates all replies of one hypothesis token by token: questions join between two tokens. The others run
-    the engine's search if it compares hypotheses. The reply to a question does not depend on the other questions. The
-    first question of a kind takes seconds longer, since graphs are traced.
+    One thread generates all replies of one hypothesis token by token: questions join between two tokens. If the
+    engine's search compares hypotheses, two others run it. The reply to a question does not depend on the other ones.
+    The first question of a kind takes seconds longer, since graphs are traced.
 
     responder: its search is that of questions without settings. most_waiting: of a client, see `Waiting`.
     """
 
     def __init__(self, responder: TextResponder, most_waiting: int = 256) -> None:
-        self._waiting = Waiting(2, most_waiting)
-        self._own_lane = SEARCHES if responder.decoding.hypotheses > 1 else ROWS
-        self._rows = RowLane(responder, self._waiting, ROWS)
-        self._searches = [SearchLane(responder, self._waiting, SEARCHES) for _ in range(SEARCH_THREADS)]
-        self._threads = [threading.Thread(target=self._rows.run, name="engine: rows", daemon=True)]
-        self._threads += [
-            threading.Thread(target=lane.run, args=[SEARCH_THREADS], name="engine: searches", daemon=True)
-            for lane in self._searches
-        ]
+        self._rows = self._searches = Waiting(most_waiting)
+        lanes: list[RowLane | SearchLane] = [RowLane(responder, self._rows)]
+        if responder.decoding.hypotheses > 1:
+            self._searches = Waiting(most_waiting)
+            most = max(1, responder.replier.batch // SEARCH_THREADS)
+            lanes += [SearchLane(responder, self._searches, most) for _ in range(SEARCH_THREADS)]
+        self._threads = [threading.Thread(target=lane.run, name=f"engine: {lane.name}", daemon=True) for lane in lanes]
         for thread in self._threads:
             thread.start()
 
-    def submit(self, question: Question, receive: Receive) -> Ticket:
+    def submit(self, question: Question, receive: Receive) -> Request:
         """Give a question to the engine, from any thread. Raises BusyError if too many wait, or after `close`."""
-        request = Request(question, receive, Ticket())
-        self._waiting.put(self._own_lane if question.decoding is None else ROWS, request)
-        return request.ticket
+        request = Request(question, receive)
+        (self._searches if question.decoding is None else self._rows).put(request)
+        return request
 
     @property
     def waiting(self) -> int:
         """The number of questions that wait."""
-        return len(self._waiting)
-
-    @property
-    def active(self) -> int:
-        """The number of questions that are being answered."""
-        return self._rows.active + sum(lane.active for lane in self._searches)
+        return sum(map(len, {self._rows, self._searches}))
 
     def close(self) -> None:
         """Answer the questions that were submitted, and end the threads."""
-        self._waiting.close()
+        for waiting in (self._rows, self._searches):
+            waiting.close()
         for thread in self._threads:
             thread.join()
 
 
 class RowLane:
-    """Answers questions with settings of one reply, by continuous batching: replies begin and end at any time.
+    """Answers questions with settings of one reply, by continuous batching: replies begin and end at any time."""
 
-    lane: the number of its questions in `waiting`.
-    """
+    name = "rows"
 
-    def __init__(self, responder: TextResponder, waiting: Waiting, lane: int) -> None:
-        self._responder, self._waiting, self._lane = responder, waiting, lane
+    def __init__(self, responder: TextResponder, waiting: Waiting) -> None:
+        self._responder, self._waiting = responder, waiting
         self._max_length = responder.settings.model.max_length
-        self._batch = RowBatch(responder.replier.model, self._max_length)
+        self.batch = RowBatch(responder.replier.model, self._max_length)
         self._tokens = 0  # of a reply, since questions last joined
-
-    @property
-    def active(self) -> int:
-        """The number of questions that are being answered."""
-        return len(self._batch.requests)
 
     def run(self) -> None:
         """Answer questions until `waiting` is closed and none is left."""
@@ -103,36 +90,35 @@ class RowLane:
 
     def joining(self) -> list[Request] | None:
         """Return the questions that join now. None if there is nothing to do any more."""
-        number = self._batch.unfinished
+        number = self.batch.unfinished
         self._tokens += 1
-        if self._tokens < JOINING_TOKENS and self._waiting.number(self._lane) < JOINING_SHARE * number:
+        if self._tokens < JOINING_TOKENS and len(self._waiting) < JOINING_SHARE * number:
             return []
         self._tokens = 0
-        return self._waiting.take(self._lane, REPLIES - number, blocks=not number)
+        return self._waiting.take(REPLIES - number, blocks=not number)
 
     def step(self, requests: Sequence[Request]) -> None:
         """Begin replies to these questions, and add a token to each unfinished reply."""
         try:
-            self._batch.change([replies for request in requests if (replies := self._begin(request)) is not None])
-            if self._batch.unfinished:
-                self._batch.advance()
+            self.batch.change([replies for request in requests if (replies := self._begin(request))])
+            if self.batch.unfinished:
+                self.batch.advance()
         except Exception as error:  # the next questions are answered
-            for request in [*self._batch.requests, *requests]:
+            for request in [*self.batch.requests, *requests]:
                 request.give(error)
-            self._batch.clear()
+            self.batch.clear()
 
-    def _begin(self, request: Request) -> NewReplies | None:
-        """Return the replies to a question before their first id; None if it is answered."""
+    def _begin(self, request: Request) -> list[UnfinishedReply]:
+        """Return the replies to a question before their first id; none if it is answered."""
         question, responder = request.question, self._responder
         try:
             source = responder.source(question.text, question.history)[: self._max_length]
-            if not source:
-                give_empty_question_replies(request)
-                return None
-            return responder.rule_book.begin(request, source, question.decoding or responder.decoding)
+            if source:
+                return responder.rule_book.begin(request, source, question.decoding or responder.decoding)
+            give_empty_question_replies(request)
         except Exception as error:  # of this question: the others go on
             request.give(error)
-            return None
+        return []
 
 
 def give_empty_question_replies(request: Request) -> None:
@@ -143,39 +129,34 @@ def give_empty_question_replies(request: Request) -> None:
 
 
 class SearchLane:
-    """Answers questions by the search of the responder; the arguments are those of `RowLane`."""
+    """Answers questions by the search of the responder. most: the number of questions that it searches at once."""
 
-    def __init__(self, responder: TextResponder, waiting: Waiting, lane: int) -> None:
-        self._responder, self._waiting, self._lane = responder, waiting, lane
+    name = "searches"
+
+    def __init__(self, responder: TextResponder, waiting: Waiting, most: int) -> None:
+        self._responder, self._waiting, self._most = responder, waiting, most
         self._max_length = responder.settings.model.max_length
-        self.active = 0  # the number of questions that are being answered
 
-    def run(self, threads: int = 1) -> None:
-        """Answer questions until `waiting` is closed and none is left. threads: those that take from the same lane."""
+    def run(self) -> None:
+        """Answer questions until `waiting` is closed and none is left."""
         number, patience = 1, 0.0
-        most = max(1, self._responder.replier.batch // threads)
-        while (requests := self._waiting.take(self._lane, most, True, number, patience)) is not None:
-            began = time.monotonic()
-            self.active = number = len(requests)
-            self._answer(requests)
-            self.active = 0
+        while (requests := self._waiting.take(self._most, True, number, patience)) is not None:
+            began, number = time.monotonic(), len(requests)
+            try:
+                self._answer(requests)
+            except Exception as error:  # the next questions are answered
+                for request in requests:
+                    request.give(error)
             patience = PATIENCE * (time.monotonic() - began)
 
     def _answer(self, requests: Sequence[Request]) -> None:
-        try:
-            questions = [self._responder.source(one.question.text, one.question.history) for one in requests]
-            tickets = [one.ticket for one, question in zip(requests, questions, strict=True) if question]
-            candidates = iter(
-                self._responder.replier.candidates([question for question in questions if question], tickets)
-            )
-            for one, question in zip(requests, questions, strict=True):
-                if question:
-                    self._give(one, question[: self._max_length], next(candidates))
-                else:
-                    give_empty_question_replies(one)
-        except Exception as error:  # the next questions are answered
-            for one in requests:
-                one.give(error)
+        sources = [self._responder.source(one.question.text, one.question.history) for one in requests]
+        candidates = iter(self._responder.replier.candidates([source for source in sources if source]))
+        for request, source in zip(requests, sources, strict=True):
+            if source:
+                self._give(request, source[: self._max_length], next(candidates))
+            else:
+                give_empty_question_replies(request)
 
     def _give(self, request: Request, source: Sequence[int], replies: Sequence[Reply]) -> None:
         """Give the best replies, as many as the question wants. Their tokens are those of their texts."""

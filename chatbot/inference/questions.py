@@ -1,10 +1,9 @@
-"""A question that is answered, who asks it, and what it is answered with."""
+"""A question, what it is answered with, and the request for its replies."""
 
-import contextlib
 import dataclasses
 import logging
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Literal, NamedTuple
 
 from chatbot.config.decoding import DecodingSettings
@@ -68,44 +67,13 @@ Message = Piece | Usage | Exception
 Receive = Callable[[Message], None]
 
 
-class Ticket:
-    """A question whose replies somebody waits for."""
-
-    def __init__(self) -> None:
-        self.cancelled = threading.Event()
-        self._lock = threading.Lock()
-        self._callbacks: list[Callable[[], None]] = []
-
-    def cancel(self) -> None:
-        """Stop computing replies to the question: nobody waits for them. Any thread may call this."""
-        with self._lock:
-            self.cancelled.set()
-            callbacks = self._callbacks[:]
-        for callback in callbacks:
-            callback()
-
-    @contextlib.contextmanager
-    def calling(self, callback: Callable[[], None]) -> Iterator[None]:
-        """Call a function if the ticket is cancelled in this block, in the thread that cancels it, or was before."""
-        with self._lock:
-            self._callbacks.append(callback)
-            is_late = self.cancelled.is_set()
-        if is_late:
-            callback()
-        try:
-            yield
-        finally:
-            with self._lock:
-                self._callbacks.remove(callback)
-
-
 @dataclasses.dataclass(eq=False)
 class Request:
-    """A question within the engine. Only the thread that answers it changes the numbers."""
+    """A question whose replies somebody waits for. Only the thread that answers it changes the numbers."""
 
     question: Question
     receive: Receive
-    ticket: Ticket
+    cancelled: threading.Event = dataclasses.field(default_factory=threading.Event)
     question_tokens: int = 0
     reply_tokens: int = 0
     unfinished: int = 0  # replies
@@ -113,7 +81,11 @@ class Request:
     @property
     def is_over(self) -> bool:
         """Whether nobody waits for more."""
-        return self.ticket.cancelled.is_set()
+        return self.cancelled.is_set()
+
+    def cancel(self) -> None:
+        """Compute no more replies that are generated token by token: nobody waits. Any thread may call this."""
+        self.cancelled.set()
 
     def give(self, message: Piece | Usage | Exception) -> None:
         """Give a message to who asked, unless nobody waits for it. It ends with a usage or an exception."""
@@ -123,9 +95,9 @@ class Request:
             self.receive(message)
         except Exception as error:  # the caller's: the other questions are answered
             log.warning("A reply could not be given: %s: %s", type(error).__name__, error)
-            self.ticket.cancel()
+            self.cancel()
         if not isinstance(message, Piece):
-            self.ticket.cancel()
+            self.cancel()
 
     def give_reply(self, piece: Piece, tokens: int) -> None:
         """Give the last piece of a reply with this many tokens, and after the last reply the usage."""

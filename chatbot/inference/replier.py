@@ -22,7 +22,6 @@ from chatbot.corpus.vocabulary import BOS, EOS, PAD, Vocabulary, spelling_automa
 from chatbot.decoding.automaton import Automaton, BoundedAutomaton, without_words
 from chatbot.decoding.hypotheses import length_penalty
 from chatbot.errors import UserError
-from chatbot.inference.questions import Ticket
 from chatbot.inference.reply_text import ReplyText, before_stop
 
 # The maximum number of questions in a batch, and of their hypotheses, which bound the memory of a search.
@@ -36,15 +35,16 @@ EMPTY_QUESTION = [BOS]
 
 Rows = Sequence[Sequence[int]]  # ids of each
 Floats = npt.NDArray[np.float32]
-# The questions of a batch, and their tickets or none.
-Batch = tuple[Rows, Sequence[Ticket]]
-# (batches, the seed of samples) -> for each batch padded ids [questions, hypotheses, max_length], and the scores of
-# all hypotheses.
-Searcher = Callable[[Sequence[Batch], int], Sequence[tuple[npt.NDArray[np.integer], Floats]]]
+# (the questions of each batch, the seed of samples) -> for each batch padded ids [questions, hypotheses, max_length],
+# and the scores of all hypotheses.
+Searcher = Callable[[Sequence[Rows], int], Sequence[tuple[npt.NDArray[np.integer], Floats]]]
 
 
-class RowModel(Protocol):
-    """A model whose state is of a number of rows, which only the model reads. A row has one hypothesis."""
+class Model(Protocol):
+    """A model that replies, of an attempt or an export. Any thread may call it.
+
+    Its state is of a number of rows, which only the model reads. A row has one hypothesis.
+    """
 
     def encode(self, questions: Rows) -> Any:
         """Return the state before the first token. questions: of each row, at least one id."""
@@ -58,15 +58,8 @@ class RowModel(Protocol):
         states: one or two. rows: numbers of those of the first state and of the second behind them.
         """
 
-
-class Model(RowModel, Protocol):
-    """A model that replies, of an attempt or an export. Any thread may call it."""
-
     def searcher(self, decoding: DecodingSettings, automaton: BoundedAutomaton) -> Searcher:
-        """Return the search of decoding settings, but for their seed.
-
-        When a ticket is cancelled, the search for its question ends early; then what is found for it is of no use.
-        """
+        """Return the search of decoding settings, but for their seed."""
 
     def reverse_scores(self, replies: Rows, questions: Rows) -> Floats:
         """Return log P(question | reply) of each pair in nats, the end symbol included and n-grams left out: [pairs].
@@ -117,23 +110,16 @@ class Replier:
         """
         return [replies[0].text for replies in self.candidates(questions)]
 
-    def candidates(self, questions: Rows, tickets: Sequence[Ticket] = ()) -> list[list[Reply]]:
+    def candidates(self, questions: Rows, seed: int | None = None) -> list[list[Reply]]:
         """Return the distinct replies that the search found for each question, the best first.
 
-        questions: as for `replies`. tickets: one for each. When one is cancelled, the search for its question ends
-        within a few tokens, and what is returned for it is of no use.
+        questions: as for `replies`. seed: of samples; None: that of the settings.
         """
         questions = [question[: self._max_length] for question in questions]
-        parts = [slice(start, start + self.batch) for start in range(0, len(questions), self.batch)]
-        batches = self.search([(questions[part], tickets[part]) for part in parts], self.decoding.seed)
-        hypotheses = [row for batch in batches for row in zip(*batch, strict=True)]
-        candidates = [
-            [] if tickets and tickets[number].cancelled.is_set() else self._distinct(*of_question)
-            for number, of_question in enumerate(hypotheses)
-        ]
-        if self.decoding.rerank:
-            candidates = self._reranked(questions, candidates, tickets)
-        return candidates
+        batches = [questions[start : start + self.batch] for start in range(0, len(questions), self.batch)]
+        hypotheses = self.search(batches, self.decoding.seed if seed is None else seed)
+        candidates = [self._distinct(*row) for batch in hypotheses for row in zip(*batch, strict=True)]
+        return self._reranked(questions, candidates) if self.decoding.rerank else candidates
 
     def _distinct(self, hypotheses: npt.NDArray[np.integer], scores: Floats) -> list[Reply]:
         """Return the distinct texts of a question's hypotheses, each with its best score, the best first.
@@ -153,16 +139,15 @@ class Replier:
         replies = list(texts.values())
         return [reply for reply in replies if reply.text] or replies
 
-    def _reranked(self, questions: Rows, candidates: list[list[Reply]], tickets: Sequence[Ticket]) -> Any:
+    def _reranked(self, questions: Rows, candidates: list[list[Reply]]) -> list[list[Reply]]:
         """Add the weighted log-probability of the question given the reply to the scores (Li et al., 2016, MMI-bidi).
 
         It is divided by the length penalty of the question, so that one weight serves questions of all lengths.
         """
         reply_ids = [self._before_stop(reply) for of_question in candidates for reply in of_question]
         alone = [question_of(question, self._vocabulary) for question in questions]
-        numbers = [number for number, of_question in enumerate(candidates) for _ in of_question]
-        of_pairs = [alone[number] for number in numbers]
-        values = reverse_scores(self.model, reply_ids, of_pairs, [tickets[i] for i in numbers] if tickets else ())
+        of_pairs = [question for question, replies in zip(alone, candidates, strict=True) for _ in replies]
+        values = reverse_scores(self.model, reply_ids, of_pairs)
         values = values / length_penalty(np.array([len(question) + 1 for question in of_pairs]), self.decoding)
         added = iter(((self.decoding.rerank or 0) * values).tolist())
         scored = [
@@ -172,26 +157,20 @@ class Replier:
 
     def _before_stop(self, reply: Reply) -> Sequence[int]:
         """Return the ids of a reply before a stop text, at least one."""
-        text = ReplyText(self._vocabulary, self.decoding.stop)
-        text.add(reply.ids)
+        text = ReplyText(self._vocabulary, self.decoding.stop, list(reply.ids))
+        text.read(is_whole=True)
         return reply.ids[: max(1, text.ids_before_stop())] if text.is_stopped else reply.ids
 
 
-def reverse_scores(model: Model, replies: Rows, questions: Rows, tickets: Sequence[Ticket]) -> Floats:
-    """Return `Model.reverse_scores` of any number of pairs, computed in batches.
-
-    tickets: one for each pair, or none; a pair has any score if its ticket was cancelled before its batch.
-    """
+def reverse_scores(model: Model, replies: Rows, questions: Rows) -> Floats:
+    """Return `Model.reverse_scores` of any number of pairs, computed in batches."""
     scores = np.zeros(len(replies), np.float32)
     order = np.argsort([len(question) for question in questions], kind="stable")
-    while True:  # the longest questions first, so that a batch is bounded by its first row
-        if tickets:
-            order = order[[not tickets[i].cancelled.is_set() for i in order]]
-        if not len(order):
-            return scores
+    while len(order):  # the longest questions first, so that a batch is bounded by its first row
         number = max(1, POSITIONS // (len(questions[order[-1]]) + 1))
         order, rows = order[:-number], order[-number:]
         scores[rows] = model.reverse_scores([replies[i] for i in rows], [questions[i] for i in rows])
+    return scores
 
 
 def padded(rows: Rows) -> npt.NDArray[np.int32]:

@@ -1,6 +1,5 @@
 """Replies of a trained model, computed by TensorFlow."""
 
-import contextlib
 import functools
 import itertools
 import threading
@@ -19,8 +18,7 @@ from chatbot.decoding.automaton import BoundedAutomaton
 from chatbot.decoding.graph_search import run, search_all
 from chatbot.decoding.sampling import uniform_numbers
 from chatbot.decoding.search import OF_HYPOTHESES, new_search
-from chatbot.inference.questions import Ticket
-from chatbot.inference.replier import EMPTY_QUESTION, Batch, Replier, for_attempt, padded
+from chatbot.inference.replier import EMPTY_QUESTION, Replier, for_attempt, padded
 from chatbot.inference.text_responder import TextResponder, Weights, WordAttention, by_word
 from chatbot.model.decoder import DecoderState
 from chatbot.model.device_copies import DeviceCopies
@@ -60,7 +58,7 @@ class TensorFlowModel:
         self._lock = threading.Lock()
 
     def encode(self, questions: Sequence[Sequence[int]]) -> TensorState:
-        """See `RowModel`."""
+        """See `Model`."""
         rows = Ragged.from_rows(questions)
         lengths = rows.lengths.astype(np.int64)
         ids = pad(rows, _filled(np.arange(len(rows))), rounded_up(int(lengths.max())))
@@ -68,13 +66,13 @@ class TensorFlowModel:
             return TensorState(self.graphs.encode(self.model.sequences(ids)), lengths)
 
     def step(self, state: TensorState, last: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.float32], TensorState]:
-        """See `RowModel`."""
+        """See `Model`."""
         with self.model.placed():
             logits, changed = self.graphs.step(state.tensors, _filled(last))
         return logits.numpy()[: len(last)], TensorState({**state.tensors, **changed}, state.lengths)
 
     def take(self, states: Sequence[TensorState], rows: npt.NDArray[np.int64]) -> TensorState:
-        """See `RowModel`. Questions are padded to the longest of them."""
+        """See `Model`. Questions are padded to the longest of them."""
         lengths = np.concatenate([state.lengths for state in states])[rows]
         first, width = len(states[0].lengths), np.int32(rounded_up(int(lengths.max(initial=1))))
         rows = np.where(rows < first, rows, rows - first + rounded_up(first))
@@ -130,7 +128,7 @@ class TensorFlowModel:
 
 
 class RowGraphs(NamedTuple):
-    """The functions of `RowModel` as graphs. take, take_of_both: from one state, from two."""
+    """The functions of `Model` as graphs. take, take_of_both: from one state, from two."""
 
     encode: Any
     step: Any
@@ -155,38 +153,30 @@ class GraphSearcher:
         if decoding.samples:
             specs.append(tf.TensorSpec([None, decoding.hypotheses, automaton.max_length], tf.float32))
 
-        def decode(abandoned: tf.Tensor, source: Sequences, *uniform: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-            return search_graph(model, decoding, automaton, source, uniform[0] if uniform else None, abandoned)
+        def decode(source: Sequences, *uniform: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+            return search_graph(model, decoding, automaton, source, *uniform)
 
-        self.graph = copies.graph(decode, [tf.TensorSpec([], tf.resource), *specs])
+        self.graph = copies.graph(decode, specs)
 
     def __call__(
-        self, batches: Sequence[Batch], seed: int
+        self, batches: Sequence[Sequence[Sequence[int]]], seed: int
     ) -> list[tuple[npt.NDArray[np.int32], npt.NDArray[np.float32]]]:
         """See `Searcher`."""
 
         def compute(weights: list[tf.Tensor], numbers: Iterator[int]) -> list[tuple[int, Any]]:
-            return [(i, self._search(weights, seed, *batches[i])) for i in numbers]
+            return [(i, self._search(weights, seed, batches[i])) for i in numbers]
 
         of_devices = self._copies.run(compute, range(len(batches)))
         return [batch for _, batch in sorted(itertools.chain(*of_devices), key=lambda numbered: numbered[0])]
 
-    def _search(
-        self, weights: list[tf.Tensor], seed: int, questions: Sequence[Sequence[int]], tickets: Sequence[Ticket]
-    ) -> Any:
+    def _search(self, weights: list[tf.Tensor], seed: int, questions: Sequence[Sequence[int]]) -> Any:
         assert all(questions), "an empty question"
         arguments: list[Any] = [self._model.sequences(padded(questions))]
         if self._decoding.samples:
             sizes = self._decoding.hypotheses, self._automaton.max_length
             arguments.append(uniform_numbers(seed, questions, *sizes))
-        with tf.device("CPU"):  # its values are read by the host, which runs the loops of the search
-            abandoned = tf.Variable(np.zeros(len(questions), np.bool_), trainable=False)
-        with contextlib.ExitStack() as stack:
-            for number, ticket in enumerate(tickets):
-                mark = functools.partial(abandoned.scatter_nd_update, [[number]], [True])
-                stack.enter_context(ticket.calling(mark))
-            ids, scores = self.graph(weights, abandoned.handle, *arguments)
-            return ids.numpy(), scores.numpy()
+        ids, scores = self.graph(weights, *arguments)
+        return ids.numpy(), scores.numpy()
 
 
 def search_graph(
@@ -195,27 +185,16 @@ def search_graph(
     automaton: BoundedAutomaton,
     source: Sequences,
     uniform: tf.Tensor | None = None,
-    abandoned: tf.Tensor | None = None,
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """Return ids [rows, hypotheses, max_length] int32, padded, and scores [rows, hypotheses] float32, in a graph.
 
-    source: the questions.
-    uniform: for sampling, [rows, candidates, max_length] float32 in [0, 1).
-    abandoned: the handle of a variable [rows] bool, the rows that nobody waits for any more. It may change while this
-    runs: soon after, no hypotheses of such a row are computed. None: all rows are searched to their ends.
+    source: the questions. uniform: for sampling, [rows, candidates, max_length] float32 in [0, 1).
     """
-    candidates = decoding.hypotheses // decoding.beams
 
     def encoded(questions: Sequences) -> DecoderState:
         state = model.encode(questions)
         # bool is in the host's memory in a loop on a GPU.
         return {**state, "mask": tf.cast(state["mask"], tf.float32)}
-
-    def wanted(rows: tf.Tensor) -> tf.Tensor:
-        # All are read, and copied to the device: the numbers of the rows stay there.
-        are_abandoned = tf.raw_ops.ReadVariableOp(resource=abandoned, dtype=tf.bool)
-        are_abandoned.set_shape([None])
-        return ~tf.gather(are_abandoned, rows // candidates)
 
     generic = encoded(model.sequences(np.array([EMPTY_QUESTION]))) if decoding.anti_lm else None
     search, start = new_search(decoding, automaton, model.step, encoded(source), generic, uniform)
@@ -224,7 +203,7 @@ def search_graph(
         hypotheses = run(search, start, length, check_interval).hypotheses
         ids, scores = hypotheses.ids, hypotheses.log_probs
     else:
-        ids, scores = search_all(search, start, None if abandoned is None else wanted, check_interval)
+        ids, scores = search_all(search, start, check_interval)
     shape = [tf.shape(search.question["mask"])[0], decoding.hypotheses]
     return tf.cast(tf.reshape(ids, [*shape, length]), tf.int32), tf.reshape(scores, shape)
 

@@ -21,7 +21,7 @@ from chatbot.decoding.automaton import BoundedAutomaton
 from chatbot.decoding.processors import Prefix, processed
 from chatbot.decoding.sampling import picked, uniform_numbers
 from chatbot.inference.questions import FinishReason, Piece, Request, TokenLogProb
-from chatbot.inference.replier import EMPTY_QUESTION, RowModel, check_decoding, for_attempt, reply_automaton
+from chatbot.inference.replier import EMPTY_QUESTION, Model, check_decoding, for_attempt, reply_automaton
 from chatbot.inference.reply_text import ReplyText
 
 # Rows that are not needed any more are left out when they are a quarter of all: the others are copied then.
@@ -82,55 +82,48 @@ class Rules:
         return chosen
 
 
+@dataclasses.dataclass(eq=False)
 class UnfinishedReply:
     """A reply that is being generated. It gives its pieces to who asked.
 
-    number: 0 to question.replies - 1. stops: texts that end it. limit: the largest number of tokens.
+    number: 0 to question.replies - 1. source: the ids of the question. uniform: [max_length], for sampling. limit: the
+    largest number of tokens.
     """
 
-    def __init__(
-        self, request: Request, number: int, rules: Rules, stops: Sequence[str], limit: int, vocabulary: Vocabulary
-    ) -> None:
-        self.request, self.rules = request, rules
-        self._number, self._has_stops, self._limit, self._vocabulary = number, bool(stops), limit, vocabulary
-        self._text = ReplyText(vocabulary, stops)
-        self._piece = ""  # the next one
-        self._ids: list[int] = []
-        self._read = 0  # ids whose text was read
-        self._tokens: list[TokenLogProb] = []  # of ids that no piece has yet
-        self._given = 0  # ids whose tokens a piece has
+    request: Request
+    number: int
+    source: Sequence[int]
+    rules: Rules
+    uniform: Floats
+    text: ReplyText
+    limit: int
+    tokens: list[TokenLogProb] = dataclasses.field(default_factory=list)
+    shown: int = 0  # ids whose tokens a piece has
 
     def add(self, token: int, logits: Floats) -> bool:
         """Add an id, and return whether the reply has ended. logits: [vocabulary], of which it was chosen."""
-        question = self.request.question
-        has_ended = token == EOS
-        if not has_ended:
-            self._ids.append(token)
+        question, text = self.request.question, self.text
+        if token != EOS:
+            text.ids.append(token)
             if question.top_log_probs is not None:
-                self._tokens.append(token_log_prob(self._vocabulary, token, logits, question.top_log_probs))
-            has_ended = len(self._ids) == self._limit
-        if question.streams or self._has_stops or has_ended:
-            self._piece += self._text.add(self._ids[self._read :])
-            self._read = len(self._ids)
-        if has_ended or self._text.is_stopped:
-            is_cut = token != EOS and not self._text.is_stopped
-            self._end(self._piece + self._text.rest(), "length" if is_cut else "stop")
+                self.tokens.append(token_log_prob(text.vocabulary, token, logits, question.top_log_probs))
+        has_ended = token == EOS or len(text.ids) == self.limit
+        if question.streams or text.stops or has_ended:
+            text.read(is_whole=token == EOS)
+        if has_ended or text.is_stopped:
+            reason: FinishReason = "stop" if token == EOS or text.is_stopped else "length"
+            # Tokens of the stop text are not in the reply.
+            number = text.ids_before_stop() if text.is_stopped else len(text.ids)
+            self.request.give_reply(Piece(self.number, text.rest(), self._new_tokens(number), reason), len(text.ids))
             return True
-        if self._piece and question.streams:
-            self.request.give(Piece(self._number, self._piece, self._pending(len(self._ids))))
-            self._piece = ""
+        if question.streams and (piece := text.piece()):
+            self.request.give(Piece(self.number, piece, self._new_tokens(len(text.ids))))
         return False
 
-    def _end(self, piece: str, reason: FinishReason) -> None:
-        # Tokens of the stop text are not in the reply.
-        number = self._text.ids_before_stop() if self._text.is_stopped else len(self._ids)
-        self.request.give_reply(Piece(self._number, piece, self._pending(number), reason), len(self._ids))
-
-    def _pending(self, number: int) -> tuple[TokenLogProb, ...]:
+    def _new_tokens(self, number: int) -> tuple[TokenLogProb, ...]:
         """Return the tokens among the first `number` ids that no piece has yet."""
-        pending = tuple(self._tokens[self._given : number])
-        self._given = max(self._given, number)
-        return pending
+        start, self.shown = self.shown, number
+        return tuple(self.tokens[start:number])
 
 
 def token_log_prob(vocabulary: Vocabulary, token: int, logits: Floats, top: int) -> TokenLogProb:
@@ -146,14 +139,6 @@ def token_text(vocabulary: Vocabulary, token: int) -> str:
     return vocabulary.tokens_of([token])[0].replace(SPACE, " ")
 
 
-class NewReplies(NamedTuple):
-    """The replies to a question before their first id."""
-
-    source: Sequence[int]  # the ids of the question
-    replies: list[UnfinishedReply]
-    uniform: Floats  # [replies, max_length], for sampling
-
-
 class RuleBook:
     """Begins replies, by the rules of their decoding settings, and keeps the last rules.
 
@@ -165,7 +150,7 @@ class RuleBook:
         self._rules_of = functools.lru_cache(maxsize=64)(self._make)
         self._automaton_of = functools.lru_cache(maxsize=4)(self._make_automaton)
 
-    def begin(self, request: Request, source: Sequence[int], decoding: DecodingSettings) -> NewReplies:
+    def begin(self, request: Request, source: Sequence[int], decoding: DecodingSettings) -> list[UnfinishedReply]:
         """Return the replies to a question before their first id.
 
         source: the ids of the question, at least one. decoding: settings of one reply. Raises UserError for settings
@@ -179,11 +164,10 @@ class RuleBook:
             (uniform,) = uniform_numbers(seed, [source], question.replies, length)
         request.question_tokens, request.unfinished = len(source), question.replies
         stops, limit = (*decoding.stop, *question.stop), min(question.max_tokens or length, length)
-        replies = [
-            UnfinishedReply(request, number, rules, stops, limit, self._vocabulary)
-            for number in range(question.replies)
+        return [
+            UnfinishedReply(request, number, source, rules, row, ReplyText(self._vocabulary, stops, []), limit)
+            for number, row in enumerate(uniform)
         ]
-        return NewReplies(source, replies, uniform)
 
     def _make(self, decoding: DecodingSettings) -> Rules:
         if decoding.hypotheses > 1:
@@ -207,7 +191,7 @@ class RowBatch:
     question, for `anti_lm`.
     """
 
-    def __init__(self, model: RowModel, max_length: int) -> None:
+    def __init__(self, model: Model, max_length: int) -> None:
         self._model, self._max_length = model, max_length
         self.clear()
 
@@ -229,33 +213,37 @@ class RowBatch:
         """The questions with unfinished replies."""
         return list(dict.fromkeys(self._replies[row].request for row in np.flatnonzero(~self._has_ended)))
 
-    def change(self, new: Sequence[NewReplies]) -> None:
-        """Add replies. If some are added, or many rows are not needed any more, leave these out."""
+    def change(self, new: Sequence[Sequence[UnfinishedReply]]) -> None:
+        """Add replies. If some are added, or many rows are not needed any more, leave these out.
+
+        new: the replies to each question.
+        """
         for row, reply in enumerate(self._replies):
             self._has_ended[row] |= reply.request.is_over
-        kept, generic = np.flatnonzero(~self._has_ended), self._unfinished_generic()
+        unfinished, generic = np.flatnonzero(~self._has_ended), self._unfinished_generic()
         old, width = len(self._replies), len(self._replies) + len(self._generic)
-        if not new and len(kept) + len(generic) > (1 - LEAVING_SHARE) * width:
+        if not new and len(unfinished) + len(generic) > (1 - LEAVING_SHARE) * width:
             return
-        arrived = [reply for one in new for reply in one.replies]
-        if not len(kept) + len(arrived):
+        arrived = [reply for of_question in new for reply in of_question]
+        if not len(unfinished) + len(arrived):
             self.clear()
             return
         # The rows of the next state, as numbers of rows of the present one and of the questions behind it.
-        numbers = [kept, *(np.full(len(one.replies), width + i, np.int64) for i, one in enumerate(new))]
-        needing = [len(kept) + i for i, reply in enumerate(arrived) if reply.rules.generic_tokens]
-        numbers += [old + generic, np.full(len(needing), width + len(new), np.int64)]
+        numbers = [unfinished, *(np.full(len(of_question), width + i) for i, of_question in enumerate(new))]
+        needing = [len(unfinished) + i for i, reply in enumerate(arrived) if reply.rules.generic_tokens]
+        numbers += [old + generic, np.full(len(needing), width + len(new))]
         states, rows = [] if self._state is None else [self._state], np.concatenate(numbers)
         if new:
-            sources = [one.source for one in new] + [EMPTY_QUESTION] * bool(needing)
+            sources = [of_question[0].source for of_question in new] + [EMPTY_QUESTION] * bool(needing)
             states.append(self._model.encode(sources))
         if self._state is None and np.array_equal(rows, np.arange(len(sources))):
             (self._state,) = states  # such as that of a single question
         else:
             self._state = self._model.take(states, rows)
-        self._generic = np.concatenate([np.searchsorted(kept, self._generic[generic]), np.array(needing, np.int64)])
-        self._replies = [self._replies[row] for row in kept] + arrived
-        joined: Any = zip(self._rows.of(kept), self._new_rows(new), strict=True)
+        numbers_of_generic = np.searchsorted(unfinished, self._generic[generic])
+        self._generic = np.concatenate([numbers_of_generic, np.array(needing, np.int64)])
+        self._replies = [self._replies[row] for row in unfinished] + arrived
+        joined: Any = zip(self._rows.of(unfinished), self._new_rows(arrived), strict=True)
         self._rows = Rows(*map(np.concatenate, joined))
         self._has_ended = np.zeros(len(self._replies), np.bool_)
 
@@ -266,23 +254,17 @@ class RowBatch:
         groups = defaultdict(list)
         for row, reply in enumerate(self._replies):
             groups[reply.rules].append(row)
-        needed = self._unfinished_generic()
-        generic_rows, generic_logits = self._generic[needed], logits[number + needed]
+        generic, needed = None, self._unfinished_generic()
+        if len(needed):
+            generic = np.zeros((number, logits.shape[1]), np.float32)
+            generic[self._generic[needed]] = logits[number + needed]
         ids, states = np.full(number, EOS, np.int64), np.zeros(number, np.int64)
         with np.errstate(all="ignore"):  # logarithms of 0 and differences of infinities are meant
             for rules, of_group in groups.items():
                 # A view of all rows is not copied.
                 places: Any = slice(None) if len(of_group) == number else np.array(of_group)
-                try:
-                    generic = None
-                    if rules.generic_tokens and len(generic_rows):
-                        generic = np.zeros((number, logits.shape[1]), np.float32)
-                        generic[generic_rows] = generic_logits
-                        generic = generic[places]
-                    ids[places], states[places] = rules.choose(logits[:number][places], rows.of(places), generic)
-                except Exception as error:  # of this group: the others go on
-                    for row in of_group:
-                        self._replies[row].request.give(error)
+                of_generic = None if generic is None else generic[places]
+                ids[places], states[places] = rules.choose(logits[:number][places], rows.of(places), of_generic)
         rows.ids[np.arange(number), rows.positions] = ids
         for row in np.flatnonzero(~self._has_ended).tolist():
             reply = self._replies[row]
@@ -294,13 +276,12 @@ class RowBatch:
         tokens = np.array([self._replies[row].rules.generic_tokens for row in self._generic], np.int64)
         return np.flatnonzero(~self._has_ended[self._generic] & (self._rows.positions[self._generic] < tokens))
 
-    def _new_rows(self, new: Sequence[NewReplies]) -> Rows:
-        starts = [reply.rules.automaton.start for one in new for reply in one.replies]
-        number = len(starts)
+    def _new_rows(self, replies: Sequence[UnfinishedReply]) -> Rows:
+        number = len(replies)
         return Rows(
             ids=np.full((number, self._max_length), PAD, np.int64),
             positions=np.zeros(number, np.int64),
             last=np.full(number, BOS, np.int64),
-            states=np.array(starts, np.int64),
-            uniform=np.concatenate([one.uniform for one in new] or [np.zeros((0, self._max_length), np.float32)]),
+            states=np.array([reply.rules.automaton.start for reply in replies], np.int64),
+            uniform=np.array([reply.uniform for reply in replies], np.float32).reshape(number, self._max_length),
         )

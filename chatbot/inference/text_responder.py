@@ -1,7 +1,5 @@
 """Replies to any text, whatever computes them. It needs no TensorFlow."""
 
-import copy
-import dataclasses
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
@@ -13,7 +11,7 @@ from chatbot.config.training import Settings
 from chatbot.corpus.history import source_of
 from chatbot.corpus.tokenizer import tokens_of
 from chatbot.corpus.vocabulary import Vocabulary
-from chatbot.inference.questions import Message, Piece, Question, Request, Ticket
+from chatbot.inference.questions import Message, Piece, Question, Request
 from chatbot.inference.replier import Replier, Reply
 from chatbot.inference.rows import RowBatch, RuleBook
 
@@ -99,7 +97,7 @@ class TextResponder:
     def _pieces(self, source: Sequence[int]) -> Iterator[str]:
         """Yield the reply to a question in pieces. source: its ids, at least one."""
         messages: list[Message] = []
-        request = Request(Question(""), messages.append, Ticket())
+        request = Request(Question(""), messages.append)
         batch = RowBatch(self.replier.model, self._max_length)
         batch.change([self.rule_book.begin(request, source, self.decoding)])
         while batch.unfinished:
@@ -111,26 +109,18 @@ class TextResponder:
                     yield message.text
             messages.clear()
 
-    def n_best(self, text: str, history: Sequence[str] = ()) -> list[Reply]:
-        """Return at most as many distinct replies as the setting n_best says, with their scores, the best first.
+    def n_best(
+        self, text: str, history: Sequence[str] = (), number: int | None = None, seed: int | None = None
+    ) -> list[Reply]:
+        """Return the distinct replies with their scores, the best first.
 
-        A text without visible characters has one, `EMPTY_QUESTION_REPLY`. history: as in `reply`.
+        A text without visible characters has one, `EMPTY_QUESTION_REPLY`. history: as in `reply`. number, seed: at most
+        so many replies, and the seed of samples; None: those of the settings.
         """
         question = self.source(text, history)
         if not question:
             return [Reply(EMPTY_QUESTION_REPLY, 0.0)]
-        return self.replier.candidates([question])[0][: self.decoding.n_best]
-
-    def varied(self, seed: int, n_best: int) -> "TextResponder":
-        """Return a responder with another seed and number of replies, which shares what was computed or traced.
-
-        Raises UserError for more replies than the search finds.
-        """
-        other = copy.copy(self)
-        other.replier = copy.copy(self.replier)
-        other.decoding = dataclasses.replace(self.decoding, seed=seed, n_best=n_best)
-        other.replier.decoding = other.decoding
-        return other
+        return self.replier.candidates([question], seed)[0][: number or self.decoding.n_best]
 
     def source(self, text: str, history: Sequence[str]) -> list[int]:
         """Return the ids of a text and the turns before it, as the model reads them; [] if the text has no ids.

@@ -1,4 +1,4 @@
-"""The questions that wait for the engine."""
+"""The questions that wait for a thread of the engine."""
 
 import threading
 from collections import OrderedDict, deque
@@ -14,92 +14,73 @@ class BusyError(Exception):
 
 
 class Waiting:
-    """Questions that wait; of several lanes, whose threads take them.
+    """Questions that wait. Clients are served in turn, with one question each.
 
-    The clients of a lane are served in turn, with one question each. most: the number of questions of a client that may
-    wait; of all clients together, four times as many.
+    most: the number of questions of a client that may wait; of all clients together, four times as many.
     """
 
-    def __init__(self, lanes: int, most: int) -> None:
+    def __init__(self, most: int) -> None:
         self._most = most
         # The questions of each client, the one whose turn is next first.
-        self._lanes = tuple(OrderedDict[str, deque[Request]]() for _ in range(lanes))
-        self._lock = threading.RLock()
-        self._arrived = tuple(threading.Condition(self._lock) for _ in range(lanes))  # or `close` was called
+        self._clients = OrderedDict[str, deque[Request]]()
+        self._arrived = threading.Condition()  # or `close` was called
         self._is_closed = False
 
     def __len__(self) -> int:
-        with self._lock:
+        with self._arrived:
             self._drop_cancelled()
-            return sum(map(self.number, range(len(self._lanes))))
+            return sum(map(len, self._clients.values()))
 
-    def number(self, lane: int) -> int:
-        """Return the number of questions of a lane, those that nobody waits for any more included."""
-        with self._lock:
-            return sum(map(len, self._lanes[lane].values()))
-
-    def put(self, lane: int, request: Request) -> None:
+    def put(self, request: Request) -> None:
         """Add a question. Raises BusyError if there are too many, or after `close`."""
         client = request.question.client
-        with self._lock:
-            if self._is_full(client):
-                self._drop_cancelled()
-            if self._is_closed or self._is_full(client):
+        with self._arrived:
+            everyone = len(self)
+            of_client = self._clients.get(client, deque())
+            if self._is_closed or everyone >= SHARES * self._most or len(of_client) >= self._most:
                 raise BusyError
-            self._lanes[lane].setdefault(client, deque()).append(request)
-            self._arrived[lane].notify_all()  # one of several threads may wait for more questions than this
+            of_client.append(request)
+            self._clients[client] = of_client
+            self._arrived.notify_all()  # one of several threads may wait for more questions than this
 
-    def take(
-        self, lane: int, replies: int, blocks: bool, wanted: int = 1, patience: float = 0.0
-    ) -> list[Request] | None:
-        """Return the next questions of a lane with at most as many replies in all, but at least one if `blocks`.
+    def take(self, replies: int, blocks: bool, enough: int = 1, patience: float = 0.0) -> list[Request] | None:
+        """Return the next questions with at most as many replies in all, but at least one if `blocks`.
 
-        blocks: whether to wait for a question. Then None is returned after `close` when none is left. wanted, patience:
+        blocks: whether to wait for a question. Then None is returned after `close` when none is left. enough, patience:
         wait until there are so many questions, but at most so many seconds.
         """
-        arrived = self._arrived[lane]
-        with self._lock:
-            if wanted > 1:
-                arrived.wait_for(lambda: self._is_closed or self.number(lane) >= wanted, patience)
-            while True:
-                requests = self._requests(lane, replies, blocks)
-                if requests or not blocks:
-                    return requests
+        with self._arrived:
+            if enough > 1:
+                self._arrived.wait_for(lambda: self._is_closed or len(self) >= enough, patience)
+            while not (requests := self._next(replies, blocks)) and blocks:
                 if self._is_closed:
                     return None
-                arrived.wait()
-
-    def _requests(self, lane: int, replies: int, at_least_one: bool) -> list[Request]:
-        """Remove and return the next questions with at most as many replies in all."""
-        clients, requests = self._lanes[lane], list[Request]()
-        while clients:
-            client, questions = next(iter(clients.items()))
-            if questions[0].is_over:
-                questions.popleft()
-            elif questions[0].question.replies > replies and (requests or not at_least_one):
-                break
-            else:
-                requests.append(questions.popleft())
-                replies -= requests[-1].question.replies
-                clients.move_to_end(client)
-            if not questions:
-                del clients[client]
-        return requests
+                self._arrived.wait()
+            return requests
 
     def close(self) -> None:
         """Take no more questions."""
-        with self._lock:
+        with self._arrived:
             self._is_closed = True
-            for arrived in self._arrived:
-                arrived.notify_all()
+            self._arrived.notify_all()
 
-    def _is_full(self, client: str) -> bool:
-        everyone = sum(map(self.number, range(len(self._lanes))))
-        return everyone >= SHARES * self._most or sum(len(lane.get(client, ())) for lane in self._lanes) >= self._most
+    def _next(self, replies: int, at_least_one: bool) -> list[Request]:
+        """Remove and return the next questions with at most as many replies in all."""
+        self._drop_cancelled()
+        requests = list[Request]()
+        while self._clients:
+            client, questions = next(iter(self._clients.items()))
+            if questions[0].question.replies > replies and (requests or not at_least_one):
+                break
+            requests.append(questions.popleft())
+            replies -= requests[-1].question.replies
+            self._clients.move_to_end(client)
+            if not questions:
+                del self._clients[client]
+        return requests
 
     def _drop_cancelled(self) -> None:
-        for clients in self._lanes:
-            for client, questions in [*clients.items()]:
-                clients[client] = deque(request for request in questions if not request.is_over)
-                if not clients[client]:
-                    del clients[client]
+        for client, questions in [*self._clients.items()]:
+            self._clients[client] = deque(request for request in questions if not request.is_over)
+            if not self._clients[client]:
+                del self._clients[client]

@@ -11,10 +11,10 @@ import pytest
 
 from chatbot.config.decoding import DecodingSettings
 from chatbot.config.export import ExportSettings
-from chatbot.export.runtime import Export, ExportedResponder, OnnxModel, load_export
+from chatbot.export.runtime import Export, ExportedResponder, load_export
 from chatbot.export.write import export
 from chatbot.inference.engine import RowLane
-from chatbot.inference.questions import Question, Ticket
+from chatbot.inference.questions import Question
 from chatbot.inference.responder import Responder
 from chatbot.inference.waiting import Waiting
 from chatbot.model.saved import Trained, load_trained
@@ -77,23 +77,6 @@ def test_defaults_of_the_presets_reply_alike(preset: Path, search: dict[str, Any
     check_replies(load_trained(preset), load_export(preset.with_name("onnx")), DecodingSettings(**search))
 
 
-@pytest.mark.parametrize("search", [BEAM, CANDIDATES], ids=["beam", "candidates"])
-def test_a_search_ends_when_nobody_waits(preset: Path, search: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    ticket, steps = Ticket(), list[int]()
-
-    def step(self: OnnxModel, *arguments: Any) -> Any:
-        steps.append(len(steps))
-        if len(steps) == 2:
-            ticket.cancel()
-        return original(self, *arguments)
-
-    responder = ExportedResponder(load_export(preset.with_name("onnx")), DecodingSettings(**search))
-    original = OnnxModel.step
-    monkeypatch.setattr(OnnxModel, "step", step)
-    assert responder.replier.candidates([responder.source("今天", ())], [ticket]) == [[]]
-    assert len(steps) <= 4
-
-
 def test_attention_is_that_of_the_attempt(preset: Path) -> None:
     expected = Responder(load_trained(preset), DecodingSettings()).attention("你好吗", "今天好")
     found = ExportedResponder(load_export(preset.with_name("onnx")), DecodingSettings()).attention("你好吗", "今天好")
@@ -106,7 +89,7 @@ def test_attention_is_that_of_the_attempt(preset: Path) -> None:
 def test_engine_answers_in_batches_as_the_responder_alone(preset: Path) -> None:
     decoding = DecodingSettings(**{**SAMPLING, "anti_lm": 0.5, "anti_lm_tokens": 2})
     responder = ExportedResponder(load_export(preset.with_name("onnx")), decoding)
-    lane = RowLane(responder, Waiting(1, 1), 0)
+    lane = RowLane(responder, Waiting(1))
     messages: list[list[Message]] = [[] for _ in QUESTIONS]
     waiting = [asked(Question(text), own) for text, own in zip(QUESTIONS, messages, strict=True)]
     for step in range(15):  # two arrive at each step

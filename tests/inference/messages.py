@@ -4,7 +4,7 @@ import dataclasses
 import queue
 
 from chatbot.inference.engine import Engine
-from chatbot.inference.questions import Piece, Question, Request, Ticket, TokenLogProb, Usage
+from chatbot.inference.questions import Piece, Question, Request, TokenLogProb, Usage
 
 Message = Piece | Usage | Exception
 
@@ -36,7 +36,7 @@ class Answer:
 
 def asked(question: Question, messages: list[Message]) -> Request:
     """A question whose messages are put into a list."""
-    return Request(question, messages.append, Ticket())
+    return Request(question, messages.append)
 
 
 def messages_of(engine: Engine, question: Question, timeout: float = 60) -> list[Message]:

@@ -15,7 +15,6 @@ from chatbot.config.training import Settings
 from chatbot.corpus.vocabulary import ASK, BYTES, EOS, PAD, Vocabulary
 from chatbot.errors import UserError
 from chatbot.flags import compose
-from chatbot.inference.questions import Ticket
 from chatbot.inference.replier import EMPTY_QUESTION, Replier, reverse_scores
 from chatbot.inference.responder import TensorFlowModel, replier_of
 from chatbot.model.copying import spelling_table
@@ -85,7 +84,7 @@ def test_all_settings_together_and_replies_do_not_depend_on_the_batch(
             assert "他好" not in text
             assert np.isfinite(score)
         assert [score for _, score, _ in replies] == sorted((score for _, score, _ in replies), reverse=True)
-    rows = [replier.search([([question[:7]], ())], 0)[0][0][0] for question in QUESTIONS]
+    rows = [replier.search([[question[:7]]], 0)[0][0][0] for question in QUESTIONS]
     for row in np.concatenate(rows):
         tokens = [i for i in row.tolist() if i not in (PAD, EOS)]
         assert len(tokens) >= 3
@@ -119,12 +118,12 @@ def test_reverse_scores_are_those_of_questions_generated_from_replies(
 ) -> None:
     replies = [[7], [5, 6, 8, 9], [8, 8], [10, 200, 5]]
     questions = [[6, 5], [9], [5, 5, 5, 7], [9]]
-    scores = reverse_scores(TensorFlowModel(model), replies, questions, ())
+    scores = reverse_scores(TensorFlowModel(model), replies, questions)
     for reply, question, score in zip(replies, questions, scores, strict=True):
         assert score == pytest.approx(teacher_forced(model, reply, [ASK, *question], [*question, EOS]), rel=1e-4)
     for positions in (1, 7, 12):
         monkeypatch.setattr("chatbot.inference.replier.POSITIONS", positions)
-        batches = reverse_scores(TensorFlowModel(model), replies, questions, ())
+        batches = reverse_scores(TensorFlowModel(model), replies, questions)
         np.testing.assert_allclose(batches, scores, rtol=1e-4)
 
 
@@ -140,19 +139,6 @@ class FakeModel:
     def reverse_scores(self, replies: Sequence[Sequence[int]], questions: Sequence[Sequence[int]]) -> Any:
         self._scored(replies, questions)
         return np.ones(len(replies), np.float32)
-
-
-def test_pairs_for_which_nobody_waits_are_not_scored(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("chatbot.inference.replier.POSITIONS", 1)
-    tickets, scored = [Ticket() for _ in range(3)], []
-
-    def after(_: object, questions: Sequence[Sequence[int]]) -> None:
-        scored.append(list(questions[0]))
-        tickets[1].cancel()  # after the first batch
-
-    model: Any = FakeModel(np.zeros([0, 0]), after)
-    assert reverse_scores(model, [[7]] * 3, [[5, 6, 7], [5, 6], [5]], tickets).tolist() == [1, 0, 1]
-    assert scored == [[5, 6, 7], [5]]
 
 
 @pytest.mark.parametrize("penalty", [0.0, 1.0])
@@ -193,7 +179,7 @@ def test_score_with_anti_lm_is_the_difference_of_log_probabilities(model: Seq2Se
     replier = Replier(
         TensorFlowModel(model), VOCABULARY, settings, dataclasses.replace(decoding, anti_lm=0.5, anti_lm_tokens=2)
     )
-    ids, scores = (x[0] for x in replier.search([([[6, 7]], ())], 0)[0])
+    ids, scores = (x[0] for x in replier.search([[[6, 7]]], 0)[0])
     texts = {reply.text: reply.score for reply in plain.candidates([[6, 7]])[0]}
     compared = 0
     for row, score in zip(ids.tolist(), scores.tolist(), strict=True):

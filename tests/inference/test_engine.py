@@ -79,7 +79,7 @@ def test_replies_are_those_of_chat_whatever_else_is_asked_and_when(
     data: st.DataObject,
 ) -> None:
     """wanted: question, settings, replies, and the step at which it arrives. Some of those who ask leave."""
-    lane = RowLane(Responder(trained, SAMPLED, model), Waiting(1, 1), 0)
+    lane = RowLane(Responder(trained, SAMPLED, model), Waiting(1))
     messages: list[list[Message]] = [[] for _ in wanted]
     questions = [Question(q, decoding=d, replies=n, streams=n < 3) for q, d, n, _ in wanted]
     everyone = [asked(question, own) for question, own in zip(questions, messages, strict=True)]
@@ -87,9 +87,9 @@ def test_replies_are_those_of_chat_whatever_else_is_asked_and_when(
     for step in range(30):
         for one, at in zip(everyone, leaves, strict=True):
             if at == step and at < 4:
-                one.ticket.cancel()
+                one.cancel()
         lane.step([one for one, (*_, at) in zip(everyone, wanted, strict=True) if at == step and not one.is_over])
-    assert lane.active == 0
+    assert lane.batch.requests == []
     for (text, decoding, number, _), found, at in zip(wanted, messages, leaves, strict=True):
         if at < 4 and (not found or not isinstance(found[-1], Usage)):
             continue
@@ -121,7 +121,7 @@ def test_questions_of_many_threads(engine: Engine, expected: dict[tuple[str, Dec
     for thread in threads:
         thread.join()
     assert found == {(*key, number): reply for key, reply in expected.items() for number in range(6)}
-    assert (engine.waiting, engine.active) == (0, 0)
+    assert engine.waiting == 0
 
 
 def test_max_tokens_cuts_a_reply_and_says_so(engine: Engine) -> None:
@@ -240,12 +240,12 @@ def test_waiting_questions_are_bounded_and_answered_at_the_end(trained: Trained)
     messages: list[list[Message]] = [[] for _ in range(6)]
     engine.submit(Question("你好"), messages[0].append)
     assert responder.reads.wait(60)
-    tickets = [engine.submit(Question("你好"), own.append) for own in messages[1:3]]
+    requests = [engine.submit(Question("你好"), own.append) for own in messages[1:3]]
     engine.submit(Question("你好"), messages[3].append)
     with pytest.raises(BusyError):
         engine.submit(Question("你好"), messages[4].append)
     assert engine.waiting == 3
-    tickets[0].cancel()
+    requests[0].cancel()
     engine.submit(Question("你好"), messages[4].append)
     assert engine.waiting == 3
     responder.goes_on.set()

@@ -10,9 +10,7 @@ import tensorflow as tf
 from chatbot.config.decoding import DecodingSettings
 from chatbot.config.model import ModelSettings
 from chatbot.corpus.vocabulary import ASK, BOS, BYTES, EOS, PAD, UNK, Vocabulary
-from chatbot.decoding.graph_search import STEPS, STEPS_ALONE
 from chatbot.inference import replier as module
-from chatbot.inference.questions import Ticket
 from chatbot.inference.replier import Replier
 from chatbot.inference.responder import TensorFlowModel
 from chatbot.model.new_model import built_model
@@ -105,45 +103,3 @@ def test_characters_in_bytes_are_complete(model: Seq2Seq, beam_size: int, seed: 
         assert "\ufffd" not in text
         assert text.splitlines() == [text]
         assert any(len(character.encode()) > 1 and character not in "你好吗" for character in text)
-
-
-@pytest.mark.parametrize("search", [{"beam_size": 4}, {"candidates": 5}], ids=["beam", "candidates"])
-def test_a_search_ends_within_a_few_tokens_when_nobody_waits(
-    model: Seq2Seq, monkeypatch: pytest.MonkeyPatch, search: dict[str, Any]
-) -> None:
-    length = 60
-    settings = dataclasses.replace(SETTINGS, max_length=length)
-    decoding = DecodingSettings(min_reply_length=length, **search)
-    steps: list[int] = []  # rows of each
-    cancelled: list[Ticket] = []  # at the third step
-
-    def count(rows: int) -> np.bool_:
-        steps.append(int(rows))
-        for ticket in cancelled if len(steps) == 3 else []:
-            ticket.cancel()
-        return np.True_
-
-    def counted(self: Seq2Seq, state: Any, ids: tf.Tensor) -> Any:
-        with tf.control_dependencies([tf.numpy_function(count, [tf.shape(ids)[0]], tf.bool)]):
-            return original(self, state, tf.identity(ids))
-
-    original = Seq2Seq.step
-    monkeypatch.setattr(Seq2Seq, "step", counted)
-    replier = Replier(TensorFlowModel(model), VOCABULARY, settings, decoding)
-    questions = [[5], [6, 7, 8], [7, 7]]
-    expected = replier.candidates(questions)
-    assert len(steps) == length
-    for number in (1, 3):  # questions in the batch, of which the last one goes on if there are others
-        steps.clear()
-        tickets = [Ticket() for _ in range(number)]
-        cancelled[:] = tickets[:2]
-        found = replier.candidates(questions[:number], tickets)
-        if number == 1:
-            assert len(steps) <= 3 + STEPS_ALONE
-            assert found == [[]]
-        else:
-            assert (len(steps), set(steps[3 + STEPS :])) == (length, {replier.decoding.hypotheses})
-            assert found[:2] == [[], []]
-            assert [text for text, *_ in found[2]] == [text for text, *_ in expected[2]]
-        assert not any(ticket._callbacks for ticket in tickets)
-    assert replier.search.graph.traces == 1  # type: ignore[attr-defined]

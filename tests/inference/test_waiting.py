@@ -16,56 +16,40 @@ def some(number: int) -> list[Request]:
     return [asked(Question(str(i)), []) for i in range(number)]
 
 
-def test_wanted_questions_are_waited_for_and_those_of_another_lane_are_not() -> None:
-    waiting, (first, second, other) = Waiting(2, 10), some(3)
-    waiting.put(0, first)
-    waiting.put(1, other)
-    timer = threading.Timer(0.05, waiting.put, [0, second])
+def test_enough_questions_are_waited_for() -> None:
+    waiting, (first, second) = Waiting(10), some(2)
+    waiting.put(first)
+    timer = threading.Timer(0.05, waiting.put, [second])
     timer.start()
-    assert waiting.take(0, 10, True, wanted=2, patience=60) == [first, second]
+    assert waiting.take(10, True, enough=2, patience=60) == [first, second]
     timer.join()
-    assert waiting.take(1, 10, True) == [other]
 
 
 def test_patience_ends() -> None:
-    waiting, (one,) = Waiting(1, 10), some(1)
-    waiting.put(0, one)
+    waiting, (one,) = Waiting(10), some(1)
+    waiting.put(one)
     began = time.monotonic()
-    assert waiting.take(0, 10, True, wanted=2, patience=0.05) == [one]
+    assert waiting.take(10, True, enough=2, patience=0.05) == [one]
     assert 0.04 < time.monotonic() - began < 10
 
 
-def test_one_thread_waits_for_more_questions_while_another_takes_one() -> None:
-    waiting, (one,) = Waiting(1, 10), some(1)
-    taken: list[list[Request] | None] = []
+def test_one_thread_waits_for_more_questions_while_another_takes_one_and_close_ends_both() -> None:
+    waiting, (one,) = Waiting(10), some(1)
+    batches: list[list[Request] | None] = []
     threads = [
-        threading.Thread(target=lambda: taken.append(waiting.take(0, 10, True, wanted=2, patience=60)), daemon=True)
+        threading.Thread(target=lambda: batches.append(waiting.take(10, True, enough=2, patience=60)), daemon=True)
     ]
-    threads += [threading.Thread(target=lambda: taken.append(waiting.take(0, 10, True)), daemon=True)]
+    threads += [threading.Thread(target=lambda: batches.append(waiting.take(10, True)), daemon=True)]
     for number, thread in enumerate(threads, 1):
         thread.start()
-        while len(waiting._arrived[0]._waiters) < number:  # type: ignore[attr-defined]
+        while len(waiting._arrived._waiters) < number:  # type: ignore[attr-defined]
             time.sleep(0.001)
-    waiting.put(0, one)
+    waiting.put(one)
     threads[1].join(10)
-    assert taken == [[one]]
+    assert batches == [[one]]
     waiting.close()
     threads[0].join(10)
-    assert taken == [[one], None]
-
-
-def test_close_ends_every_lane() -> None:
-    waiting, taken = Waiting(2, 10), []
-    threads = [
-        threading.Thread(target=lambda lane=lane: taken.append(waiting.take(lane, 10, True, lane * 2, 60)))
-        for lane in (0, 1)
-    ]
-    for thread in threads:
-        thread.start()
-    waiting.close()
-    for thread in threads:
-        thread.join(10)
-    assert taken == [None, None]
+    assert batches == [[one], None]
 
 
 def of(client: str, replies: int = 1) -> Request:
@@ -74,7 +58,7 @@ def of(client: str, replies: int = 1) -> Request:
 
 def one(waiting: Waiting) -> Request | None:
     """The next question."""
-    taken = waiting.take(0, 1, blocks=len(waiting) > 0)
+    taken = waiting.take(1, blocks=len(waiting) > 0)
     return taken[0] if taken else None
 
 
@@ -90,7 +74,7 @@ STEPS = st.one_of(
 def test_a_new_client_waits_for_at_most_one_question_of_each_other_and_a_client_keeps_its_order(
     steps: list[object],
 ) -> None:
-    waiting, put, taken = Waiting(1, 1000), list[Request](), list[Request]()
+    waiting, put, taken = Waiting(1000), list[Request](), list[Request]()
     since = dict[str, int]()  # client -> the number of questions taken when its first one was put
 
     def take() -> bool:
@@ -103,11 +87,11 @@ def test_a_new_client_waits_for_at_most_one_question_of_each_other_and_a_client_
         if isinstance(step, tuple):
             put.append(of(*step))
             since.setdefault(step[0], len(taken))
-            waiting.put(0, put[-1])
+            waiting.put(put[-1])
         elif step == "take":
             take()
         elif isinstance(step, int) and step < len(put):
-            put[step].ticket.cancel()
+            put[step].cancel()
     while take():
         pass
     assert len(waiting) == 0
@@ -121,23 +105,23 @@ def test_a_new_client_waits_for_at_most_one_question_of_each_other_and_a_client_
     assert all(question in taken or question.is_over for question in put)
 
 
-def burst(waiting: Waiting, lane: int, client: str) -> int:
+def burst(waiting: Waiting, client: str) -> int:
     """Ask as many questions as are accepted, and return their number."""
     for number in range(1000):
         try:
-            waiting.put(lane, of(client))
+            waiting.put(of(client))
         except BusyError:
             return number
     raise AssertionError("the questions of a client are not bounded")
 
 
 def test_bursts_leave_room_for_new_clients() -> None:
-    waiting = Waiting(2, 256)
-    assert burst(waiting, 0, "burst 0") == len(waiting) == 256
+    waiting = Waiting(256)
+    assert burst(waiting, "burst 0") == len(waiting) == 256
     for number in range(1, 3):
-        waiting.put(0, of(f"new {number}"))
-        assert burst(waiting, number % 2, f"burst {number}") == 256
-    waiting.put(0, of("new 3"))
-    first, second = waiting.take(0, 2, True) or []
+        waiting.put(of(f"new {number}"))
+        assert burst(waiting, f"burst {number}") == 256
+    waiting.put(of("new 3"))
+    first, second = waiting.take(2, True) or []
     assert [first.question.client, second.question.client] == ["burst 0", "new 1"]
-    assert len(waiting) + burst(waiting, 0, "burst 3") == 4 * 256
+    assert len(waiting) + burst(waiting, "burst 3") == 4 * 256

@@ -129,21 +129,22 @@ def _n(session: Session, text: str) -> None:
     number, last = _number("n", text, BEST), session.last("/n: no reply yet")
     decoding = with_replies(session.current.responder().decoding, number)
     with session.screen.busy():
-        replies = session.current.responder(decoding).n_best(last.question, session.conversation.turns_before_last)
+        responder, turns = session.current.responder(decoding), session.conversation.turns_before_last
+        replies = responder.n_best(last.question, turns, number)
     session.show(replies)
 
 
 def with_replies(decoding: DecodingSettings, number: int) -> DecodingSettings:
-    """Return settings of the same kind of search that finds this number of replies and shows as many.
+    """Return settings of the same kind of search that finds this number of replies.
 
     decoding: chooses a search. Raises UserError for more replies than it can find.
     """
     if decoding.hypotheses >= number:
-        return dataclasses.replace(decoding, n_best=number)
+        return decoding
     if decoding.samples:
-        return dataclasses.replace(decoding, candidates=number, n_best=number)
+        return dataclasses.replace(decoding, candidates=number)
     groups = decoding.diverse_groups
-    return dataclasses.replace(decoding, beam_size=-(-number // groups) * groups, n_best=number)
+    return dataclasses.replace(decoding, beam_size=-(-number // groups) * groups)
 
 
 def _retry(session: Session, text: str) -> None:
@@ -166,17 +167,16 @@ def _retry(session: Session, text: str) -> None:
 def _sample(session: Session, last: Exchange, before: Sequence[str], decoding: DecodingSettings) -> str | None:
     for number in range(SAMPLES):
         seed = (decoding.seed + len(last.found) + number) % 2**31
-        responder = session.current.responder(dataclasses.replace(decoding, seed=seed, n_best=1))
-        reply = responder.reply(last.question, before)
-        if reply not in last.found:
-            return reply
+        (reply,) = session.current.responder().n_best(last.question, before, 1, seed)
+        if reply.text not in last.found:
+            return reply.text
     return None
 
 
 def _next_best(session: Session, last: Exchange, before: Sequence[str], decoding: DecodingSettings) -> str | None:
     wanted = max(-(-(len(last.found) + 1) // NEXT_BEST) * NEXT_BEST, decoding.hypotheses)
     responder = session.current.responder(with_replies(decoding, wanted))
-    replies = [reply.text for reply in responder.n_best(last.question, before)]
+    replies = [reply.text for reply in responder.n_best(last.question, before, wanted)]
     return next((reply for reply in replies if reply not in last.found), None)
 
 

@@ -1,6 +1,5 @@
 """A chat in a terminal: a conversation with a model, which may change. Commands do the rest."""
 
-import dataclasses
 import functools
 from collections.abc import Callable
 from pathlib import Path
@@ -39,7 +38,7 @@ class CurrentModel:
 
     def responder(self, decoding: DecodingSettings | None = None) -> TextResponder:
         """Return the responder for these settings; None: for those of replies. Raises UserError as the class."""
-        return _responder(self._responder_of, self.decoding if decoding is None else decoding)
+        return self._responder_of(self.decoding if decoding is None else decoding)
 
     def set_decoding(self, decoding: DecodingSettings) -> None:
         """Set the settings of replies. Raises UserError as the class."""
@@ -80,15 +79,9 @@ class CurrentModel:
     def _take(self, model: LoadedModel, decoding: DecodingSettings) -> None:
         """Raises UserError, before anything is changed, for settings that the model does not admit."""
         responder_of = functools.lru_cache(KEPT)(model.responder_of)
-        _responder(responder_of, decoding)
+        responder_of(decoding)
         self.model, self.decoding, self._responder_of = model, decoding, responder_of
         self._version = ("", 0, 0)
-
-
-def _responder(responder_of: Callable[[DecodingSettings], TextResponder], decoding: DecodingSettings) -> TextResponder:
-    """Return a responder, which is traced without the settings that it can change later."""
-    traced = dataclasses.replace(decoding, seed=DecodingSettings.seed, n_best=DecodingSettings.n_best)
-    return responder_of(traced).varied(decoding.seed, decoding.n_best)
 
 
 class Session:

@@ -12,7 +12,7 @@ import pytest
 from chatbot.chat.bots import conversations as module
 from chatbot.chat.bots.conversations import Conversations, RefusedError
 from chatbot.inference.engine import BusyError, Receive
-from chatbot.inference.questions import Piece, Question, Ticket, Usage
+from chatbot.inference.questions import Piece, Question, Request, Usage
 from chatbot.inference.text_responder import EMPTY_QUESTION_REPLY
 from tests.chat.bots.engines import conversations
 
@@ -102,10 +102,10 @@ def test_a_rating_that_cannot_be_written_is_reported(tmp_path: Path, capsys: pyt
 
 
 def test_empty_text_is_not_remembered() -> None:
-    def submit(question: Question, receive: Receive) -> Ticket:
+    def submit(question: Question, receive: Receive) -> Request:
         receive(Piece(0, EMPTY_QUESTION_REPLY if not question.text else f"{len(question.history)}"))
         receive(Usage(0, 0))
-        return Ticket()
+        return Request(question, receive)
 
     assert talk(conversations(submit), ("a", ""), ("a", "/good"), ("a", "x"))[1:] == [module.NOT_RATED, "0"]
 
@@ -124,10 +124,10 @@ def test_messages_of_a_conversation_are_answered_in_turn_and_others_meanwhile() 
     begun: list[str] = []
     ends: dict[str, Receive] = {}
 
-    def submit(question: Question, receive: Receive) -> Ticket:
+    def submit(question: Question, receive: Receive) -> Request:
         begun.append(question.text)
         ends[question.text] = receive
-        return Ticket()
+        return Request(question, receive)
 
     async def session() -> list[str]:
         bot = conversations(submit)
@@ -181,7 +181,7 @@ def refusal_of(submit: module.Submit, **settings: Any) -> RefusedError:
 
 
 def test_a_busy_engine_refuses() -> None:
-    def submit(question: Question, receive: Receive) -> Ticket:
+    def submit(question: Question, receive: Receive) -> Request:
         raise BusyError
 
     refused = refusal_of(submit)
@@ -189,10 +189,10 @@ def test_a_busy_engine_refuses() -> None:
 
 
 def test_an_error_of_the_model_is_reported_without_the_text(capsys: pytest.CaptureFixture[str]) -> None:
-    def submit(question: Question, receive: Receive) -> Ticket:
+    def submit(question: Question, receive: Receive) -> Request:
         receive(Piece(0, "half a re"))
         receive(ValueError(question.text))
-        return Ticket()
+        return Request(question, receive)
 
     assert refusal_of(submit).status == 500
     printed = capsys.readouterr().err
@@ -201,13 +201,13 @@ def test_an_error_of_the_model_is_reported_without_the_text(capsys: pytest.Captu
 
 
 def test_a_reply_over_the_time_limit_is_cancelled() -> None:
-    ticket, timers = Ticket(), []
+    request, timers = Request(Question(""), print), []
 
-    def submit(question: Question, receive: Receive) -> Ticket:
+    def submit(question: Question, receive: Receive) -> Request:
         timers.append(threading.Timer(0.05, receive, [Usage(1, 1)]))  # when the loop is closed
         timers[0].start()
-        return ticket
+        return request
 
     assert refusal_of(submit, reply_seconds=0.001).status == 504
-    assert ticket.cancelled.is_set()
+    assert request.cancelled.is_set()
     timers[0].join()  # an exception in its thread would fail the test

@@ -11,7 +11,7 @@ from chatbot.chat.server.models import Models, ServedModel
 from chatbot.config.attempts import LAST
 from chatbot.config.decoding import DecodingSettings
 from chatbot.inference.engine import BusyError, Receive
-from chatbot.inference.questions import Piece, Question, Ticket, TokenLogProb, Usage
+from chatbot.inference.questions import Piece, Question, Request, TokenLogProb, Usage
 from tests.chat.server.fake_models import served
 
 CARDS = {
@@ -48,21 +48,21 @@ class FakeEngine:
         self.asked: list[Question] = []
         self._replies, self._pause = REPLIES[name], pause
 
-    def submit(self, question: Question, receive: Receive) -> Ticket:
+    def submit(self, question: Question, receive: Receive) -> Request:
         """Answer in a thread."""
         if question.text == BUSY:
             raise BusyError
         self.asked.append(question)
-        ticket = Ticket()
-        threading.Thread(target=self._answer, args=(question, receive, ticket), daemon=True).start()
-        return ticket
+        request = Request(question, receive)
+        threading.Thread(target=self._answer, args=(question, receive, request), daemon=True).start()
+        return request
 
     def close(self) -> None:
         """End."""
 
-    def _answer(self, question: Question, receive: Receive, ticket: Ticket) -> None:
+    def _answer(self, question: Question, receive: Receive, request: Request) -> None:
         if question.text == SLOW:
-            while not ticket.cancelled.wait(PIECE_SECONDS):
+            while not request.cancelled.wait(PIECE_SECONDS):
                 receive(Piece(0, "again "))
             return
         known = self._replies.get(question.text, [question.text, "second", "third"])

@@ -12,7 +12,7 @@ from chatbot.chat.server.models import Models, ServedModel
 from chatbot.chat.server.questions import Searches
 from chatbot.config.decoding import DecodingSettings
 from chatbot.inference.engine import BusyError, Receive
-from chatbot.inference.questions import Piece, Question, Ticket, TokenLogProb, Usage
+from chatbot.inference.questions import Piece, Question, Request, TokenLogProb, Usage
 from chatbot.inference.text_responder import END, TextResponder, WordAttention
 
 # What the engine receives for a question, in this order.
@@ -38,20 +38,20 @@ class FakeEngine:
     def __init__(self, answer: Answer = echo, silent: bool = False, most: int = 10**9) -> None:
         self.answer, self.silent, self.most = answer, silent, most
         self.questions: list[Question] = []
-        self.tickets: list[Ticket] = []
+        self.requests: list[Request] = []
         self.closed = threading.Event()
         self.waiting = 0
 
-    def submit(self, question: Question, receive: Receive) -> Ticket:
+    def submit(self, question: Question, receive: Receive) -> Request:
         """Answer."""
         assert not self.closed.is_set()
         if len(self.questions) >= self.most:
             raise BusyError
         self.questions.append(question)
-        self.tickets.append(Ticket())
+        self.requests.append(Request(question, receive))
         for item in [] if self.silent else self.answer(question):
             receive(item)
-        return self.tickets[-1]
+        return self.requests[-1]
 
     def close(self) -> None:
         """End."""

@@ -88,7 +88,7 @@ def test_most_requests_at_once(tmp_path: Path) -> None:
         return [*(response.status_code for response in found), health.status_code]
 
     assert asyncio.run(two()) == [504, 429, 200]
-    assert engine.tickets[0].cancelled.is_set()
+    assert engine.requests[0].cancelled.is_set()
 
 
 @pytest.mark.parametrize(
@@ -218,7 +218,7 @@ def test_memory_is_flat(tmp_path: Path) -> None:
         found = [ask(client, 5)]
         for _ in range(3):
             engine.questions.clear()
-            engine.tickets.clear()
+            engine.requests.clear()
             found.append(ask(client, 10))
     # A test's client leaves an object or two, the fake engine two a question, and the event loop timers for a while.
     assert min(after - before for before, after in itertools.pairwise(found)) < 50

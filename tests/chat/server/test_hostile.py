@@ -203,17 +203,17 @@ def test_many_slow_clients_do_not_disturb_others(url: str) -> None:
 @pytest.mark.parametrize("stream", [False, True])
 def test_question_of_a_client_that_leaves_is_cancelled(url: str, silent: FakeEngine, stream: bool) -> None:
     body = message("x", model="silent", stream=stream)
-    before = len(silent.tickets)
+    before = len(silent.requests)
     with connection(url) as client:
         client.sendall(HEADERS + b"Content-Length: %d\r\n\r\n" % len(body) + body)
-        wait_until(lambda: len(silent.tickets) > before)
-    wait_until(lambda: silent.tickets[-1].cancelled.is_set())
+        wait_until(lambda: len(silent.requests) > before)
+    wait_until(lambda: silent.requests[-1].cancelled.is_set())
 
 
 def test_question_without_reply_ends_in_time(url: str, silent: FakeEngine) -> None:
     response = post(url, message("x", model="silent"))
     assert (response.status_code, response.json()["error"]["code"]) == (504, "timeout")
-    assert silent.tickets[-1].cancelled.is_set()
+    assert silent.requests[-1].cancelled.is_set()
 
 
 def test_requests_of_many_threads(url: str) -> None:

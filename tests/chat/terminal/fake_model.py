@@ -18,8 +18,7 @@ from chatbot.corpus.tokenizer import SPACE
 from chatbot.corpus.vocabulary import BYTES, EOS, MARKS, Vocabulary
 from chatbot.errors import UserError, exit_code_of
 from chatbot.flags import compose
-from chatbot.inference.questions import Ticket
-from chatbot.inference.replier import Reply, RowModel
+from chatbot.inference.replier import Model, Reply
 from chatbot.inference.text_responder import TextResponder, Weights
 
 SLOW = "慢"  # the replies to a question with this character are slow
@@ -37,20 +36,21 @@ class FakeReplier:
     def replies(self, questions: Sequence[Sequence[int]]) -> list[str]:
         return [replies[0].text for replies in self.candidates(questions)]
 
-    def candidates(self, questions: Sequence[Sequence[int]], tickets: Sequence[Ticket] = ()) -> list[list[Reply]]:
-        return [[*map(self._reply, self._names(ids), np.arange(0.5, 100))] for ids in questions]
+    def candidates(self, questions: Sequence[Sequence[int]], seed: int | None = None) -> list[list[Reply]]:
+        seed = self.decoding.seed if seed is None else seed
+        return [[*map(self._reply, self._names(ids, seed), np.arange(0.5, 100))] for ids in questions]
 
     @property
-    def model(self) -> RowModel:
-        return FakeRows(self)
+    def model(self) -> Model:
+        return cast(Any, FakeRows(self))
 
     def _reply(self, text: str, score: float) -> Reply:
         return Reply(text, -score)
 
-    def _names(self, ids: Sequence[int]) -> list[str]:
+    def _names(self, ids: Sequence[int], seed: int) -> list[str]:
         text = self.vocabulary.text(question_of(ids, self.vocabulary))
         text = f"{text}\x1b[31m\x07\u202e" if RAW in text else text
-        kind = f"s{self.decoding.seed}." if self.decoding.samples else ""
+        kind = f"s{seed}." if self.decoding.samples else ""
         marks = sum(self.vocabulary.first_mark <= i < self.vocabulary.first_byte for i in ids)
         turns = f"+{marks - 1}" if marks > 1 else ""
         return [f"{text}/{kind}{number}{turns}" for number in range(1, self.decoding.hypotheses + 1)]

@@ -73,9 +73,7 @@ def test_newer_checkpoint_of_a_run_answers_and_a_damaged_one_does_not(
 def test_another_seed_or_number_of_replies_is_not_traced_again(attempt: Path) -> None:
     model = load_attempt(attempt / "checkpoints" / "default")
     current = CurrentModel(model, DecodingSettings(candidates=2, temperature=3.0))
-    replies = set()
-    for seed in range(4):
-        responder = current.responder(DecodingSettings(candidates=2, temperature=3.0, seed=seed, n_best=2))
-        replies |= {reply.text for reply in responder.n_best("你好")}
+    responder = current.responder()
+    replies = {reply.text for seed in range(4) for reply in responder.n_best("你好", (), 2, seed)}
     assert len(replies) > 2
     assert responder.replier.search.graph.traces == 1  # type: ignore[attr-defined]
