@@ -251,7 +251,7 @@ def parse_flags(
         if name == positional:
             metavar, text = field.metadata["metavar"], field.metadata["text"]
             number = "*" if field.metadata["many"] else "?"
-            convert = functools.partial(_value, field, name=metavar)
+            convert = functools.partial(parsed_value, field, name=metavar)
             groups[heading].add_argument(name, nargs=number, type=convert, metavar=metavar, help=text)
         else:
             groups[heading].add_argument(flag_of(name), dest=name, **_argparse_options(field))
@@ -283,15 +283,15 @@ def _argparse_options(field: "dataclasses.Field[Any]") -> dict[str, Any]:
     if default not in (None, "", (), ...):
         text += f" (default: {' '.join(map(str, default)) if meta['many'] else default})"
     metavar = meta["metavar"] or "|".join(meta["choices"] or ()) or {int: "N", float: "R", str: "NAME"}[meta["kind"]]
-    convert = functools.partial(_value, field)
+    convert = functools.partial(parsed_value, field)
     options = {"type": convert, "metavar": metavar, "help": text}
     if meta["many"]:
         options["nargs"], options["action"] = meta["count"] or "+", "extend"
     return options
 
 
-def _value(field: "dataclasses.Field[Any]", text: str, name: str | None = None) -> Any:
-    """Convert and check a value of the command line. Raises UserError as `check_value` does, with the same name."""
+def parsed_value(field: "dataclasses.Field[Any]", text: str, name: str | None = None) -> Any:
+    """Convert and check a value that a user gives as text. Raises UserError as `check_value`, with the same name."""
     value: Any = text
     with contextlib.suppress(ValueError):
         value = field.metadata["kind"](text)

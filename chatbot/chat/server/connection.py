@@ -3,7 +3,7 @@
 import asyncio
 import json
 import math
-from typing import Any, NamedTuple
+from typing import Any
 
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
@@ -29,28 +29,22 @@ LINGER_TIMEOUT = 5.0
 DRAINED = "chatbot.drained"
 
 
-class Refusal(NamedTuple):
-    """An error that ends a connection."""
-
-    status: int
-    message: str
-    code: str
-
-
-NO_HTTP = Refusal(400, "The request is not valid HTTP", "invalid_http")
-TOO_LARGE = Refusal(
-    431, f"The headers have more than {LARGEST_HEAD:,} bytes, or are more than {MOST_HEADERS}", "headers_too_large"
-)
-TOO_MANY_CONNECTIONS = Refusal(503, "Too many connections are open; try again", "busy")
-
-
-def response_of(refusal: Refusal) -> bytes:
-    """Return the bytes of the response, whose body is an error as `ApiError` has it."""
-    kind = "server_error" if refusal.status >= 500 else "invalid_request_error"
-    error = {"message": refusal.message, "type": kind, "param": None, "code": refusal.code}
+def _refusal(status: int, kind: str, code: str, message: str) -> bytes:
+    """Return a response that ends a connection. Its body is an error as `ApiError` has it."""
+    error = {"message": message, "type": kind, "param": None, "code": code}
     body = json.dumps({"error": error}).encode()
     head = b"content-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n" % len(body)
-    return STATUS_LINE[refusal.status] + head + body
+    return STATUS_LINE[status] + head + body
+
+
+NO_HTTP = _refusal(400, "invalid_request_error", "invalid_http", "The request is not valid HTTP")
+TOO_LARGE = _refusal(
+    431,
+    "invalid_request_error",
+    "headers_too_large",
+    f"The headers have more than {LARGEST_HEAD:,} bytes, or are more than {MOST_HEADERS}",
+)
+TOO_MANY_CONNECTIONS = _refusal(503, "server_error", "busy", "Too many connections are open; try again")
 
 
 class RefusedHeadError(Exception):
@@ -90,7 +84,7 @@ class Connection(HttpToolsProtocol):
                 oldest.transport.abort()
             else:
                 self.connections.discard(self)
-                transport.write(response_of(TOO_MANY_CONNECTIONS))
+                transport.write(TOO_MANY_CONNECTIONS)
                 transport.close()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -182,11 +176,11 @@ class Connection(HttpToolsProtocol):
         else:
             self._unread_timer = self.loop.call_later(left, self._check_unread)
 
-    def _refuse(self, refusal: Refusal) -> None:
+    def _refuse(self, refusal: bytes) -> None:
         """Answer with an error, unless others are being answered, and close the connection after some seconds."""
         if not self.pipeline:
             if self.is_idle or not self.cycle.response_started:
-                self.transport.write(response_of(refusal))
+                self.transport.write(refusal)
             if not self.is_idle:
                 self.cycle.disconnected = True
                 self.cycle.message_event.set()

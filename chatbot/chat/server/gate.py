@@ -82,7 +82,7 @@ class Gate:
                     await response(scope, receive, send_and_note)
             if drained := scope.get("extensions", {}).get(DRAINED):
                 await drained()  # what a slow client has not read is held, and counts
-        route = getattr(scope.get("route"), "path", None) or route_of(scope)
+        route = getattr(scope.get("route"), "path", "other")
         self._metrics.requests.labels(route, str(status)).inc()
         self._metrics.seconds.labels(route).observe(time.perf_counter() - begin)
 
@@ -129,12 +129,6 @@ def address_of(scope: Scope) -> str:
     except ValueError:
         return host
     return str(address.ipv4_mapped or ipaddress.IPv6Network((int(address) >> 64 << 64, 64)))
-
-
-def route_of(scope: Scope) -> str:
-    """Return the route of a request that was refused before it had one; "other" for an unknown path."""
-    paths = (getattr(route, "path", None) for route in scope["app"].routes)
-    return scope["path"] if scope["path"] in paths else "other"
 
 
 def check_host(host: str, allowed: Collection[str] | None) -> None:

@@ -16,8 +16,6 @@ from chatbot.inference.questions import Question
 from chatbot.inference.text_responder import MAX_CHARACTERS
 
 MOST_REPLIES, MOST_PROMPTS, MOST_STOPS, MOST_TOP_LOG_PROBS = 32, 32, 16, 20
-# Characters of prompts that the replies of a request may repeat in all.
-MOST_ECHOED = 100_000
 # Log-probabilities that a request may have for each token, over all of its replies.
 MOST_LOG_PROBS = 1024
 # Messages of a chat, and parts of a message.
@@ -89,6 +87,7 @@ class DecodingFields(Body):
     seed: Annotated[int, WHOLE] | None = None
     stop: StopText | Annotated[list[StopText], Field(max_length=MOST_STOPS)] | None = None
     max_tokens: Annotated[int, Field(ge=1), WHOLE] | None = None
+    max_completion_tokens: Annotated[int, Field(ge=1), WHOLE] | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
 
@@ -98,12 +97,17 @@ class DecodingFields(Body):
         texts = [self.stop] if isinstance(self.stop, str) else self.stop or ()
         return tuple(text for text in texts if text and text.isprintable())
 
+    @property
+    def most_tokens(self) -> int | None:
+        """The maximum number of tokens of a reply."""
+        most = self.max_completion_tokens or self.max_tokens
+        return None if most is None else min(most, MOST_TOKENS)
+
 
 class ChatRequest(DecodingFields):
     """The body of /v1/chat/completions."""
 
     messages: Annotated[list[Message], Field(min_length=1, max_length=MOST_MESSAGES, fail_fast=True)]
-    max_completion_tokens: Annotated[int, Field(ge=1), WHOLE] | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=MOST_TOP_LOG_PROBS), WHOLE] | None = None
 
@@ -113,14 +117,9 @@ class ChatRequest(DecodingFields):
         return (self.top_logprobs or 0) if self.logprobs else None
 
     @property
-    def most_tokens(self) -> int | None:
-        """The maximum number of tokens of a reply."""
-        return self.max_completion_tokens or self.max_tokens
-
-    @property
-    def echoes(self) -> list[str]:
-        """The text that the replies to each question begin with."""
-        return [""]
+    def replies(self) -> int:
+        """The number of replies that the request asks for."""
+        return self.n or 1
 
     def asked(self, turns: int) -> list[Asked]:
         """Return the last question of the user, and at most as many turns before it.
@@ -147,7 +146,6 @@ class CompletionRequest(DecodingFields):
 
     prompt: str | Annotated[list[str], Field(min_length=1, max_length=MOST_PROMPTS)]
     logprobs: Annotated[int, Field(ge=0, le=MOST_TOP_LOG_PROBS), WHOLE] | None = None
-    echo: bool | None = None
 
     @property
     def top_log_probs(self) -> int | None:
@@ -155,31 +153,19 @@ class CompletionRequest(DecodingFields):
         return self.logprobs
 
     @property
-    def most_tokens(self) -> int | None:
-        """The maximum number of tokens of a reply."""
-        return self.max_tokens
-
-    @property
-    def echoes(self) -> list[str]:
-        """The text that the replies to each question begin with."""
-        return [prompt if self.echo else "" for prompt in self._prompts]
-
-    @property
-    def _prompts(self) -> list[str]:
-        return [self.prompt] if isinstance(self.prompt, str) else self.prompt
+    def replies(self) -> int:
+        """The number of replies that the request asks for, to all of its prompts."""
+        return (1 if isinstance(self.prompt, str) else len(self.prompt)) * (self.n or 1)
 
     def asked(self, turns: int) -> list[Asked]:
         """Return the prompts."""
-        return [(prompt[:MAX_CHARACTERS], ()) for prompt in self._prompts]
+        prompts = [self.prompt] if isinstance(self.prompt, str) else self.prompt
+        return [(prompt[:MAX_CHARACTERS], ()) for prompt in prompts]
 
 
-def check_sizes(body: ChatRequest | CompletionRequest) -> None:
-    """Raise ApiError if the replies would repeat too much of the prompts, or have too many log-probabilities."""
-    number = body.n or 1
-    if (size := sum(map(len, body.echoes)) * number) > MOST_ECHOED:
-        message = f"echo: the replies may repeat at most {MOST_ECHOED:,} characters of prompts in all, not {size:,}"
-        raise ApiError(400, message, param="echo", code="invalid_value")
-    replies, top = len(body.echoes) * number, body.top_log_probs
+def check_log_probs(body: ChatRequest | CompletionRequest) -> None:
+    """Raise ApiError if the replies would have too many log-probabilities."""
+    replies, top = body.replies, body.top_log_probs
     if top is not None and replies * (top + 1) > MOST_LOG_PROBS:
         message = f"logprobs: with {replies:,} replies, at most {MOST_LOG_PROBS // replies - 1} others are allowed"
         raise ApiError(400, f"{message} for each token, not {top}", param="logprobs", code="invalid_value")
@@ -213,7 +199,7 @@ def questions_of(
             seed=None if decoding is None else random.randrange(SEEDS) if seed is None and samples else seed,
             stop=() if decoding is None else body.stops,
             replies=body.n or 1,
-            max_tokens=None if body.most_tokens is None else min(body.most_tokens, MOST_TOKENS),
+            max_tokens=body.most_tokens,
             top_log_probs=body.top_log_probs,
             streams=bool(body.stream),
             client=client,

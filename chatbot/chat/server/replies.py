@@ -15,7 +15,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from chatbot.chat.server.errors import ApiError, api_error_of, too_many
-from chatbot.chat.server.questions import ChatRequest, CompletionRequest, check_sizes, questions_of
+from chatbot.chat.server.questions import ChatRequest, CompletionRequest, check_log_probs, questions_of
 from chatbot.chat.server.state import ServerState, state_of
 from chatbot.chat.service import ClientLeftError, RateLimit, answers
 from chatbot.inference.questions import Piece, Question, TokenLogProb, Usage
@@ -25,7 +25,6 @@ from chatbot.inference.questions import Piece, Question, TokenLogProb, Usage
 class _Reply:
     """A reply, as far as it is known. has_begun: whether its first chunk was made."""
 
-    echo: str
     text: str = ""
     tokens: list[TokenLogProb] = dataclasses.field(default_factory=list)
     finish_reason: str | None = None
@@ -35,8 +34,8 @@ class _Reply:
 class Completion:
     """The replies to the questions of a request, as far as they are known, in the form of OpenAI's objects.
 
-    fingerprint: of the model's checkpoint. echoes: the text that the replies to each question begin with. chat: whether
-    it is of /v1/chat/completions, in contrast to /v1/completions. log_probs: whether log-probabilities are shown.
+    fingerprint: of the model's checkpoint. chat: whether it is of /v1/chat/completions, in contrast to /v1/completions.
+    log_probs: whether log-probabilities are shown.
     """
 
     def __init__(
@@ -44,15 +43,12 @@ class Completion:
         model: str,
         fingerprint: str,
         questions: Sequence[Question],
-        echoes: Sequence[str],
         *,
         chat: bool,
         log_probs: bool = False,
     ) -> None:
         self._chat, self._log_probs, self._questions = chat, log_probs, questions
-        self._replies = [
-            _Reply(echo) for question, echo in zip(questions, echoes, strict=True) for _ in range(question.replies)
-        ]
+        self._replies = [_Reply() for question in questions for _ in range(question.replies)]
         self._head: dict[str, Any] = {
             # The numbers of `secrets` need a system call each.
             "id": f"{'chatcmpl' if chat else 'cmpl'}-{random.getrandbits(96):024x}",
@@ -82,8 +78,8 @@ class Completion:
         choices: list[dict[str, Any]] = []
         for index, reply in enumerate(self.finished):
             message = {"role": "assistant", "content": reply.text, "refusal": None}
-            content = {"message": message} if self._chat else {"text": reply.echo + reply.text}
-            log_probs = self._shown(reply.tokens, len(reply.echo))
+            content = {"message": message} if self._chat else {"text": reply.text}
+            log_probs = self._shown(reply.tokens, 0)
             choices.append({"index": index, **content, "logprobs": log_probs, "finish_reason": reply.finish_reason})
         kind = "chat.completion" if self._chat else "text_completion"
         return {**self._head, "object": kind, "choices": choices, "usage": self._usage()}
@@ -103,11 +99,11 @@ class Completion:
             if not reply.has_begun:
                 reply.has_begun = True
                 begin = {"delta": {"role": "assistant", "content": "", "refusal": None}}
-                yield self._chunk(index, begin if self._chat else {"text": reply.echo})
+                yield self._chunk(index, begin if self._chat else {"text": ""})
         if piece.text or piece.tokens:
             text = {"delta": {"content": piece.text}} if self._chat else {"text": piece.text}
             reply = self._replies[piece.reply]
-            yield self._chunk(piece.reply, text, self._shown(piece.tokens, len(reply.echo) + len(reply.text)))
+            yield self._chunk(piece.reply, text, self._shown(piece.tokens, len(reply.text)))
         if piece.finish_reason is not None:
             empty: dict[str, Any] = {"delta": {}} if self._chat else {"text": ""}
             yield self._chunk(piece.reply, empty, reason=piece.finish_reason)
@@ -126,7 +122,7 @@ class Completion:
                 "model": self.model,
                 "created": self._head["created"],
                 "turns": [*question.history, question.text],
-                "replies": [reply.echo + reply.text for reply in found],
+                "replies": [reply.text for reply in found],
             }
             yield orjson.dumps(line).decode()
 
@@ -187,16 +183,16 @@ def add_reply_routes(app: FastAPI) -> None:
 async def _respond(request: Request, body: ChatRequest | CompletionRequest) -> Response:
     """Return the whole completion, or the stream of its chunks. An error before the first piece has its own status."""
     state = state_of(request)
-    check_sizes(body)
+    check_log_probs(body)
     name = state.models.name_of(body.model)
     client = request.state.client  # as the gate has named who asks
-    _count_replies(state.rate_limit, client, len(body.echoes) * (body.n or 1))
+    _count_replies(state.rate_limit, client, body.replies)
     log_probs = body.top_log_probs is not None
     async with contextlib.AsyncExitStack() as stack:
         model = await stack.enter_async_context(state.models.use(name))
         questions = questions_of(body, model.searches, model.turns, client)
         is_chat = isinstance(body, ChatRequest)
-        completion = Completion(name, model.fingerprint, questions, body.echoes, chat=is_chat, log_probs=log_probs)
+        completion = Completion(name, model.fingerprint, questions, chat=is_chat, log_probs=log_probs)
         items = answers(model.engine.submit, questions, state.request_timeout, request.receive)
         stack.push_async_callback(items.aclose)
         first = await anext(items)

@@ -10,7 +10,7 @@ from typing import Any
 
 from chatbot.attempts.attempt import all_attempts
 from chatbot.chat.conversation import RATINGS, Exchange, Rating, rate_last
-from chatbot.chat.terminal.screen import NO_ATTENTION, attention_table
+from chatbot.chat.terminal.screen import NO_ATTENTION, attention_rows
 from chatbot.chat.terminal.session import Session
 from chatbot.chat.terminal.settings import DEFAULT, FIELDS, HISTORY, changes_of, explanation, shown
 from chatbot.chat.terminal.transcript import load, save
@@ -79,7 +79,7 @@ def _help(session: Session, text: str) -> None:
     name = text.lower().lstrip("-/").replace("-", "_")
     if not text:
         session.screen.table([(command.usage, command.text) for command in COMMANDS.values()])
-        session.screen.sentence("A question that begins with a slash is typed with two: //text")
+        session.screen.line("A question that begins with a slash is typed with two: //text")
     elif name in FIELDS and name not in KNOWN:
         session.screen.table([(name, explanation(name))])
     else:
@@ -128,10 +128,8 @@ def _settings(session: Session, text: str) -> None:
 def _n(session: Session, text: str) -> None:
     number, last = _number("n", text, BEST), session.last("/n: no reply yet")
     decoding = with_replies(session.current.responder().decoding, number)
-    with session.screen.busy():
-        responder, turns = session.current.responder(decoding), session.conversation.turns_before_last
-        replies = responder.n_best(last.question, turns, number)
-    session.show(replies)
+    responder = session.current.responder(decoding)
+    session.show(responder.n_best(last.question, session.conversation.turns_before_last, number))
 
 
 def with_replies(decoding: DecodingSettings, number: int) -> DecodingSettings:
@@ -150,14 +148,13 @@ def with_replies(decoding: DecodingSettings, number: int) -> DecodingSettings:
 def _retry(session: Session, text: str) -> None:
     """Replace the last reply by a sample of another seed, or by the next best one."""
     last, before = session.last("/retry: no reply yet"), session.conversation.turns_before_last
-    with session.screen.busy():
-        decoding = session.current.responder().decoding
-        another, remedy = (
-            (_sample, "no sample differs from the replies before; /set temperature=2 makes more varied ones")
-            if decoding.samples
-            else (_next_best, "the search finds no other reply; /set temperature=1 beam_size= samples replies")
-        )
-        reply = another(session, last, before, decoding)
+    decoding = session.current.responder().decoding
+    another, remedy = (
+        (_sample, "no sample differs from the replies before; /set temperature=2 makes more varied ones")
+        if decoding.samples
+        else (_next_best, "the search finds no other reply; /set temperature=1 beam_size= samples replies")
+    )
+    reply = another(session, last, before, decoding)
     if reply is None:
         raise UserError(f"/retry: {remedy}")
     session.screen.line(reply)
@@ -184,10 +181,9 @@ def _why(session: Session, text: str) -> None:
     last = session.last("/why: no reply yet")
     attention = session.current.responder().attention(last.question, last.reply, last.before)
     if attention is None:
-        session.screen.sentence(NO_ATTENTION)
-        return
-    for line in attention_table(attention):
-        session.screen.line(line)
+        session.screen.line(NO_ATTENTION)
+    else:
+        session.screen.table(attention_rows(attention))
 
 
 def _history(session: Session, text: str) -> None:
@@ -208,9 +204,9 @@ def _reset(session: Session, text: str) -> None:
 
 def _save(command: str) -> Callable[[Session, str], None]:
     def run(session: Session, text: str) -> None:
-        path = _path(command, text)
-        saved = save(path, session.conversation.exchanges, overwrite=command == "overwrite")
-        session.screen.note(f"{path}: {counted(saved, 'question')} saved.")
+        path, exchanges = _path(command, text), session.conversation.exchanges
+        save(path, exchanges, overwrite=command == "overwrite")
+        session.screen.note(f"{path}: {counted(len(exchanges), 'question')} saved.")
 
     return run
 
@@ -225,14 +221,13 @@ def _load(session: Session, text: str) -> None:
 
 def _model(session: Session, text: str) -> None:
     if text:
-        with session.screen.busy():
-            session.current.switch(Path(os.path.expanduser(text)))
+        session.current.switch(Path(os.path.expanduser(text)))
         session.read(session.history)
         session.screen.note(session.current.model.card.line())
         if reads := session.reads():
             session.screen.note(reads)
         return
-    session.screen.sentence(session.current.model.card.line())
+    session.screen.line(session.current.model.card.line())
     attempts = [(one.name, "" if one.step is None else f"{one.step:,}", one.state) for one in all_attempts()]
     if attempts:
         session.screen.table(attempts, ["attempt", "step", "state"])
@@ -280,7 +275,7 @@ COMMANDS = {
         Command("bad", "", "rate the last reply bad: training leaves it out", _rate("bad")),
         Command("history", "[N]", "show the last N questions and their replies", _history),
         Command("reset", "", "begin a new conversation; so does /new", _reset),
-        Command("save", "FILE", "save the conversation; as JSON Lines if FILE ends in .jsonl", _save("save")),
+        Command("save", "FILE", "save the conversation as JSON Lines; the name of FILE ends in .jsonl", _save("save")),
         Command("overwrite", "FILE", "save the conversation in place of what FILE has", _save("overwrite")),
         Command("load", "FILE", "continue a saved conversation", _load),
         Command("model", "[ATTEMPT]", "talk to another attempt or export, or list the attempts", _model),

@@ -1,6 +1,5 @@
 """What the chat shows in a terminal: replies as they are made, lines, tables, and errors of one line."""
 
-import contextlib
 import sys
 from collections.abc import Iterator, Sequence
 
@@ -8,7 +7,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from chatbot.corpus.reading.display import padded, visible, width
+from chatbot.corpus.reading.display import visible
 from chatbot.inference.text_responder import WordAttention
 
 # Words of the question that /why shows for each word of the reply, the largest weights first.
@@ -29,25 +28,13 @@ class Screen:
         )
         self._within_line = False
 
-    @contextlib.contextmanager
-    def busy(self) -> Iterator[None]:
-        """Show that a reply is computed."""
-        if self._out.is_terminal and not self._out.is_dumb_terminal:
-            with self._out.status("", spinner="line"):
-                yield
-        else:
-            yield
-
     def stream(self, pieces: Iterator[str]) -> str:
         """Show a reply while it is made. Returns the reply."""
         shown: list[str] = []
-        with self.busy():
-            piece: str | None = next(pieces, None)
-        while piece is not None:
+        for piece in pieces:
             shown.append(piece)
             self._within_line = True
             print(visible(piece), end="", file=sys.stdout, flush=True)
-            piece = next(pieces, None)
         print(file=sys.stdout, flush=True)
         self._within_line = False
         return "".join(shown)
@@ -55,10 +42,6 @@ class Screen:
     def line(self, text: str) -> None:
         """Show a line of an answer, which the terminal breaks anywhere. It is copied as one line."""
         self._out.print(Text(visible(text)), soft_wrap=True)
-
-    def sentence(self, text: str) -> None:
-        """Show a text that is broken between words."""
-        self._out.print(Text(visible(text)), soft_wrap=not self._out.is_terminal)
 
     def table(self, rows: Sequence[Sequence[str]], header: Sequence[str] = ()) -> None:
         """Show rows of cells in columns. The first cell of a row is not broken."""
@@ -78,11 +61,6 @@ class Screen:
         """Show what could not be done, in one line."""
         self._message(Text(visible(f"error: {error}"), "red"))
 
-    def stopped(self) -> None:
-        """Say that Ctrl-C has stopped what was done."""
-        self._out.show_cursor(True)
-        self.note("Stopped.")
-
     def _message(self, text: Text) -> None:
         if self._within_line:
             print(file=sys.stdout, flush=True)
@@ -90,11 +68,10 @@ class Screen:
         self._messages.print(text, soft_wrap=not self._messages.is_terminal)
 
 
-def attention_table(attention: WordAttention) -> list[str]:
-    """Return the lines of /why, one for each word of the reply, with words of the question and their weights."""
+def attention_rows(attention: WordAttention) -> list[list[str]]:
+    """Return the rows of /why, one for each word of the reply, with words of the question and their weights."""
     rows = []
     for word, weights in zip(attention.reply, attention.weights.tolist(), strict=True):
         top = sorted(range(len(weights)), key=lambda place: -weights[place])[:MOST_WORDS]
-        rows.append([visible(word), *(f"{visible(attention.question[i])} {weights[i]:.2f}" for i in top)])
-    widths = [max(map(width, column)) for column in zip(*rows, strict=True)]
-    return ["  ".join(map(padded, row, widths)).rstrip() for row in rows]
+        rows.append([word, *(f"{attention.question[i]} {weights[i]:.2f}" for i in top)])
+    return rows

@@ -100,8 +100,7 @@ class Session:
         question, turns = decodable(question), self.conversation.turns
         responder = self.current.responder()
         if responder.decoding.n_best > 1:
-            with self.screen.busy():
-                replies = responder.n_best(question, turns)
+            replies = responder.n_best(question, turns)
             self.show(replies)
             reply = replies[0].text
         else:

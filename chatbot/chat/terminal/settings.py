@@ -1,6 +1,5 @@
 """The settings of a chat that /set changes: those of decoding, and the number of turns that are read."""
 
-import contextlib
 import dataclasses
 import difflib
 import shlex
@@ -9,7 +8,7 @@ from typing import Any
 from chatbot.config.chat import ChatSettings
 from chatbot.config.decoding import DecodingSettings
 from chatbot.errors import UserError
-from chatbot.flags import check_value, fields_of
+from chatbot.flags import fields_of, parsed_value
 
 HISTORY = "history"
 DEFAULT = "default"
@@ -64,14 +63,9 @@ def _value(field: "dataclasses.Field[Any]", text: str) -> Any:
     """Return the value that a text stands for. Raises UserError for one that is not allowed."""
     if not text:
         return field.default
-    values = []
-    for part in text.split(",") if field.metadata["many"] else [text]:
-        value: Any = part
-        with contextlib.suppress(ValueError):
-            value = field.metadata["kind"](part)
-        check_value(field, value, f"/set {field.name}")
-        values.append(value)
-    return tuple(values) if field.metadata["many"] else values[0]
+    parts, name = text.split(",") if field.metadata["many"] else [text], f"/set {field.name}"
+    values = tuple(parsed_value(field, part, name) for part in parts)
+    return values if field.metadata["many"] else values[0]
 
 
 def shown(value: Any) -> str:

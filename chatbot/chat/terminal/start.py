@@ -83,7 +83,7 @@ def _converse(model: LoadedModel, settings: ChatSettings) -> None:
         except UserError as error:
             screen.error(error)
         except KeyboardInterrupt:
-            screen.stopped()
+            screen.note("Stopped.")
 
 
 def answer_lines(

@@ -1,10 +1,8 @@
-"""Conversations in files: /save, /overwrite and /load.
+"""Conversations in files of JSON Lines: /save, /overwrite and /load.
 
-A file whose name ends in .jsonl has the line {"messages": [{"role": ..., "content": ...}, ...]}. The message of a reply
-that was rated good also has the rating. A reply that was rated bad is a line of its own between two such lines, as in
-the file of ratings: {"question": ..., "rejected": ..., "rating": "bad", ...}. Any other file has two lines for each
-question and its reply, with a blank line between them, without the replies that were rated bad. `train.py --data` reads
-both, and leaves out the replies that were rated bad.
+A line is {"messages": [{"role": ..., "content": ...}, ...]}. The message of a reply that was rated good also has the
+rating. A reply that was rated bad is a line of its own between two such lines, as in the file of ratings:
+{"question": ..., "rejected": ..., "rating": "bad", ...}. `train.py --data` leaves it out.
 """
 
 import json
@@ -14,31 +12,28 @@ from pathlib import Path
 from typing import Any
 
 from chatbot.chat.conversation import Exchange, rating_of
-from chatbot.corpus.reading.display import decodable, visible
+from chatbot.corpus.reading.display import decodable
 from chatbot.durable import write_file
 from chatbot.errors import UserError
 
 LARGEST_FILE = 2**24  # bytes
 ASKING, ANSWERING = "user", "assistant"
-REMEDY = "give a file as /save writes it: JSON Lines, or two lines for each question and its reply"
 
 
-def save(path: Path, exchanges: Sequence[Exchange], overwrite: bool = False) -> int:
-    """Write a conversation to a file. Returns the number of its questions: a file of text leaves out bad replies.
+def save(path: Path, exchanges: Sequence[Exchange], overwrite: bool = False) -> None:
+    """Write a conversation to a file.
 
-    Raises UserError for one that exists unless it is to be overwritten, and OSError for one that cannot be written.
+    Raises UserError for one that exists unless it is to be overwritten, for a name that does not end in .jsonl, and
+    without a question; OSError for a file that cannot be written.
     """
+    if path.suffix.lower() != ".jsonl":
+        raise UserError(f"{path}: expected a name that ends in .jsonl, such as /save chat.jsonl")
     if path.exists() and not overwrite:
         raise UserError(f"{path} exists; /overwrite {path} replaces it")
-    if path.suffix.lower() == ".jsonl":
-        content = "".join(json.dumps(value, ensure_ascii=False) + "\n" for value in _values_of(exchanges))
-    else:
-        exchanges = [exchange for exchange in exchanges if exchange.rating != "bad"]
-        content = "\n".join(f"{visible(exchange.question)}\n{visible(exchange.reply)}\n" for exchange in exchanges)
     if not exchanges:
-        raise UserError(f"{path}: there is no reply to save; a name that ends in .jsonl keeps those rated bad, too")
+        raise UserError(f"{path}: there is no reply to save; ask a question first")
+    content = "".join(json.dumps(value, ensure_ascii=False) + "\n" for value in _values_of(exchanges))
     write_file(path, content.encode())
-    return len(exchanges)
 
 
 def _values_of(exchanges: Sequence[Exchange]) -> Iterator[dict[str, Any]]:
@@ -67,13 +62,13 @@ def load(path: Path) -> list[Exchange]:
     try:
         if len(content) > LARGEST_FILE:
             raise ValueError
-        lines = [line for line in content.decode("utf-8-sig").split("\n") if line.strip()]
-        if lines[0].startswith("{"):
-            return [exchange for line in lines for exchange in _exchanges_of(json.loads(line))]
-        turns = [decodable(line.strip()) for line in lines]
-        return [Exchange(question, reply) for question, reply in zip(turns[::2], turns[1::2], strict=True)]
+        values = [json.loads(line) for line in content.decode("utf-8-sig").split("\n") if line.strip()]
+        exchanges = [exchange for value in values for exchange in _exchanges_of(value)]
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
-        raise UserError(f"{path}: holds no conversation; {REMEDY}") from None
+        exchanges = []
+    if not exchanges:
+        raise UserError(f"{path}: holds no conversation; give a file as /save writes it")
+    return exchanges
 
 
 def _exchanges_of(value: Any) -> list[Exchange]:

@@ -75,9 +75,7 @@ WORST = {
     "halves": (CHAT, filled(TEXT, "\\ud800", '"}]}', ""), 400),
     "stop texts": (CHAT, filled('{"stop": [', '"x"', f"], {HELLO}}}"), 400),
     "wrong value": (CHAT, filled('{"n": "', "x", f'", {HELLO}}}', ""), 400),
-    "prompts": (COMPLETIONS, fields(prompt=["x" * 60_000] * 32, n=32, echo=False), 200),
-    "echoes": (COMPLETIONS, fields(prompt=["x" * 3_000] * 32, n=1, echo=True), 200),
-    "long echoes": (COMPLETIONS, fields(prompt=["x" * 60_000] * 32, n=32, echo=True), 400),
+    "prompts": (COMPLETIONS, fields(prompt=["x" * 60_000] * 32, n=32), 200),
     "history": (RATINGS, json.dumps({**REPLIED, "history": ["x" * 9000] * 200}).encode(), 200),
 }  # fmt: skip
 
@@ -128,7 +126,7 @@ def test_no_head_keeps_other_requests_waiting(tmp_path: Path, changes: dict[str,
 
 
 def short(question: Question) -> Question:
-    """A question whose echo is short: the time of answers is measured elsewhere."""
+    """A question whose reply is short: the time of answers is measured elsewhere."""
     return dataclasses.replace(question, text=question.text[:20])
 
 

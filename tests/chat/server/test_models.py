@@ -22,7 +22,6 @@ from chatbot.chat.server.models import (
     BESIDE_WEIGHTS,
     Models,
     ServedModel,
-    client_names,
     leave_out_of_collections,
     models_of,
 )
@@ -312,16 +311,6 @@ def test_unknown_names(tmp_path: Path, name: str) -> None:
     assert models.name_of(None) == "a"
 
 
-def test_names_for_clients() -> None:
-    names = ("weibo", "o1", "o3-mini", "gpt-5", "GPT-4o", "chatgpt-x", "chatbot-o1", "中文", "old", "opus")
-    found = client_names([Path("/x") / name for name in names])
-    assert list(found) == [
-        *("weibo", "chatbot-o1", "chatbot-o3-mini", "chatbot-gpt-5", "chatbot-GPT-4o", "chatbot-chatgpt-x"),
-        *("chatbot-chatbot-o1", "中文", "old", "opus"),
-    ]
-    assert client_names([Path("/x/a"), Path("/y/a")]) == {"a": Path("/x/a"), "chatbot-a": Path("/y/a")}
-
-
 def test_models_of_the_folder(work_dir: Path) -> None:
     """Attempts without a checkpoint are left out; the named model is the first one."""
     for name, files in {"b": (CONFIG, LAST), "a": (CONFIG, LAST), "new": (CONFIG,)}.items():
@@ -331,3 +320,4 @@ def test_models_of_the_folder(work_dir: Path) -> None:
     assert list(models_of(None)()) == ["a", "b"]
     assert list(models_of(work_dir / "checkpoints" / "b")()) == ["b", "a"]
     assert list(models_of(work_dir / "exported")()) == ["exported", "a", "b"]
+    assert models_of(work_dir / "a")()["a"] == work_dir / "a"

@@ -10,13 +10,13 @@ TOKENS = (TokenLogProb("你", -0.5, (("你", -0.5), ("我", -1.0))), TokenLogPro
 COMMON = {"model": "a", "system_fingerprint": "a-step-1"}
 
 
-def completion(*questions: Question, chat: bool, log_probs: bool = False, echo: str = "") -> Completion:
-    return Completion("a", "a-step-1", questions, [echo] * len(questions), chat=chat, log_probs=log_probs)
+def completion(*questions: Question, chat: bool, log_probs: bool = False) -> Completion:
+    return Completion("a", "a-step-1", questions, chat=chat, log_probs=log_probs)
 
 
-def answered(chat: bool, echo: str = "", log_probs: bool = True) -> Completion:
+def answered(chat: bool, log_probs: bool = True) -> Completion:
     """A question with two replies, which arrive in turns."""
-    made = completion(Question("q", ("h",), replies=2), chat=chat, echo=echo, log_probs=log_probs)
+    made = completion(Question("q", ("h",), replies=2), chat=chat, log_probs=log_probs)
     for item in (Piece(1, "b"), Piece(0, "你好", TOKENS), Piece(1, "", (), "length"), Piece(0, "", (), "stop")):
         made.add(item)
     made.add(Usage(3, 4))
@@ -44,16 +44,16 @@ def test_whole_chat() -> None:
 
 
 def test_whole_completion() -> None:
-    found = answered(chat=False, echo="q").whole()
+    found = answered(chat=False).whole()
     assert found["choices"][0] == {
         "index": 0,
-        "text": "q你好",
+        "text": "你好",
         "finish_reason": "stop",
         "logprobs": {
             "tokens": ["你", "好"],
             "token_logprobs": [-0.5, -0.25],
             "top_logprobs": [{"你": -0.5, "我": -1.0}, {}],
-            "text_offset": [1, 2],
+            "text_offset": [0, 1],
         },
     }
 
@@ -77,11 +77,11 @@ def test_chunks_of_a_chat() -> None:
 
 
 def test_chunks_of_a_completion() -> None:
-    made = completion(Question("q"), chat=False, log_probs=True, echo="q")
+    made = completion(Question("q"), chat=False, log_probs=True)
     first, before = made.chunks(Piece(0, "你", TOKENS[:1]))
-    assert first["choices"][0]["text"] == "q"
+    assert first["choices"][0]["text"] == ""
     text, end = made.chunks(Piece(0, "好", TOKENS[1:], "stop"))
-    assert [chunk["choices"][0]["logprobs"]["text_offset"] for chunk in (before, text)] == [[1], [2]]
+    assert [chunk["choices"][0]["logprobs"]["text_offset"] for chunk in (before, text)] == [[0], [1]]
     assert (text["object"], end["choices"][0]["text"]) == ("text_completion", "")
 
 
@@ -101,9 +101,9 @@ def test_replies_that_were_not_found_have_no_chunks() -> None:
 
 def test_ids_differ_and_lines_of_the_log_hold_the_turns() -> None:
     assert answered(chat=True).whole()["id"] != answered(chat=True).whole()["id"]
-    made = completion(Question("q", ("h",), replies=2), Question("r", replies=2), chat=False, echo="e")
+    made = completion(Question("q", ("h",), replies=2), Question("r", replies=2), chat=False)
     for reply, text in ((1, "b"), (0, "a"), (3, "d")):
         made.add(Piece(reply, text, (), "stop"))
     first, second = map(json.loads, made.lines())
-    assert (first["turns"], first["replies"]) == (["h", "q"], ["ea", "eb"])
-    assert (second["turns"], second["replies"], second["model"]) == (["r"], ["ed"], "a")
+    assert (first["turns"], first["replies"]) == (["h", "q"], ["a", "b"])
+    assert (second["turns"], second["replies"], second["model"]) == (["r"], ["d"], "a")

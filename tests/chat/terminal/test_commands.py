@@ -76,11 +76,11 @@ def test_retry_without_another_reply(capsys: Printed, monkeypatch: pytest.Monkey
 
 
 def test_responders_are_kept_for_settings_that_come_again() -> None:
-    """A responder of an attempt takes a second to trace. Another seed or number of replies needs no other one."""
+    """A responder of an attempt takes a second to trace. /retry and another number of replies need no other one."""
     made: list[str] = []
     lines = ["a", "/n 3", "/n 3", "/set temperature=1", "b", "/retry", "/set seed=4", "b", "/set temperature=", "c"]
     typed(fake_model(made=made), lines)
-    assert made == ["None", "3", "1.0"]
+    assert made == ["None", "3", "1.0", "1.0"]
 
 
 def test_history_and_reset(capsys: Printed) -> None:
@@ -214,11 +214,18 @@ def test_completions(work_dir: Path) -> None:
 
 
 def test_halves_of_characters_and_null_bytes(capsys: Printed, work_dir: Path) -> None:
-    lines: list[Line] = ["\ud800", "/load a\x00b", "/save \udfffx", "/model \x00/x", "/set stop=\ud800", "/\x1b[31m"]
+    lines: list[Line] = [
+        "\ud800",
+        "/load a\x00b",
+        "/save \udfffx.jsonl",
+        "/model \x00/x",
+        "/set stop=\ud800",
+        "/\x1b[31m",
+    ]
     out, err = printed(capsys, lines)
     assert out == ["?/1"]
     assert err[0].startswith("error: a\ufffdb: No such file")
-    assert err[1] == "?x: 1 question saved."
+    assert err[1] == "?x.jsonl: 1 question saved."
     assert err[-1].startswith("error: /\ufffd[31m: no such command")
 
 

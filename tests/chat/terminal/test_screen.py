@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from chatbot.chat.loading import LoadedModel, ModelCard
-from chatbot.chat.terminal.screen import NO_ATTENTION, attention_table
+from chatbot.chat.terminal.screen import NO_ATTENTION, Screen, attention_rows
 from chatbot.config.decoding import DecodingSettings
 from chatbot.config.training import Settings
 from chatbot.corpus.vocabulary import Vocabulary
@@ -25,8 +25,9 @@ ATTENTION = WordAttention(
 )
 
 
-def test_table_is_aligned_with_wide_characters() -> None:
-    lines = attention_table(ATTENTION)
+def test_table_is_aligned_with_wide_characters(capsys: pytest.CaptureFixture[str]) -> None:
+    Screen().table(attention_rows(ATTENTION))
+    lines = [line.rstrip() for line in capsys.readouterr().out.splitlines()]
     assert lines[0] == "人工智能  ai 0.70    是 0.20  什么 0.10"
     assert lines[1] == "a\ufffd[2J     什么 0.60  ? 0.40   是 0.00"
 
@@ -51,11 +52,13 @@ def test_why_explains_the_last_reply(capsys: pytest.CaptureFixture[str]) -> None
     out = capsys.readouterr().out
     attention = own.attention("你好吗", own.reply("你好吗"))
     assert attention is not None
-    assert out.count("\n".join(attention_table(attention))) == 2
+    Screen().table(attention_rows(attention))
+    assert out.count(capsys.readouterr().out) == 2
     long = own.attention("吗" * 9, own.reply("吗" * 9))
     assert long is not None
     assert long.question == ["吗"] * 4
-    assert out.endswith("\n".join(attention_table(long)) + "\n")
+    Screen().table(attention_rows(long))
+    assert out.endswith(capsys.readouterr().out)
 
 
 def test_why_without_attention(capsys: pytest.CaptureFixture[str]) -> None:

@@ -23,30 +23,17 @@ def turns_of(exchanges: Sequence[Exchange]) -> list[tuple[str, str]]:
     return [(exchange.question, exchange.reply) for exchange in exchanges]
 
 
-@pytest.mark.parametrize("name", ["chat.jsonl", "chat.txt"])
-def test_training_reads_what_was_saved(tmp_path: Path, name: str) -> None:
-    save(tmp_path / name, [Exchange(*turn) for turn in TURNS])
-    assert turns_of(load(tmp_path / name)) == TURNS
-    assert [pair[:2] for pair in read(find_sources([str(tmp_path / name)])[0], Report())] == TURNS
-
-
-@pytest.mark.parametrize("name", ["chat.jsonl", "chat.txt"])
-@pytest.mark.parametrize("bad", [[0], [1, 2], [3]])
-def test_training_reads_no_reply_that_was_rated_bad(tmp_path: Path, name: str, bad: list[int]) -> None:
+@pytest.mark.parametrize("bad", [[], [0], [1, 2], [3]])
+def test_training_reads_what_was_saved_but_no_reply_that_was_rated_bad(tmp_path: Path, bad: list[int]) -> None:
+    path = tmp_path / "chat.jsonl"
     exchanges = [
         Exchange(*turn, rated=rating_of(*turn, (), "bad" if number in bad else "good", "weibo"), model="weibo")
         for number, turn in enumerate(TURNS)
     ]
+    save(path, exchanges)
     learned = [turn for number, turn in enumerate(TURNS) if number not in bad]
-    assert save(tmp_path / name, exchanges) == (len(TURNS) if name == "chat.jsonl" else len(learned))
-    assert [pair[:2] for pair in read(find_sources([str(tmp_path / name)])[0], Report())] == learned
-    if name == "chat.jsonl":
-        assert load(tmp_path / name) == exchanges
-
-
-def test_text_of_other_systems_is_loaded(tmp_path: Path) -> None:
-    (tmp_path / "file").write_bytes(b"\xef\xbb\xbfa\r\nb\r\n\r\nc\nd")
-    assert turns_of(load(tmp_path / "file")) == [("a", "b"), ("c", "d")]
+    assert [pair[:2] for pair in read(find_sources([str(path)])[0], Report())] == learned
+    assert load(path) == exchanges
 
 
 @pytest.mark.parametrize(
@@ -70,22 +57,22 @@ def test_file_that_holds_no_conversation(tmp_path: Path, monkeypatch: pytest.Mon
     if len(content) == 101:
         monkeypatch.setattr(transcript, "LARGEST_FILE", 100)
     (tmp_path / "file").write_bytes(content)
-    with pytest.raises(UserError, match=r"holds no conversation; give a file as /save writes it: .*$"):
+    with pytest.raises(UserError, match=r"holds no conversation; give a file as /save writes it$"):
         load(tmp_path / "file")
 
 
-@pytest.mark.parametrize("name", ["chat.jsonl", "chat.txt"])
-def test_saved_conversation_is_continued(capsys: Printed, work_dir: Path, name: str) -> None:
-    lines: list[Line] = ["/save x.txt", "a", "b", f"/save {name}", f"/save {name}", "c", f"/overwrite {name}"]
-    _, err = printed(capsys, [*lines, "/save", "/save .", "/overwrite no/x", "/load none", "/load ."], turns=2)
-    assert err[:4] == [
-        "error: x.txt: there is no reply to save; a name that ends in .jsonl keeps those rated bad, too",
+def test_saved_conversation_is_continued(capsys: Printed, work_dir: Path) -> None:
+    name = "chat.jsonl"
+    lines: list[Line] = ["/save x.jsonl", "a", "b", f"/save {name}", f"/save {name}", "c", f"/overwrite {name}"]
+    _, err = printed(capsys, [*lines, "/save", "/save .", "/overwrite no/x.jsonl", "/load none", "/load ."], turns=2)
+    assert err[:6] == [
+        "error: x.jsonl: there is no reply to save; ask a question first",
         f"{name}: 2 questions saved.",
         f"error: {name} exists; /overwrite {name} replaces it",
         f"{name}: 3 questions saved.",
+        "error: /save: the name of a file is missing, such as /save chat.jsonl",
+        "error: .: expected a name that ends in .jsonl, such as /save chat.jsonl",
     ]
-    assert err[4] == "error: /save: the name of a file is missing, such as /save chat.jsonl"
-    assert err[5] == "error: . exists; /overwrite . replaces it"
     assert ["No such file" in line for line in err[6:8]] == [True, True]
     assert err[8].startswith("error: .: Is a directory")
     assert [path.name for path in work_dir.iterdir()] == [name]
@@ -95,25 +82,20 @@ def test_saved_conversation_is_continued(capsys: Printed, work_dir: Path, name: 
     assert err == [f"{name}: 3 questions loaded. The conversation continues."]
 
 
-def test_bad_reply_is_left_out_of_text_and_marked_in_json_lines(capsys: Printed, work_dir: Path) -> None:
-    lines: list[Line] = ["a", "/bad", "/save all.txt", "b", "/good", "/save chat.txt", "/save chat.jsonl"]
-    _, err = printed(capsys, lines)
-    assert err[1].startswith("error: all.txt: there is no reply to save; ")
-    assert err[3:] == ["chat.txt: 1 question saved.", "chat.jsonl: 2 questions saved."]
-    assert Path("chat.txt").read_text() == "b\nb/1\n"
+def test_ratings_are_saved_and_can_be_corrected(capsys: Printed, work_dir: Path) -> None:
+    printed(capsys, ["a", "/bad", "b", "/good", "/save chat.jsonl"])
     out, err = printed(capsys, ["/load chat.jsonl", "/history", "/good", "/bad"])
     assert out == ["  1 > a", "      a/1  (bad)", "  2 > b", "      b/1  (good)"]
     assert err[1:] == [
         "error: /good: the reply is in data/ratings.jsonl already",
         "data/ratings.jsonl: rated bad.",
     ]
-    lines_left = [line for line in Path("data/ratings.jsonl").read_text().splitlines() if line.strip()]
-    assert [json.loads(line)["rating"] for line in lines_left] == ["bad", "bad"]  # not good, which was corrected
+    records = [line for line in Path("data/ratings.jsonl").read_text().splitlines() if line.strip()]
+    assert [json.loads(line)["rating"] for line in records] == ["bad", "bad"]  # not good, which was corrected
 
 
-@pytest.mark.parametrize("name", ["chat.jsonl", "chat.txt"])
-def test_overwrite_keeps_the_mode_and_touches_no_other_file(tmp_path: Path, name: str) -> None:
-    path, other = tmp_path / name, tmp_path / f"{name}.part"
+def test_overwrite_keeps_the_mode_and_touches_no_other_file(tmp_path: Path) -> None:
+    path, other = tmp_path / "chat.jsonl", tmp_path / "chat.jsonl.part"
     path.write_text("old", encoding="utf-8")
     path.chmod(0o600)
     other.write_text("of the user", encoding="utf-8")
