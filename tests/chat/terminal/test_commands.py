@@ -80,7 +80,7 @@ def test_responders_are_kept_for_settings_that_come_again() -> None:
     made: list[str] = []
     lines = ["a", "/n 3", "/n 3", "/set temperature=1", "b", "/retry", "/set seed=4", "b", "/set temperature=", "c"]
     typed(fake_model(made=made), lines)
-    assert made == ["None", "3", "1.0", "1.0"]
+    assert made == ["None", "3", "1.0", "1.0", "None"]  # another seed is another search
 
 
 def test_history_and_reset(capsys: Printed) -> None:
