@@ -2,7 +2,6 @@
 
 import functools
 import itertools
-import threading
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -55,7 +54,6 @@ class TensorFlowModel:
             input_signature=[sequences, sequences, tf.TensorSpec([None], tf.int64)],
             autograph=False,
         )
-        self._lock = threading.Lock()
 
     def encode(self, questions: Sequence[Sequence[int]]) -> TensorState:
         """See `Model`."""
@@ -95,14 +93,9 @@ class TensorFlowModel:
             result: npt.NDArray[np.float32] = self.reverse_graph(source, target, targets).numpy()
         return result
 
-    @property
+    @functools.cached_property
     def graphs(self) -> "RowGraphs":
         """The graphs that generate token by token."""
-        with self._lock:
-            return self._made_graphs
-
-    @functools.cached_property
-    def _made_graphs(self) -> "RowGraphs":
         model = self.model
 
         def step(state: DecoderState, last: tf.Tensor) -> tuple[tf.Tensor, DecoderState]:

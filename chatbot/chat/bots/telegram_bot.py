@@ -12,7 +12,7 @@ import weakref
 from typing import Any
 
 from telegram import Message, ReplyParameters, Update
-from telegram.constants import ChatAction, ChatType, MessageLimit
+from telegram.constants import ChatType, MessageLimit
 from telegram.error import BadRequest, InvalidToken, NetworkError, RetryAfter, TelegramError, TimedOut
 from telegram.ext import Application, ApplicationBuilder, CallbackContext, MessageHandler, filters
 
@@ -25,7 +25,6 @@ Locks = weakref.WeakValueDictionary[str, asyncio.Lock]  # of conversations in wh
 
 TOKEN = re.compile(r"[0-9]+:[A-Za-z0-9_-]+")
 CONCURRENT = 64  # messages that are answered at once; others wait in the library's queue
-TYPING_SECONDS = 4.0  # Telegram shows it for five seconds
 SENDS = 4  # of a reply, the first one included
 LONGEST_WAIT = 30.0
 ONLY_TEXT = "I can read only text. 我只能看懂文字。"
@@ -115,13 +114,10 @@ async def _handle(message: Message, answer: Answer, locks: Locks) -> None:
         return
     topic = f"/{message.message_thread_id}" if message.is_topic_message else ""
     conversation = f"telegram/{message.chat.id}{topic}"
-    typing = asyncio.create_task(_type(message))
     try:
         reply = await answer(conversation, text)
     except RefusedError as error:
         reply = str(error)
-    finally:
-        typing.cancel()
     # Replies are sent in the order in which they are found: nothing is awaited before the lock.
     async with locks.setdefault(conversation, asyncio.Lock()):
         if reply:
@@ -161,14 +157,6 @@ async def _send(message: Message, text: str) -> None:
             asked = error.retry_after if isinstance(error, RetryAfter) else seconds
             await asyncio.sleep(asked.total_seconds() if isinstance(asked, datetime.timedelta) else asked)
             seconds *= 2
-
-
-async def _type(message: Message) -> None:
-    """Show in the chat that the bot is typing, until this is cancelled."""
-    while True:
-        with contextlib.suppress(TelegramError):  # the reply matters
-            await message.reply_chat_action(ChatAction.TYPING)
-        await asyncio.sleep(TYPING_SECONDS)
 
 
 def _report(error: BaseException | None, token: str) -> None:

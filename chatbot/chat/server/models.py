@@ -206,25 +206,26 @@ class Models:
         async with self._lock:
             if self._is_closed:
                 raise ApiError(503, "The server stops")
-            directory = self.directories()[self.name_of(name)]
-            size = await asyncio.to_thread(estimated_bytes, directory)
-            if not await self._make_room(size):
-                raise ApiError(503, "Other models use all memory; try again in 5 seconds", code="memory", retry_after=5)
             try:
-                await self._add(name, directory, size)
+                has_room = await self._open_beside(name, self.directories()[self.name_of(name)])
             except (UserError, OSError) as error:
                 log.error("%s: %s", name, error)
                 raise ApiError(
                     503, f"The model {name!r} cannot be loaded; the server's log says why", code="model_unavailable"
                 ) from error
+            if not has_room:
+                raise ApiError(503, "Other models use all memory; try again in 5 seconds", code="memory", retry_after=5)
 
-    async def _add(
-        self, name: str, directory: Path, size: int, step: int | None = None, used: float = 0.0
-    ) -> ServedModel:
-        """Load a model in another thread, in place of the one with this name, if any.
+    async def _open_beside(self, name: str, directory: Path, old: _Entry | None = None) -> bool:
+        """Load a model in another thread, if there is room. Returns whether there was.
 
-        Raises what `open_model` does, and UserError for a model of another step.
+        old: the one whose place it takes; the newest checkpoint must then be whole. Raises what `open_model` does, and
+        UserError for a damaged checkpoint.
         """
+        step = None if old is None else await asyncio.to_thread(checked_step, directory)
+        size = await asyncio.to_thread(estimated_bytes, directory)
+        if not await self._make_room(size, old):
+            return False
         self._bytes += size
         try:
             version = version_of(directory)
@@ -237,10 +238,10 @@ class Models:
             raise
         if name in self._entries:
             self._retire(name)
-        self._entries[name] = _Entry(model, directory, version, size, used=used)
+        self._entries[name] = _Entry(model, directory, version, size, used=0.0 if old is None else old.used)
         if self._is_closed:
             self._retire(name)
-        return model
+        return True
 
     async def _make_room(self, size: int, kept: _Entry | None = None) -> bool:
         """Remove the models that were used least recently, until one of this size fits or is alone.
@@ -264,11 +265,8 @@ class Models:
         Where there is no room for both, the old one is removed as soon as nobody uses it; the next use loads the newer.
         """
         try:
-            step = await asyncio.to_thread(checked_step, old.directory)
-            size = await asyncio.to_thread(estimated_bytes, old.directory)
-            if await self._make_room(size, kept=old):
-                model = await self._add(name, old.directory, size, step, old.used)
-                log.warning("%s: now at step %s", name, f"{model.loaded.card.step:,}")
+            if await self._open_beside(name, old.directory, old):
+                log.warning("%s: a newer checkpoint answers", name)
             elif not old.users:
                 self._retire(name)
         except Exception as error:  # whatever is wrong with it, the old one answers, if need be loaded again

@@ -17,6 +17,7 @@ from chatbot.chat.terminal.transcript import load, save
 from chatbot.config.decoding import DecodingSettings
 from chatbot.corpus.reading.display import counted, decodable, visible
 from chatbot.errors import UserError
+from chatbot.flags import fields_of
 
 SLASH = "/"
 EXIT = ("exit", "quit")
@@ -92,7 +93,7 @@ def _set(session: Session, text: str) -> None:
         _settings(session, "")
     elif text.lower() == DEFAULT:
         session.current.set_decoding(DecodingSettings())
-        session.read(None)
+        session.conversation.read = session.current.model.turns
         session.screen.note("All settings have their defaults.")
     else:
         changes = changes_of(text)
@@ -103,25 +104,28 @@ def _set(session: Session, text: str) -> None:
 
 def _change(session: Session, changes: dict[str, Any]) -> None:
     """Change settings by name. Raises UserError for values that are not allowed; nothing is changed then."""
-    trained, given = session.current.model.turns, changes.get(HISTORY)
-    history = changes.pop(HISTORY, session.history)
-    if given is not None and given > trained:
+    trained, history = session.current.model.turns, session.conversation.read
+    if HISTORY in changes:
+        value = changes.pop(HISTORY)
+        history = trained if value is None else value
+    if history > trained:
         turns = counted(trained, "turn")
         raise UserError(
-            f"/set {HISTORY}={given}: the model was trained to read {turns} before a question; give at most {trained}"
+            f"/set {HISTORY}={history}: the model was trained to read {turns} before a question; give at most {trained}"
         )
     if changes:
         session.current.set_decoding(dataclasses.replace(session.current.decoding, **changes))
-    session.read(history)
+    session.conversation.read = history
 
 
 def _settings(session: Session, text: str) -> None:
-    chosen = {HISTORY: session.history, **dataclasses.asdict(session.current.decoding)}
-    used = {HISTORY: session.conversation.read, **dataclasses.asdict(session.current.responder().decoding)}
-    rows = []
-    for name, field in FIELDS.items():
-        is_set = chosen[name] != field.default and chosen[name] == used[name]
-        rows.append([name, shown(used[name]), "set" if is_set else "model" if used[name] != field.default else ""])
+    read, trained = session.conversation.read, session.current.model.turns
+    rows = [[HISTORY, str(read), "model" if read == trained else "set"]]
+    chosen, used = session.current.decoding, session.current.responder().decoding
+    for name, field in fields_of(DecodingSettings).items():
+        value = getattr(used, name)
+        is_set = value == getattr(chosen, name)
+        rows.append([name, shown(value), "" if value == field.default else "set" if is_set else "model"])
     session.screen.table(rows, ["setting", "value", "from"])
 
 
@@ -222,7 +226,7 @@ def _load(session: Session, text: str) -> None:
 def _model(session: Session, text: str) -> None:
     if text:
         session.current.switch(Path(os.path.expanduser(text)))
-        session.read(session.history)
+        session.conversation.read = session.current.model.turns
         session.screen.note(session.current.model.card.line())
         if reads := session.reads():
             session.screen.note(reads)

@@ -89,7 +89,6 @@ class Session:
 
     def __init__(self, model: LoadedModel, settings: ChatSettings, screen: "Screen") -> None:
         self.current = CurrentModel(model, settings.decoding, settings.follow)
-        self.history = settings.history  # what was chosen, also while a model reads fewer turns
         self.conversation = Conversation(settings.turns_of(model.turns))
         self.screen = screen
         self.finished = False
@@ -118,11 +117,6 @@ class Session:
         if self.conversation.last is None:
             raise UserError(f"{command}; ask a question first")
         return self.conversation.last
-
-    def read(self, history: int | None) -> None:
-        """Read this number of turns, at most as many as the model was trained with. None: as many as that."""
-        trained = self.current.model.turns
-        self.history, self.conversation.read = history, trained if history is None else min(history, trained)
 
     def reads(self) -> str:
         """Return the sentence about the turns that are read; an empty one if there are none."""

@@ -112,16 +112,16 @@ def other_model(work_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("other_model")
-def test_number_of_turns_that_was_set_outlives_another_model(capsys: Printed) -> None:
-    lines: list[Line] = ["/set history=1", "/model none_read", "/settings", "/set seed=2", "/set history=1"]
+def test_another_model_reads_as_many_turns_as_it_was_trained_with(capsys: Printed) -> None:
+    lines: list[Line] = ["/set history=1", "/settings", "/model none_read", "/settings", "/set history=1"]
     out, err = printed(capsys, [*lines, "/model fake", "/settings"], turns=2)
     assert [line.split() for line in out if line.startswith("history ")] == [
-        ["history", "0", "model"],
         ["history", "1", "set"],
+        ["history", "0", "model"],
+        ["history", "2", "model"],
     ]
-    assert err[2] == "seed=2"
-    assert err[3].startswith("error: /set history=1: the model was trained to read 0 turns before a question; ")
-    assert [line for line in err if line.startswith("It reads")] == ["It reads 1 turn before a question."]
+    assert err[2].startswith("error: /set history=1: the model was trained to read 0 turns before a question; ")
+    assert [line for line in err if line.startswith("It reads")] == ["It reads 2 turns before a question."]
 
 
 @pytest.mark.usefixtures("other_model")

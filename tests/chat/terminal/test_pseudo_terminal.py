@@ -54,7 +54,7 @@ def test_chat_at_40_columns(tmp_path: Path) -> None:
         assert terminal.end() == 0
         assert "\x1b[31m\ufffd" not in terminal.received
         assert "Traceback" not in terminal.received
-        assert "\x1b[32m" in terminal.received  # the prompt is green
+        assert "\x1b[0;32m> " in terminal.received  # the prompt is green
     history = tmp_path / "chatbot" / "chat_history"
     assert stat.S_IMODE(history.stat().st_mode) == 0o600
     assert "+/sett" in history.read_text()
