@@ -1,14 +1,6 @@
 """Export to a SavedModel, which TensorFlow answers from without this package.
 
-Signatures, in which `rows` and `time` are any sizes:
-
-    ids     tokens [rows, time] string, "" beyond a row's last -> ids [rows, time'] int64, 0 beyond it
-    greedy  ids -> ids [rows, 1, max_length] int32, scores [rows, 1]
-    beam    ids -> ids [rows, beams, max_length], scores [rows, beams], the best first
-    sample  ids, uniform [rows, candidates, max_length] -> ids [rows, candidates, max_length], scores [rows, candidates]
-    reply   ids, and uniform if the search samples -> text [rows] string, score [rows]: the best reply
-
-uniform: random numbers in [0, 1). Scores are log-probabilities in nats, as the decoding settings change them. `reply`
+docs/export.md lists its signatures. Scores are log-probabilities in nats, as the decoding settings change them. `reply`
 has the search of the flags at the export, by default that of chat.py.
 """
 

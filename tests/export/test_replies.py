@@ -13,10 +13,9 @@ from chatbot.config.decoding import DecodingSettings
 from chatbot.config.export import ExportSettings
 from chatbot.export.runtime import Export, ExportedResponder, load_export
 from chatbot.export.write import export
-from chatbot.inference.engine import RowLane
+from chatbot.inference.engine import RowLane, Waiting
 from chatbot.inference.questions import Question
 from chatbot.inference.responder import Responder
-from chatbot.inference.waiting import Waiting
 from chatbot.model.saved import Trained, load_trained
 from tests.commands import ENVIRONMENT
 from tests.export.untrained import QUESTIONS, write_attempt

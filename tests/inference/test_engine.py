@@ -14,12 +14,11 @@ import pytest
 
 from chatbot.config.decoding import DecodingSettings
 from chatbot.errors import UserError
-from chatbot.inference.engine import BusyError, Engine, RowLane
+from chatbot.inference.engine import BusyError, Engine, RowLane, Waiting
 from chatbot.inference.questions import Question, Usage
 from chatbot.inference.responder import Responder, TensorFlowModel, rounded_up
 from chatbot.inference.rows import RowBatch
 from chatbot.inference.text_responder import EMPTY_QUESTION_REPLY
-from chatbot.inference.waiting import Waiting
 from chatbot.model.saved import Trained, load_trained
 from tests.export.untrained import QUESTIONS, write_attempt
 from tests.inference.messages import Answer, Message, answer_of, asked, messages_of

@@ -8,12 +8,11 @@ import numpy as np
 import pytest
 
 from chatbot.config.decoding import DecodingSettings
-from chatbot.inference.engine import Engine, SearchLane
+from chatbot.inference.engine import Engine, SearchLane, Waiting
 from chatbot.inference.questions import Question, Usage
 from chatbot.inference.replier import Replier
 from chatbot.inference.responder import Responder
 from chatbot.inference.text_responder import EMPTY_QUESTION_REPLY
-from chatbot.inference.waiting import Waiting
 from chatbot.model.saved import load_trained
 from tests.export.untrained import QUESTIONS, write_attempt
 from tests.inference.messages import Answer, Message, answer_of, asked

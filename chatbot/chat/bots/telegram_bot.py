@@ -1,7 +1,6 @@
 """The adapter for Telegram: long polling by python-telegram-bot. See https://core.telegram.org/bots/api."""
 
 import asyncio
-import contextlib
 import datetime
 import logging
 import os
@@ -26,7 +25,6 @@ Locks = weakref.WeakValueDictionary[str, asyncio.Lock]  # of conversations in wh
 TOKEN = re.compile(r"[0-9]+:[A-Za-z0-9_-]+")
 CONCURRENT = 64  # messages that are answered at once; others wait in the library's queue
 SENDS = 4  # of a reply, the first one included
-LONGEST_WAIT = 30.0
 ONLY_TEXT = "I can read only text. 我只能看懂文字。"
 # The library then gives the seconds of RetryAfter as timedelta, without a warning that it will.
 os.environ.setdefault("PTB_TIMEDELTA", "true")
@@ -61,17 +59,14 @@ def application_of(answer: Answer, token: str, api_url: str) -> App:
     return application
 
 
-async def run(application: App, stop: asyncio.Event, retry_seconds: float = 1.0) -> None:
-    """Answer messages until `stop` is set; then answer those that have arrived.
+async def run(application: App, stop: asyncio.Event) -> None:
+    """Answer messages until `stop` is set; then answer those that have arrived. The library retries after errors.
 
-    retry_seconds: the first wait after an error of the network at the start; each further one is twice as long. Later
-    errors are retried by the library. Raises UserError for a token that Telegram refuses.
+    Raises UserError for a token that Telegram refuses, and if Telegram cannot be reached at the start.
     """
+    token = application.bot.token
     try:
-        await _connect(application, stop, retry_seconds)
-        token = application.bot.token
-        if stop.is_set():
-            return
+        await application.initialize()
         assert application.updater is not None
         await application.updater.start_polling(
             bootstrap_retries=-1, allowed_updates=[Update.MESSAGE], error_callback=lambda error: _report(error, token)
@@ -81,24 +76,15 @@ async def run(application: App, stop: asyncio.Event, retry_seconds: float = 1.0)
         await stop.wait()
         await application.updater.stop()
         await application.stop()
+    except InvalidToken:
+        raise UserError("--token-file: Telegram refuses this token; get a new one from @BotFather") from None
+    except TelegramError as error:
+        reason = redacted(visible(str(error)), token)
+        remedy = "check the network, HTTPS_PROXY and --api-url"
+        raise UserError(f"Telegram cannot be reached ({reason}); {remedy}") from None
     finally:
         await application.shutdown()
         await application.bot.shutdown()  # also if it is not initialised
-
-
-async def _connect(application: App, stop: asyncio.Event, seconds: float) -> None:
-    """Get the bot's name, again and again until it succeeds or `stop` is set."""
-    while not stop.is_set():
-        try:
-            await application.initialize()
-            return
-        except InvalidToken:
-            raise UserError("--token-file: Telegram refuses this token; get a new one from @BotFather") from None
-        except TelegramError as error:
-            _report(error, application.bot.token)
-            with contextlib.suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(stop.wait(), seconds)
-            seconds = min(LONGEST_WAIT, 2 * seconds)
 
 
 async def _handle(message: Message, answer: Answer, locks: Locks) -> None:

@@ -1,10 +1,4 @@
-"""The adapter for any service: an HTTP endpoint that takes signed messages.
-
-    POST /  {"conversation": "a name", "text": "a message"}  ->  200 {"reply": "..."}
-
-With a callback URL, the request is answered by 202 at once, and the reply is posted there, signed as a callback:
-
-    POST callback  {"conversation": "a name", "reply": "..."}  or  {"conversation": "a name", "error": "..."}
+"""The adapter for any service: an HTTP endpoint that takes signed messages; see docs/bots.md.
 
 Signatures are HMAC-SHA256 by a secret that both sides know. What is signed is "request" or "callback", the time and the
 body, with a full stop after each of the first two. So the signature of one is never that of the other. The time is in

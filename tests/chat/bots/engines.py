@@ -6,8 +6,7 @@ from typing import Any
 from chatbot.chat.bots.conversations import Conversations
 from chatbot.config.bots import BotSettings
 from chatbot.flags import compose
-from chatbot.inference.engine import Receive
-from chatbot.inference.questions import Piece, Question, Request, Usage
+from chatbot.inference.questions import Piece, Question, Receive, Request, Usage
 
 
 def echo(question: Question, receive: Receive) -> Request:

@@ -11,8 +11,8 @@ import pytest
 
 from chatbot.chat.bots import conversations as module
 from chatbot.chat.bots.conversations import Conversations, RefusedError
-from chatbot.inference.engine import BusyError, Receive
-from chatbot.inference.questions import Piece, Question, Request, Usage
+from chatbot.inference.engine import BusyError
+from chatbot.inference.questions import Piece, Question, Receive, Request, Usage
 from chatbot.inference.text_responder import EMPTY_QUESTION_REPLY
 from tests.chat.bots.engines import conversations
 

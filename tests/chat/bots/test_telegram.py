@@ -31,7 +31,7 @@ def serve(api: StandIn, answer: Answer, session: Callable[[], Any], token: str =
 
     async def both() -> Any:
         stop = asyncio.Event()
-        bot = asyncio.create_task(run(application_of(answer, token, api.url + "/"), stop, retry_seconds=0.01))
+        bot = asyncio.create_task(run(application_of(answer, token, api.url + "/"), stop))
         result = asyncio.create_task(asyncio.to_thread(session))
         await asyncio.wait({bot, result}, return_when=asyncio.FIRST_COMPLETED)
         stop.set()
@@ -138,7 +138,7 @@ def test_long_replies_are_cut(api: StandIn) -> None:
 def test_errors_of_the_network_are_retried(
     api: StandIn, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """At the start, while polling, and for a reply; a message that Telegram refuses is not sent again."""
+    """While polling, and for a reply; a message that Telegram refuses is not sent again."""
     waits: list[float] = []
     sleep = asyncio.sleep
 
@@ -147,7 +147,7 @@ def test_errors_of_the_network_are_retried(
         await sleep(min(seconds, 0.01))
 
     monkeypatch.setattr(telegram_bot.asyncio, "sleep", short_sleep)
-    api.failures += [("getMe", 502, {}), ("getUpdates", 502, {})]
+    api.failures += [("getUpdates", 502, {})]
     api.failures += [("sendMessage", 502, {}), ("sendMessage", 429, {"retry_after": 3}), ("sendMessage", 400, {})]
 
     def session() -> list[str]:
@@ -162,7 +162,7 @@ def test_errors_of_the_network_are_retried(
     assert serve(api, number, session) == ["1", "1", "1", "2"]
     assert {1.0, 3.0} <= set(waits)
     printed = capsys.readouterr().err
-    assert printed.count("error: Telegram: ") == 3  # getMe, getUpdates, and the refused message
+    assert printed.count("error: Telegram: ") == 2  # getUpdates, and the refused message
     assert TOKEN not in printed
 
 
@@ -232,12 +232,8 @@ def test_logs_of_the_libraries_do_not_show_the_token(api: StandIn, capsys: pytes
     assert printed.count("(the token)") == 2
 
 
-def test_a_stop_ends_the_retries_at_the_start() -> None:
-    async def session() -> None:
-        stop = asyncio.Event()
-        bot = asyncio.create_task(run(application_of(repeat, TOKEN, "http://127.0.0.1:1"), stop, retry_seconds=30))
-        await asyncio.sleep(0.2)
-        stop.set()
-        await asyncio.wait_for(bot, 5)
-
-    asyncio.run(session())
+def test_a_start_without_telegram_is_one_line(api: StandIn) -> None:
+    api.failures.append(("getMe", 502, {}))
+    with pytest.raises(UserError, match=r"^Telegram cannot be reached \(.*\); check the network") as caught:
+        serve(api, repeat, lambda: None)
+    assert TOKEN not in str(caught.value)

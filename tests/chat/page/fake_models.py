@@ -10,8 +10,8 @@ from chatbot.chat.loading import ModelCard
 from chatbot.chat.server.models import Models, ServedModel
 from chatbot.config.attempts import LAST
 from chatbot.config.decoding import DecodingSettings
-from chatbot.inference.engine import BusyError, Receive
-from chatbot.inference.questions import Piece, Question, Request, TokenLogProb, Usage
+from chatbot.inference.engine import BusyError
+from chatbot.inference.questions import Piece, Question, Receive, Request, TokenLogProb, Usage
 from tests.chat.server.fake_models import served
 
 CARDS = {

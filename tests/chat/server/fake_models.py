@@ -11,8 +11,8 @@ from chatbot.chat.loading import LoadedModel, ModelCard
 from chatbot.chat.server.models import Models, ServedModel
 from chatbot.chat.server.questions import Searches
 from chatbot.config.decoding import DecodingSettings
-from chatbot.inference.engine import BusyError, Receive
-from chatbot.inference.questions import Piece, Question, Request, TokenLogProb, Usage
+from chatbot.inference.engine import BusyError
+from chatbot.inference.questions import Piece, Question, Receive, Request, TokenLogProb, Usage
 from chatbot.inference.text_responder import END, TextResponder, WordAttention
 
 # What the engine receives for a question, in this order.

@@ -7,8 +7,8 @@ import time
 import hypothesis
 import hypothesis.strategies as st
 
+from chatbot.inference.engine import BusyError, Waiting
 from chatbot.inference.questions import Question, Request
-from chatbot.inference.waiting import BusyError, Waiting
 from tests.inference.messages import asked
 
 
