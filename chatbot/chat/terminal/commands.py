@@ -4,6 +4,7 @@ import dataclasses
 import difflib
 import os
 import re
+import shlex
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,12 +13,12 @@ from chatbot.attempts.attempt import all_attempts
 from chatbot.chat.conversation import RATINGS, Exchange, Rating, rate_last
 from chatbot.chat.terminal.screen import NO_ATTENTION, attention_rows
 from chatbot.chat.terminal.session import Session
-from chatbot.chat.terminal.settings import DEFAULT, FIELDS, HISTORY, changes_of, explanation, shown
 from chatbot.chat.terminal.transcript import load, save
+from chatbot.config.chat import ChatSettings
 from chatbot.config.decoding import DecodingSettings
 from chatbot.corpus.reading.display import counted, decodable, visible
 from chatbot.errors import UserError
-from chatbot.flags import fields_of
+from chatbot.flags import fields_of, parsed_value
 
 SLASH = "/"
 EXIT = ("exit", "quit")
@@ -29,6 +30,13 @@ NEAR = 0.7
 NEXT_BEST = 5
 # /retry draws at most this number of samples until one differs from the replies before.
 SAMPLES = 10
+HISTORY = "history"
+DEFAULT = "default"
+# What /set changes, by name, in the order of /settings.
+FIELDS: dict[str, "dataclasses.Field[Any]"] = {
+    HISTORY: fields_of(ChatSettings)[HISTORY],
+    **fields_of(DecodingSettings),
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -250,6 +258,62 @@ def _rate(rating: Rating) -> Callable[[Session, str], None]:
 
 def _exit(session: Session, text: str) -> None:
     session.finished = True
+
+
+def changes_of(text: str) -> dict[str, Any]:
+    """Return the changes of /set, by name. text: NAME=VALUE ..., where no value stands for the default.
+
+    Texts in quotes may have spaces, and several words are separated by commas. Raises UserError for a name that is
+    unknown, with the nearest one, and for a value that is not allowed by itself.
+    """
+    try:
+        words = shlex.split(text)
+    except ValueError as error:
+        raise UserError(f"/set: {str(error).lower()}; close the quotation mark, or write \\' for one") from None
+    changes: dict[str, Any] = {}
+    for word in words:
+        given, equals, value = word.partition("=")
+        if not equals or not given:
+            raise UserError(
+                f"/set {word}: expected NAME=VALUE, such as temperature=0.8; several words are separated by commas, "
+                "such as ban=one,two"
+            )
+        name = field_name(given)
+        changes[name] = _value_of(FIELDS[name], value)
+    return changes
+
+
+def explanation(name: str) -> str:
+    """Return the explanation of a setting, with what separates several values."""
+    field = FIELDS[name]
+    text: str = field.metadata["text"]
+    return f"{text}; several are separated by commas, {name}=one,two" if field.metadata["many"] else text
+
+
+def field_name(given: str) -> str:
+    """Return the name of a setting, which may be given as a flag. Raises UserError for an unknown one."""
+    name = given.lower().removeprefix("--").replace("-", "_")
+    if name not in FIELDS:
+        nearest = difflib.get_close_matches(name, FIELDS, n=1)
+        hint = f"the nearest is {nearest[0]}" if nearest else "/settings lists the settings"
+        raise UserError(f"/set {given}: no such setting; {hint}")
+    return name
+
+
+def _value_of(field: "dataclasses.Field[Any]", text: str) -> Any:
+    """Return the value that a text stands for. Raises UserError for one that is not allowed."""
+    if not text:
+        return field.default
+    parts, name = text.split(",") if field.metadata["many"] else [text], f"/set {field.name}"
+    values = tuple(parsed_value(field, part, name) for part in parts)
+    return values if field.metadata["many"] else values[0]
+
+
+def shown(value: Any) -> str:
+    """Return a value of a setting for readers."""
+    if value is None or value == ():
+        return "-"
+    return ",".join(value) if isinstance(value, tuple) else str(value)
 
 
 def _number(name: str, text: str, default: int) -> int:

@@ -9,8 +9,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from chatbot.chat.terminal.commands import COMMANDS, SLASH
-from chatbot.chat.terminal.settings import DEFAULT, FIELDS
+from chatbot.chat.terminal.commands import COMMANDS, DEFAULT, FIELDS, SLASH
 from chatbot.config.attempts import CHECKPOINTS, CONFIG
 from chatbot.corpus.reading.display import visible
 

@@ -10,9 +10,8 @@ from prompt_toolkit.completion import CompleteEvent
 from prompt_toolkit.document import Document
 
 from chatbot.chat.terminal import commands
-from chatbot.chat.terminal.commands import COMMANDS
+from chatbot.chat.terminal.commands import COMMANDS, FIELDS
 from chatbot.chat.terminal.prompt import completer
-from chatbot.chat.terminal.settings import FIELDS
 from chatbot.inference.text_responder import EMPTY_QUESTION_REPLY
 from tests.chat.terminal.fake_model import fake_model
 from tests.chat.terminal.typed import Line, Printed, printed, typed

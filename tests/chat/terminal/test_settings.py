@@ -2,7 +2,7 @@
 
 import pytest
 
-from chatbot.chat.terminal.settings import changes_of, shown
+from chatbot.chat.terminal.commands import changes_of, shown
 from chatbot.errors import UserError
 from tests.chat.terminal.fake_model import fake_model
 from tests.chat.terminal.typed import Line, Printed, printed, typed
