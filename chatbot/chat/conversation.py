@@ -37,7 +37,7 @@ _lock = threading.Lock()
 class Exchange:
     """A question and its reply.
 
-    before: the turns that the model read before the question. found: all replies to it so far, with `reply` the last.
+    before: the turns that the model read before the question. replies: all replies to it so far, with `reply` the last.
     rated: the record of the reply's rating in the file of ratings; None if it is not rated. model: the name of the one
     that replied; empty if it is not known.
     """
@@ -45,7 +45,7 @@ class Exchange:
     question: str
     reply: str
     before: tuple[str, ...] = ()
-    found: list[str] = dataclasses.field(default_factory=list)
+    replies: list[str] = dataclasses.field(default_factory=list)
     rated: Mapping[str, Any] | None = None
     model: str = ""
 
@@ -57,7 +57,7 @@ class Exchange:
     def replace(self, reply: str, before: tuple[str, ...], model: str) -> None:
         """Replace the reply by another one, which is not rated yet. before, model: of the new one."""
         self.reply, self.before, self.model, self.rated = reply, before, model, None
-        self.found.append(reply)
+        self.replies.append(reply)
 
 
 class Conversation:
@@ -125,7 +125,13 @@ def rating_of(
     history: the turns before the question, alternately question and reply. time: in ISO 8601; None: now.
     """
     name = "answer" if rating == "good" else "rejected"
-    return {**_asked(question, history), name: reply, "rating": rating, "model": model, "time": time or _now()}
+    return {
+        **_fields_of(question, history),
+        name: reply,
+        "rating": rating,
+        "model": model,
+        "time": time or _now(),
+    }
 
 
 def comparison_of(
@@ -144,11 +150,11 @@ def comparison_of(
     if better == "equal":
         replies, models = zip(*compared, strict=True)
         both = {"equal": [*replies], "rating": "equal", "models": [*models]}
-        return {**_asked(question, histories[0]), **both, "time": time}
+        return {**_fields_of(question, histories[0]), **both, "time": time}
     chosen = 0 if better == "first" else 1
     (reply, model), (rejected, rejected_model) = compared[chosen], compared[1 - chosen]
     return {
-        **_asked(question, histories[chosen]),
+        **_fields_of(question, histories[chosen]),
         "answer": reply,
         "rejected": rejected,
         "rating": "better",
@@ -188,18 +194,18 @@ def _blank(path: Path, record: Mapping[str, Any]) -> None:
     """
     end = _line_of({name: value for name, value in record.items() if name != "history"})[1:]
     lines = path.read_bytes()
-    place = lines.rfind(b" " + end)
-    if place >= 0:
-        begin = lines.rfind(b"\n", 0, place) + 1
+    start = lines.rfind(b" " + end)
+    if start >= 0:
+        begin = lines.rfind(b"\n", 0, start) + 1
         with path.open("r+b") as file:
             file.seek(begin)
-            file.write(b" " * (place + len(end) - begin))
+            file.write(b" " * (start + len(end) - begin))
 
 
 def _now() -> str:
     return datetime.datetime.now().astimezone().isoformat(timespec="seconds")
 
 
-def _asked(question: str, history: Sequence[str]) -> dict[str, Any]:
+def _fields_of(question: str, history: Sequence[str]) -> dict[str, Any]:
     """Return the fields of a question. A turn without a reply is left out."""
     return {"history": [[*turn] for turn in zip(history[::2], history[1::2], strict=False)], "question": question}

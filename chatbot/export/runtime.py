@@ -79,14 +79,14 @@ class OnnxModel:
         """See `Model`. Questions are padded to the longest of them."""
         width = max(state["mask"].shape[1] for state in states)
 
-        def taken(name: str) -> Any:
+        def rows_of(name: str) -> Any:
             parts = [state[name] for state in states]
             if name == "cells":
                 return [np.concatenate(cells)[rows] for cells in zip(*parts, strict=True)]
             fitted = parts if name in OF_HYPOTHESES else [_fitted(x, width) for x in parts]
             return np.concatenate(fitted)[rows]
 
-        return {name: taken(name) for name in states[0]}
+        return {name: rows_of(name) for name in states[0]}
 
     def attention(self, question: Sequence[int], reply: Sequence[int]) -> Floats:
         """Return the weights of a question's ids at each id of a reply and at its end, [reply + 1, question]."""

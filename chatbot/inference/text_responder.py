@@ -159,14 +159,14 @@ def words(vocabulary: Vocabulary, ids: Sequence[int]) -> list[tuple[str, int]]:
 
     The bytes of a character are one word, and bytes that are no whole character are U+FFFD each.
     """
-    found: list[tuple[str, int]] = []
+    words: list[tuple[str, int]] = []
     for are_bytes, run in itertools.groupby(ids, lambda i: i >= vocabulary.first_byte):
         if are_bytes:
             text = bytes(i - vocabulary.first_byte for i in run).decode(errors="surrogateescape")
-            found += [("\ufffd", 1) if "\udc80" <= c <= "\udcff" else (c, len(c.encode())) for c in text]
+            words += [("\ufffd", 1) if "\udc80" <= c <= "\udcff" else (c, len(c.encode())) for c in text]
         else:
-            found += [(vocabulary.tokens[i], 1) for i in run]
-    return found
+            words += [(vocabulary.tokens[i], 1) for i in run]
+    return words
 
 
 def _starts(labelled: Sequence[tuple[Any, int]]) -> list[int]:

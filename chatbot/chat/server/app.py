@@ -123,8 +123,8 @@ def add_model_routes(app: FastAPI) -> None:
     async def show_model(request: Request, name: str) -> dict[str, Any]:
         """Show a model."""
         models = state_of(request).models
-        found = models.name_of(name)
-        return _object(found, models.directories()[found])
+        known = models.name_of(name)
+        return _object(known, models.directories()[known])
 
 
 def _object(name: str, directory: Path) -> dict[str, Any]:

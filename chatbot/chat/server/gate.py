@@ -174,24 +174,24 @@ class Keys:
         """
         if not self._keys:
             return f"address {address}"
-        scheme, _, given = authorization.partition(" ")
-        given = given.strip()
-        if scheme.lower() != "bearer" or not given:
+        scheme, _, bearer = authorization.partition(" ")
+        bearer = bearer.strip()
+        if scheme.lower() != "bearer" or not bearer:
             lacks = not authorization or scheme.lower() == "bearer"
             beginning = "A key is needed" if lacks else "The Authorization header must begin with Bearer"
             raise _unauthorized(f"{beginning}: Authorization: Bearer KEY")
-        known = address, given
+        known = address, bearer
         if known not in self._known and (wait := self._wrong.seconds_until(address)):
             raise too_many("wrong keys from this address", wait)
-        found = [hmac.compare_digest(given.encode(), key) for key in self._keys]
-        if not any(found):
+        are_equal = [hmac.compare_digest(bearer.encode(), key) for key in self._keys]  # none is left out
+        if not any(are_equal):
             self._wrong.wait(address)
             raise _unauthorized("This key is not valid")
         self._known[known] = None
         self._known.move_to_end(known)
         if len(self._known) > MOST_CLIENTS:
             self._known.popitem(last=False)
-        return f"key {hashlib.sha256(given.encode()).hexdigest()[:16]}"
+        return f"key {hashlib.sha256(bearer.encode()).hexdigest()[:16]}"
 
 
 def _unauthorized(message: str) -> ApiError:

@@ -243,18 +243,18 @@ class Models:
             self._retire(name)
         return True
 
-    async def _make_room(self, size: int, kept: _Entry | None = None) -> bool:
+    async def _make_room(self, size: int, spared: _Entry | None = None) -> bool:
         """Remove the models that were used least recently, until one of this size fits or is alone.
 
-        Returns whether there is room. If models that are in use leave none, all stay. kept: a model that stays, too.
+        Returns whether there is room. If models that are in use leave none, all stay. spared: a model that stays, too.
         """
         while self._bytes and self._bytes + size > self._limit:
             if self._closing:
                 await asyncio.gather(*self._closing)
                 continue
-            idle = {name: entry for name, entry in self._entries.items() if not entry.users and entry is not kept}
-            left = self._bytes - sum(entry.bytes for entry in idle.values())
-            if not idle or (left and left + size > self._limit):
+            idle = {name: entry for name, entry in self._entries.items() if not entry.users and entry is not spared}
+            busy = self._bytes - sum(entry.bytes for entry in idle.values())
+            if not idle or (busy and busy + size > self._limit):
                 return False
             self._retire(min(idle, key=lambda name: idle[name].used))
         return True

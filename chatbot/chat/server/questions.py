@@ -173,10 +173,10 @@ def check_log_probs(body: ChatRequest | CompletionRequest) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class Searches:
-    """The searches of a model. given: the settings of the command line. own: with the model's default search."""
+    """The searches of a model. flags: the settings of the command line. default: with the model's default search."""
 
-    given: DecodingSettings
-    own: DecodingSettings
+    flags: DecodingSettings
+    default: DecodingSettings
 
 
 def questions_of(
@@ -186,7 +186,7 @@ def questions_of(
     top_k = min(body.top_k, MOST_TOKENS) if body.top_k and body.top_k > 0 else None
     sampling = Sampling(body.temperature, body.top_p, top_k, body.min_p or None)
     penalties = body.presence_penalty or 0.0, body.frequency_penalty or 0.0
-    changes = bool(body.stops) or (body.seed is not None and searches.own.samples)
+    changes = bool(body.stops) or (body.seed is not None and searches.default.samples)
     decoding = decoding_of(searches, sampling, penalties, body.n or 1, changes)
     samples = any(value is not None for value in sampling)
     seed = None if body.seed is None else body.seed % SEEDS
@@ -228,15 +228,15 @@ def decoding_of(
     than the model's own search finds are sampled, each for itself. penalties: of presence and of frequency. changes:
     whether there are other such fields.
     """
-    own, names = searches.own, ("presence_penalty", "frequency_penalty")
-    given: dict[str, Any] = {name: value for name, value in zip(names, penalties, strict=True) if value}
-    too_many = own.hypotheses > 1 and replies > own.hypotheses
+    default, names = searches.default, ("presence_penalty", "frequency_penalty")
+    penalised: dict[str, Any] = {name: value for name, value in zip(names, penalties, strict=True) if value}
+    too_many = default.hypotheses > 1 and replies > default.hypotheses
     if any(value is not None for value in sampling):
         greedy = sampling.top_p == 0 or (sampling.temperature is not None and sampling.temperature < LEAST_TEMPERATURE)
         chosen: dict[str, Any] = {"beam_size": 1} if greedy else sampling._asdict()
-        return dataclasses.replace(_without_search(searches.given), **chosen, **given)
-    if too_many or given or changes:
-        return dataclasses.replace(one_sample(own) if too_many else one_hypothesis(own), **given)
+        return dataclasses.replace(_without_search(searches.flags), **chosen, **penalised)
+    if too_many or penalised or changes:
+        return dataclasses.replace(one_sample(default) if too_many else one_hypothesis(default), **penalised)
     return None
 
 

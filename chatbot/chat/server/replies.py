@@ -117,12 +117,14 @@ class Completion:
         """Yield a JSON object for each question: {"model", "created", "turns", "replies"}."""
         replies = iter(self._replies)
         for question in self._questions:
-            found = [reply for reply in itertools.islice(replies, question.replies) if reply.finish_reason is not None]
+            finished = [
+                reply for reply in itertools.islice(replies, question.replies) if reply.finish_reason is not None
+            ]
             line = {
                 "model": self.model,
                 "created": self._head["created"],
                 "turns": [*question.history, question.text],
-                "replies": [reply.text for reply in found],
+                "replies": [reply.text for reply in finished],
             }
             yield orjson.dumps(line).decode()
 

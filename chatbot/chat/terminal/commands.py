@@ -175,18 +175,18 @@ def _retry(session: Session, text: str) -> None:
 
 def _sample(session: Session, last: Exchange, before: Sequence[str], decoding: DecodingSettings) -> str | None:
     for number in range(SAMPLES):
-        seed = (decoding.seed + len(last.found) + number) % 2**31
+        seed = (decoding.seed + len(last.replies) + number) % 2**31
         (reply,) = session.current.responder().n_best(last.question, before, 1, seed)
-        if reply.text not in last.found:
+        if reply.text not in last.replies:
             return reply.text
     return None
 
 
 def _next_best(session: Session, last: Exchange, before: Sequence[str], decoding: DecodingSettings) -> str | None:
-    wanted = max(-(-(len(last.found) + 1) // NEXT_BEST) * NEXT_BEST, decoding.hypotheses)
-    responder = session.current.responder(with_replies(decoding, wanted))
-    replies = [reply.text for reply in responder.n_best(last.question, before, wanted)]
-    return next((reply for reply in replies if reply not in last.found), None)
+    number = max(-(-(len(last.replies) + 1) // NEXT_BEST) * NEXT_BEST, decoding.hypotheses)
+    responder = session.current.responder(with_replies(decoding, number))
+    replies = [reply.text for reply in responder.n_best(last.question, before, number)]
+    return next((reply for reply in replies if reply not in last.replies), None)
 
 
 def _why(session: Session, text: str) -> None:
@@ -272,13 +272,13 @@ def changes_of(text: str) -> dict[str, Any]:
         raise UserError(f"/set: {str(error).lower()}; close the quotation mark, or write \\' for one") from None
     changes: dict[str, Any] = {}
     for word in words:
-        given, equals, value = word.partition("=")
-        if not equals or not given:
+        name, equals, value = word.partition("=")
+        if not equals or not name:
             raise UserError(
                 f"/set {word}: expected NAME=VALUE, such as temperature=0.8; several words are separated by commas, "
                 "such as ban=one,two"
             )
-        name = field_name(given)
+        name = field_name(name)
         changes[name] = _value_of(FIELDS[name], value)
     return changes
 
@@ -290,13 +290,13 @@ def explanation(name: str) -> str:
     return f"{text}; several are separated by commas, {name}=one,two" if field.metadata["many"] else text
 
 
-def field_name(given: str) -> str:
+def field_name(text: str) -> str:
     """Return the name of a setting, which may be given as a flag. Raises UserError for an unknown one."""
-    name = given.lower().removeprefix("--").replace("-", "_")
+    name = text.lower().removeprefix("--").replace("-", "_")
     if name not in FIELDS:
         nearest = difflib.get_close_matches(name, FIELDS, n=1)
         hint = f"the nearest is {nearest[0]}" if nearest else "/settings lists the settings"
-        raise UserError(f"/set {given}: no such setting; {hint}")
+        raise UserError(f"/set {text}: no such setting; {hint}")
     return name
 
 

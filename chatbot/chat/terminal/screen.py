@@ -72,6 +72,6 @@ def attention_rows(attention: WordAttention) -> list[list[str]]:
     """Return the rows of /why, one for each word of the reply, with words of the question and their weights."""
     rows = []
     for word, weights in zip(attention.reply, attention.weights.tolist(), strict=True):
-        top = sorted(range(len(weights)), key=lambda place: -weights[place])[:MOST_WORDS]
+        top = sorted(range(len(weights)), key=lambda i: -weights[i])[:MOST_WORDS]
         rows.append([word, *(f"{attention.question[i]} {weights[i]:.2f}" for i in top)])
     return rows
