@@ -25,16 +25,37 @@ ANSWERING = frozenset(
 )
 TOOLS = frozenset({"tool", "function", "function_call", "function_response", "observation", "ipython"})
 SPEAKERS = (
-    *("role", "from", "sender", "speaker", "author", "agent", "sender_name", "nickname", "username", "user_name"),
-    *("user", "user_id", "name", "participant", "from_id", "sendername", "sender_full_name"),
-    *("senderdisplayname", "sendernickname", "senderusername", "creator"),
-    *("发送者", "发送人", "发言人", "说话人", "昵称", "角色"),
+    *("role", "nickname", "sender_name", "sendername", "from_nickname", "from_name", "from", "sender", "speaker"),
+    *("author", "agent", "username", "user_name", "user", "user_id", "name", "participant", "from_id"),
+    *("sender_full_name", "senderdisplayname", "sendernickname", "senderusername", "creator"),
+    *("speaker_id", "speaker_idx", "talker", "remark"),
+    *("发送者", "发送人", "发言人", "说话人", "昵称", "角色", "用户名", "用户", "姓名"),
 )
+# What --me may give beside the speaker.
+OTHER_NAMES = (
+    *(
+        "user_profile",
+        "sender_id",
+        "from_id",
+        "remark",
+        "sender",
+        "talker",
+        "wxid",
+        "qq",
+        "qq号",
+        "authorid",
+        "user_id",
+    ),
+    "发送者id",
+)
+# Whether the user of the application wrote a message.
+MINE = ("issender", "is_sender", "issend", "is_send", "isself", "is_self", "is_from_me", "from_me", "is_me")
 # A text, in order of preference; a message of Topical-Chat has both "message" and others.
 TEXTS = (
-    *("content", "value", "text", "message", "utterance", "body", "sentence", "parts", "msg", "turn", "transcript"),
-    *("内容", "消息", "消息内容", "发言", "文本"),
+    *("strcontent", "content", "value", "text", "message", "utterance", "body", "sentence", "parts", "msg", "turn"),
+    *("transcript", "消息内容", "聊天内容", "内容", "消息", "发言", "文本"),
 )
+KINDS = ("type_name", "type", "msg_type", "content_type", "消息类型", "类型")
 # Lists of the turns of one conversation, and of several conversations or records.
 CONVERSATION = (
     *("messages", "conversations", "conversation", "dialog", "dialogue", "dialogs", "dialogues", "utterances"),
@@ -61,6 +82,9 @@ class MessageFields(NamedTuple):
     text: str
     time: str | None
     chat: str | None
+    mine: str | None
+    kind: str | None
+    names: tuple[str, ...]  # others of the speaker
 
 
 def by_lower(names: tuple[str, ...]) -> dict[str, str]:
@@ -77,7 +101,10 @@ def message_fields(names: tuple[str, ...]) -> MessageFields | None:
         return next((found[name] for name in choice if name in found), None)
 
     text = first(TEXTS)
-    return None if text is None else MessageFields(first(SPEAKERS), text, first(TIMES), first(CHATS))
+    others = tuple(found[name] for name in OTHER_NAMES if name in found)
+    if text is None:
+        return None
+    return MessageFields(first(SPEAKERS), text, first(TIMES), first(CHATS), first(MINE), first(KINDS), others)
 
 
 def text_of(value: object) -> str | None:

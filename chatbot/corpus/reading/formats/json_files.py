@@ -16,8 +16,8 @@ import orjson
 from chatbot.corpus.reading.conversation import Pair
 from chatbot.corpus.reading.formats.fields import CONVERSATION, MAX_DEPTH, SEPARATE, Ahead, Walk
 from chatbot.corpus.reading.formats.messages import are_replies, kind_of
-from chatbot.corpus.reading.formats.records import QUESTION, pairs_of_entry, reading_of
-from chatbot.corpus.reading.formats.values import pairs_in, pairs_of, pairs_of_columns
+from chatbot.corpus.reading.formats.records import KNOWN
+from chatbot.corpus.reading.formats.values import pairs_in, pairs_of
 from chatbot.corpus.reading.open.sources import part_of_key, part_of_object
 from chatbot.corpus.reading.open.text_file import TextFile, decoded, lines
 from chatbot.corpus.reading.report import ReadOptions, Report
@@ -95,28 +95,6 @@ def items_of(events: Iterator[Event], source: JsonInput) -> Iterator[tuple[int, 
         source.value_is_read()
         yield source.values, source.read_bytes - before, value
         before = source.read_bytes
-
-
-def fields_of(events: Iterator[Event], source: JsonInput) -> Iterator[tuple[object, Event]]:
-    """Yield (key, first event of the value) for an object whose first event has been taken.
-
-    The other events of the value must be taken before the next field is requested.
-    """
-    for name, key in events:
-        if name == "end_map":
-            return
-        source.value_start = source.read_bytes
-        yield key, next(events)
-
-
-def skip_value(first: Event, events: Iterator[Event], source: JsonInput) -> None:
-    """Take the other events of a value that begins with this one."""
-    depth = int(first[0] in STARTS)
-    for name, _ in events if depth else ():
-        source.value_start = source.read_bytes
-        depth += (name in STARTS) - (name in ENDS)
-        if not depth:
-            return
 
 
 @contextlib.contextmanager
@@ -211,12 +189,7 @@ def _values(text: TextFile, options: ReadOptions, report: Report) -> Iterator[tu
         yield number, len(line), part_of_object(value, options.part)
 
 
-# The events and bytes of an object that is read as a whole, which takes some ten megabytes.
-MAX_EVENTS = 200_000
-MAX_OBJECT = MAX_ITEM // 2
-
-
-MANY = 20  # entries of a large map; a file's description has fewer
+MAX_OBJECT = MAX_ITEM // 2  # bytes of an object that is read as a whole
 
 
 def read_json(text: TextFile, options: ReadOptions, report: Report) -> Iterator[Pair]:
@@ -266,7 +239,7 @@ class _Reader:
                 yield from pairs_of(value, self.walk, depth)
             else:
                 self.events = chain(head[1:], self.events)
-                yield from self._pairs_of_fields(depth, _is_question_map(head))
+                yield from self._pairs_of_fields(depth)
         elif first[0] == "string":
             self.source.value_is_read()
             yield from pairs_of(first[1], self.walk, depth)
@@ -283,7 +256,7 @@ class _Reader:
     def _head(self, first: Event) -> tuple[list[Event], bool]:
         """Return the events of an object and True, or its first events and False if it is too large."""
         source, head, depth = self.source, [first], 1
-        while depth and len(head) < MAX_EVENTS and source.read_bytes - source.value_start < MAX_OBJECT:
+        while depth and source.read_bytes - source.value_start < MAX_OBJECT:
             event = next(self.events, None)
             if event is None:
                 break
@@ -291,36 +264,33 @@ class _Reader:
             depth += (event[0] in STARTS) - (event[0] in ENDS)
         return head, not depth
 
-    def _pairs_of_fields(self, depth: int, is_question_map: bool) -> Iterator[Pair]:
+    def _pairs_of_fields(self, depth: int) -> Iterator[Pair]:
         """Yield the pairs of the lists and objects of a large object, whose first event has been taken.
 
-        As in `conversations.pairs_of`, a list of utterances is a conversation only under a known key.
+        As in `values.pairs_of`, a list of utterances is a conversation only under a known key. Texts are counted.
         """
         source = self.source
         if depth == MAX_DEPTH:
             raise UserError(f"{source.place}: objects nested more than {MAX_DEPTH} deep; give a list of conversations")
-        for key, first in fields_of(self.events, source):
+        for name, key in self.events:
+            if name == "end_map":
+                return
+            source.value_start = source.read_bytes
+            first = next(self.events)
             if not depth and self.part not in (None, part_of_key(key)):
-                skip_value(first, self.events, source)
-            elif is_question_map:
-                value = next(build_values(chain([first], self.events), 0, source.place))
-                if self.walk.options.columns:
-                    yield from pairs_of_columns({str(key): value}, self.walk, False) or ()
-                elif self.walk.doubts(QUESTION):
-                    yield from pairs_of_entry(str(key), value)
+                self._skip(first)
             elif first[0] == "start_array":
                 known = key in CONVERSATION
                 yield from self._pairs_of_items(depth + 1, known and key not in SEPARATE, not known)
             elif first[0] == "start_map":
                 yield from self._pairs_of_value(first, depth + 1)
+            elif first[0] == "string" and not depth and key not in KNOWN:
+                self.walk.drop("texts of an object too large to be read as a map of questions")
 
-
-def _is_question_map(head: Sequence[Event]) -> bool:
-    """Return whether the first events of an object are those of many questions and their answers."""
-    depth = last = 0  # the last key, whose value may be incomplete
-    for number, (name, _) in enumerate(head):
-        depth += (name in STARTS) - (name in ENDS)
-        if name == "map_key" and depth == 1:
-            last = number
-    value = next(build_values([*head[:last], ("end_map", None)], 0, "")) if last else None
-    return isinstance(value, dict) and len(value) >= MANY and reading_of(value) == "map"
+    def _skip(self, first: Event) -> None:
+        """Take the other events of a value that begins with this one."""
+        depth = int(first[0] in STARTS)
+        while depth:
+            name, _ = next(self.events)
+            self.source.value_start = self.source.read_bytes
+            depth += (name in STARTS) - (name in ENDS)

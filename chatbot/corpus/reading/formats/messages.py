@@ -6,7 +6,16 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from chatbot.corpus.reading.conversation import NEW, NEXT, OVERLAP, Pair, Turn, pairs_of_turns
-from chatbot.corpus.reading.formats.chat import NOTICE_KINDS, NOTICES, Message, pairs_of_messages, time_of
+from chatbot.corpus.reading.formats.chat import (
+    ME,
+    NO_TEXT,
+    NOTICE_KINDS,
+    NOTICES,
+    PAUSE,
+    Message,
+    pairs_of_messages,
+    time_of,
+)
 from chatbot.corpus.reading.formats.columns import named
 from chatbot.corpus.reading.formats.fields import (
     ANSWERING,
@@ -29,20 +38,34 @@ from chatbot.corpus.reading.report import UNUSED_TURNS
 _PROGRAM = ("event", "threadactivity", "systemevent")
 # Fields of Messenger's and Instagram's messages whose text may be a notice that begins with the name of the sender.
 _ATTACHED = frozenset({"share", "photos", "videos", "audio_files", "gifs", "sticker", "files", "call_duration"})
-# Sub-types of Slack's messages.
+# Sub-types of Slack's messages; those of WeChat are numbers.
 _SPOKEN = frozenset({"", "bot_message", "me_message", "thread_broadcast", "file_share"})
 NOT_TEXT = "utterances that are not text"
+# WeChat's numbers of kinds other than text, and words for them.
+_NO_TEXT = frozenset(
+    {
+        *("3", "34", "42", "43", "47", "48", "49", "50", "图片", "语音", "视频", "表情", "动画表情", "文件", "位置"),
+        *("名片", "红包", "转账", "image", "picture", "photo", "voice", "audio", "video", "sticker", "emoji", "file"),
+        "location",
+    }
+)
+_YES = frozenset({"1", "true", "yes", "是"})
+MAX_OPEN = 100_000  # messages that are collected, of all chats
 
 
 def fields_of_message(value: object) -> MessageFields | None:
     """Return the fields of an object with a speaker and a text, None for anything else."""
-    return _fields_of(tuple(value)) if isinstance(value, dict) else None
+    fields = fields_of_row(tuple(value)) if isinstance(value, dict) else None
+    return fields if fields and (fields.speaker or fields.mine) else None
 
 
 @functools.lru_cache(maxsize=256)  # the messages of a file have the same fields
-def _fields_of(names: tuple[str, ...]) -> MessageFields | None:
+def fields_of_row(names: tuple[str, ...]) -> MessageFields | None:
+    """Return the fields of a message with its speaker or its chat, None for anything else."""
     fields = message_fields(names)
-    return fields if fields and fields.speaker and fields.speaker != fields.text and named(names) is None else None
+    if fields is None or not (fields.speaker or fields.mine or fields.chat) or named(names) is not None:
+        return None
+    return fields if fields.speaker != fields.text else None
 
 
 def as_message(value: object) -> object:
@@ -147,45 +170,47 @@ def _role(value: object, fields: MessageFields) -> str:
 
 
 def pairs_of_people(values: Iterable[object], walk: Walk) -> Iterator[Pair]:
-    """Yield the pairs of a chat's messages."""
-    return pairs_of_messages(_messages(values, walk), walk.options, walk.report, walk.place)
+    """Yield the pairs of messages of chats. Raises UserError if `options.me` wrote none."""
+    return pairs_of_messages(_by_chat(_messages(values, walk)), walk.options, walk.report, walk.place)
 
 
-def _messages(values: Iterable[object], walk: Walk) -> Iterator[Message | None]:
-    chat = ""
-    for value in values:
-        fields = fields_of_message(value)
+def _messages(values: Iterable[object], walk: Walk) -> Iterator[tuple[str, Message]]:
+    """Yield (chat, message)."""
+    for number, value in enumerate(values):
+        fields = fields_of_row(tuple(value)) if isinstance(value, dict) else None
         if fields is None or not isinstance(value, dict):
             walk.drop(NOTICES if isinstance(value, dict) else NOT_TEXT)
             continue
-        kind, sub = scalar(value, "type").casefold(), scalar(value, "subtype")
+        kind, sub = scalar(value, fields.kind).strip().casefold(), scalar(value, "subtype")
         program = scalar(value, "messagetype" if "messagetype" in value else "messageType").casefold()
-        if kind in NOTICE_KINDS or sub not in _SPOKEN or program.startswith(_PROGRAM):
+        message = _message(value, fields, number)
+        # A text of Messenger's such as "Ann sent an attachment."
+        attached = _ATTACHED & value.keys() and message.text.startswith(message.names[0])
+        if kind in NOTICE_KINDS or not (sub in _SPOKEN or sub.isdecimal()) or program.startswith(_PROGRAM) or attached:
             walk.drop(NOTICES)
-            continue
-        if (own := scalar(value, fields.chat)) != chat:
-            chat = own
-            yield None
-        message = _message(value, fields)
-        if _ATTACHED & value.keys() and message.text.startswith(message.sender):  # "Ann sent an attachment."
-            walk.drop(NOTICES)
+        elif kind in _NO_TEXT:
+            walk.drop(NO_TEXT)
         else:
-            yield message
+            yield scalar(value, fields.chat).strip(), message
 
 
-def _message(value: Mapping[str, object], fields: MessageFields) -> Message:
-    speaker = value[fields.speaker or ""]
-    name = speaker_of(speaker)
-    others = (value.get("user_profile"), value.get("sender_id"), value.get("from_id"))
-    names = [name, *(other for part in (speaker, *others) for other in _names_of(part) if other != name)]
+def _message(value: Mapping[str, object], fields: MessageFields, number: int) -> Message:
+    """Return the message in an object. number: that of the object, since without speakers every one is a turn."""
+    mine = fields.mine is not None and str(value.get(fields.mine)).strip().casefold() in _YES
+    speaker = value[fields.speaker] if fields.speaker else None
+    name = speaker_of(speaker) or (ME if mine else "")
+    others = [other for part in (speaker, *map(value.get, fields.names)) for other in _names_of(part) if other != name]
+    names = [name, *others, *([ME] if mine else [])]
     content = value[fields.text]
     text = text_of(content) or ""
     kind = content.get("contentType") if isinstance(content, dict) else value.get("content_type")
     if "messagetype" in value or kind in ("html", "text/html"):
         text = text_of_html(text)
-    text = repaired(text) if "timestamp_ms" in value else text
-    names = [repaired(part) if "timestamp_ms" in value else part for part in names]
-    return Message(names[0], tuple(names), time_of(scalar(value, fields.time)), text)
+    if "timestamp_ms" in value:
+        text, *names = map(repaired, (text, *names))
+    # In a chat of two, both may have the name of the chat.
+    sender = f"{mine:d}{name}" if fields.speaker or fields.mine else str(number)
+    return Message(sender, tuple(names), time_of(scalar(value, fields.time)), text)
 
 
 def _names_of(part: object) -> list[str]:
@@ -193,6 +218,36 @@ def _names_of(part: object) -> list[str]:
         keys = ("name", "nickname", "real_name", "display_name", "id")
         return [str(part[key]) for key in keys if isinstance(part.get(key), str | int) and part[key]]
     return [str(part)] if isinstance(part, str | int) and part != "" else []
+
+
+def _by_chat(messages: Iterable[tuple[str, Message]]) -> Iterator[Message | None]:
+    """Yield the messages of each conversation together, with None after it.
+
+    When MAX_OPEN messages are held, those of all chats but the present one are yielded.
+    """
+    chats: dict[str, list[Message]] = {}  # in the order of their first messages
+    held = 0
+    for chat, message in messages:
+        if not chat:
+            yield message  # there is a single chat
+            continue
+        conversation = chats.setdefault(chat, [])
+        if conversation and _is_pause(conversation[-1], message):
+            held -= len(conversation)
+            yield from (*conversation, None)
+            conversation.clear()
+        conversation.append(message)
+        held += 1
+        if held > MAX_OPEN:
+            for other in [other for other in chats if other != chat]:
+                held -= len(chats[other])
+                yield from (*chats.pop(other), None)
+    for conversation in chats.values():
+        yield from (*conversation, None)
+
+
+def _is_pause(first: Message, second: Message) -> bool:
+    return first.time is not None and second.time is not None and abs(second.time - first.time) > PAUSE
 
 
 IDS = ("id", "message_id", "comment_id", "post_id", "msg_id", "_id", "id_str", "name")

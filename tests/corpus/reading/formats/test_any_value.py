@@ -12,7 +12,6 @@ from chatbot.corpus.reading.formats.fields import Walk, repaired
 from chatbot.corpus.reading.formats.marked_text import separated, turns_of
 from chatbot.corpus.reading.formats.values import pairs_of
 from chatbot.corpus.reading.report import ReadOptions, Report
-from chatbot.errors import UserError
 from tests.corpus.reading.sample_files import pairs_of as pairs_of_file
 from tests.corpus.reading.sample_files import written
 
@@ -56,15 +55,13 @@ def test_hostile_texts_take_linear_time(text: str) -> None:
     assert time.process_time() - start < 0.5
 
 
-def test_large_map_of_questions_is_streamed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("chatbot.corpus.reading.formats.json_files.MAX_EVENTS", 200)
-    entries = {f"第{number}个问题是什么？": [f"答{number}", "不知道"] for number in range(300)}
+def test_texts_of_a_large_object_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("chatbot.corpus.reading.formats.json_files.MAX_OBJECT", 200)
+    entries = {f"第{number}个问题是什么？": f"答{number}" for number in range(30_000)}
     path = written(tmp_path, "a.json", json.dumps(entries, ensure_ascii=False, indent=1))
-    with pytest.raises(UserError, match="give --columns 1 2"):
-        pairs_of_file(path)
-    expected = [(question, answer) for question, answers in entries.items() for answer in answers]
-    assert pairs_of_file(path, ("1", "2"))[0] == expected
-    assert pairs_of_file(path, ("2", "1"))[0] == [pair[::-1] for pair in expected]
+    pairs, report = pairs_of_file(path)
+    assert pairs == []
+    assert report.lines()[0].startswith("texts of an object too large to be read as a map of questions: 30,000")
 
 
 def test_first_values_are_looked_at_within_bounds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

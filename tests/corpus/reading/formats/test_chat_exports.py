@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from chatbot.corpus.reading.formats import json_files, message_rows
+from chatbot.corpus.reading.formats import json_files, messages
 from chatbot.errors import UserError
 from tests.corpus.reading.sample_files import conversations_of, dropped, written
 
@@ -330,7 +330,7 @@ def test_telegram_export_is_streamed(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_chats_of_a_table_are_held_in_bounded_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(message_rows, "MAX_OPEN", 10)
+    monkeypatch.setattr(messages, "MAX_OPEN", 10)
     rows = [f"{conversation},{turn % 2},{conversation} {turn}" for conversation in range(50) for turn in range(4)]
     found, _ = conversations_of(written(tmp_path, "a.csv", "\n".join(["dialog_id,speaker,text", *rows])))
     assert found == [[f"{conversation} {turn}" for turn in range(4)] for conversation in range(50)]

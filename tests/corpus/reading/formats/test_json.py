@@ -134,11 +134,9 @@ def test_long_document_is_streamed(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert len(pairs_of(written(tmp_path, "a", content))[0]) == 100_000
 
 
-@pytest.mark.parametrize("limit", ["MAX_EVENTS", "MAX_OBJECT"])
-def test_object_larger_than_memory_is_streamed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: str) -> None:
+def test_object_larger_than_memory_is_streamed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(json_files, "MAX_ITEM", 200_000)
-    monkeypatch.setattr(json_files, "MAX_OBJECT", 100_000)
-    monkeypatch.setattr(json_files, limit, 1000)
+    monkeypatch.setattr(json_files, "MAX_OBJECT", 1000)
     conversations = [[f"问{i}", f"答{i}", f"再问{i}"] for i in range(30_000)]
     messages = {str(i): {"messages": [USER, ASSISTANT, USER, ASSISTANT], "goal": ["x"]} for i in range(10_000)}
     document = {
@@ -156,7 +154,7 @@ def test_object_larger_than_memory_is_streamed(tmp_path: Path, monkeypatch: pyte
 
 
 def test_streamed_object_is_divided_into_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(json_files, "MAX_EVENTS", 10)
+    monkeypatch.setattr(json_files, "MAX_OBJECT", 0)
     path = written(tmp_path, "a", '{"train": [["甲", "乙"], ["丙", "丁"]],\n "valid": [["戊", "己"]]}')
     for part, expected in (("training", [["甲", "乙"], ["丙", "丁"]]), ("validation", [["戊", "己"]])):
         for text in open_text_files(path, "a", Report()):
