@@ -40,7 +40,7 @@ PROMISES = {
 MARKED = (
     Format("ass", subtitles.read_ass, subtitles.is_ass),
     Format("srt", subtitles.read_srt, subtitles.is_srt),
-    Format("whatsapp", chat_logs.read_whatsapp, chat_logs.is_whatsapp),
+    Format("whatsapp", chat_logs.reader_of("whatsapp"), chat_logs.matcher_of("whatsapp")),
     Format("qq", chat_logs.reader_of("qq"), chat_logs.is_qq),
     Format("telegram", read_telegram, is_telegram),
     Format("jsonl", read_json_lines, is_json_lines),

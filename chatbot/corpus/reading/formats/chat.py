@@ -5,8 +5,8 @@ with a pause.
 """
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from datetime import datetime, timezone
+from collections.abc import Callable, Iterable, Iterator
+from datetime import datetime
 from enum import Enum
 from itertools import islice, pairwise
 from typing import NamedTuple
@@ -258,18 +258,4 @@ def time_of(cell: str) -> float | None:
             return float(cell) / (1000 if len(cell.split(".")[0]) > 11 else 1) if len(cell) > 8 else None
         return datetime.fromisoformat(cell.replace("/", "-").replace("Z", "+00:00")).timestamp() if cell else None
     except (ValueError, OverflowError, OSError):
-        return None
-
-
-def time_of_clock(clock: Sequence[int], afternoon: bool | None) -> float | None:
-    """Return the seconds of a date and a clock; None for a date that does not exist.
-
-    clock: year, month, day, hour, minute. afternoon: for a clock of twelve hours, which half of the day it is.
-    """
-    year, month, day, hour, minute = clock
-    if afternoon is not None:
-        hour = hour % 12 + 12 * afternoon
-    try:
-        return datetime(year, month, day, hour, minute, tzinfo=timezone.utc).timestamp()
-    except (ValueError, OverflowError):
         return None

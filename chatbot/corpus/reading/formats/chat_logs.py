@@ -11,11 +11,10 @@
 Lines of speakers may also be a list of terms or a recipe, so that this format is read only if the user names it.
 """
 
-import datetime
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from datetime import datetime, timezone
 from typing import NamedTuple
 
 from chatbot.corpus.reading.conversation import Pair
@@ -26,39 +25,26 @@ from chatbot.corpus.reading.formats.chat import (
     is_log_level,
     messages_of_lines,
     pairs_of_messages,
-    time_of_clock,
 )
 from chatbot.corpus.reading.open.text_file import TextFile, is_rule
 from chatbot.corpus.reading.report import ReadOptions, Report
 
 MESSAGES, SHARE = 2, 0.1  # at least, and of the lines: a message may have many
 LONGEST_HEADER = 200  # characters
-# Lines, such as a title and the name of the channel, before the first message.
-PREAMBLE, PREAMBLE_OF_WHATSAPP, PREAMBLE_OF_QQ = 12, 3, 5
+PREAMBLE_OF_QQ = 5  # lines before the first message
 REGULAR = 0.8  # of the messages of QQ have a number, or blank lines around them
 FEW_SPEAKERS, SHARE_OF_SPEAKERS = 20, 0.4  # texts below their names have as many lines: wechat_phone.txt
 
-
-# WhatsApp. Its marks of the direction of writing also stand in front of its own words.
+# The marks of the direction of writing also stand in front of WhatsApp's own words.
 _MARKS = "\u200e\u200f\u202a\u202c\u2068\u2069\ufeff"
-_DATE = (  # in the order of the telephone's language
-    rf"(?P<first>\d{{1,4}})[{_MARKS}]?\s?[./年-]\s?(?P<second>\d{{1,2}})[{_MARKS}]?\s?[./月-]\s?"
-    r"(?P<third>\d{1,4})[.日]?"
-)
 _HALF = r"上午|下午|凌晨|早上|清晨|中午|晚上|오전|오후|午前|午後|[صم]|[AaPp]\.?\s?[Mm]\.?"
-_CLOCK = (
-    rf"(?:(?:um|at|à|às|kl\.?|klo|ب)\s)?(?P<before>{_HALF})?\s?(?P<hour>\d{{1,2}})[:.](?P<minute>\d{{2}})"
-    rf"(?:[:.]\d{{2}})?\s?(?P<after>{_HALF})?"
-)
-_HEADER = re.compile(  # a line without a name is a notice
-    rf"[{_MARKS}]*(?P<bracket>\[)?{_DATE}[,،]?\s+{_CLOCK}(?(bracket)\]\s?|(?:\.?\s[-–]|:)\s)"
-    r"(?:(?P<name>[^\"“”„:]{1,60}):(?:\s(?P<text>.*))?$)?"
-)
-_PARTS = ("first", "second", "third")
 _AFTERNOON = ("下午", "晚上", "오후", "午後", "中午", "م", "p")
-# Media and deleted messages: <Media omitted>, IMG-20200101-WA0001.jpg (file attached), or words without brackets.
-_MEDIA = re.compile(
-    r"<[^<>]{3,60}>|.{1,120}\.\w{2,4} \(.{3,30}\)"
+_MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
+_TIME = rf"(?:(?:{_HALF})\s?)?\d{{1,2}}:\d{{2}}(?:\s?(?:{_HALF}))?"
+_DAY = r"\d{4}\s?[년/.年-]\s?\d{1,2}\s?[월/.月-]\s?\d{1,2}"
+# Media: <Media omitted>, IMG-20200101-WA0001.jpg (file attached), or words without brackets.
+_WHATSAPP_MEDIA = re.compile(
+    r"\u200e.*|<[^<>]{3,60}>|.{1,120}\.\w{2,4} \(.{3,30}\)"
     r"|(?i:(?:image|video|audio|sticker|GIF|document|contact card) omitted|(?:图像|图片|视频|音频|贴图|文档)已忽略)"
 )
 # The same at the end of a text, after a mark: an attachment with a caption, an edited message.
@@ -66,56 +52,12 @@ _ADDED = re.compile(
     r"(?:(?<!\s)\s+)?(?:\u200e<[^<>]{3,120}>"
     r"|<(?:This message was edited|此消息已编辑|此訊息已編輯|Diese Nachricht wurde bearbeitet)>)$"
 )
-
-
-def is_whatsapp(text: TextFile) -> bool:
-    """Return whether the lines begin with a message, or a title, and have enough others."""
-    filled = [line.strip() for line in text.first_lines if line.strip()]
-    headers = [*map(_HEADER.match, filled)]
-    senders = [header["name"] for header in headers if header and header["name"]]
-    if sum(map(is_log_level, senders)) * 2 > len(senders):
-        return False
-    return len(senders) >= max(MESSAGES, SHARE * len(filled)) and any(headers[:PREAMBLE_OF_WHATSAPP])
-
-
-def read_whatsapp(text: TextFile, options: ReadOptions, report: Report) -> Iterator[Pair]:
-    """Yield the pairs of a chat. Raises UserError if `options.me` wrote no message."""
-    order = _order_of_dates([header for line in text.first_lines if (header := _HEADER.match(line))])
-
-    def kind_of(line: str) -> Message | Mark | None:
-        header = _HEADER.match(line)
-        if header is None or not header["name"]:
-            return header and Mark.NOTICE
-        name = header["name"].strip(_MARKS + "\u00a0 ~")
-        content = header["text"] or ""
-        if content[:1] in ("\u200e", "\u200f"):
-            content = ""
-        content = _ADDED.sub("", content.strip(_MARKS)).strip(_MARKS)
-        date = dict(zip(order, map(int, header.group(*_PARTS)), strict=True))
-        year = date["y"] + 2000 if date["y"] < 100 else date["y"]
-        half = header["before"] or header["after"]
-        afternoon = half.casefold().startswith(_AFTERNOON) if half else None
-        time = time_of_clock([year, date["m"], date["d"], int(header["hour"]), int(header["minute"])], afternoon)
-        return Message(name, (name,), time, "" if _MEDIA.fullmatch(content) else content)
-
-    return pairs_of_messages(messages_of_lines(text, report, kind_of), options, report, text.place)
-
-
-def _order_of_dates(headers: Sequence["re.Match[str]"]) -> str:
-    """Return "ymd", "dmy" or "mdy"."""
-    if any(len(header["first"]) == 4 for header in headers):
-        return "ymd"
-    first, second = (max((int(header[part]) for header in headers), default=0) for part in _PARTS[:2])
-    if first > 12 or second > 12:
-        return "dmy" if first > 12 else "mdy"
-    return "mdy" if any(header["before"] or header["after"] for header in headers) else "dmy"
-
-
-# QQ. The number in brackets is the person's; an address may take its place, or, between friends, nothing.
-_QQ_TIME = (
-    r"(?P<year>\d{4})[-/年](?P<month>\d{1,2})[-/月](?P<day>\d{1,2})日?\s+"
-    r"(?P<hour>\d{1,2}):(?P<minute>\d{2})(?::\d{2})?(?:\s(?P<late>[AP]M))?"
+_KAKAOTALK_MEDIA = re.compile(
+    r"<?(?:사진|동영상|이모티콘|음성메시지)(?: \d+장)?(?: 읽지 않음)?>?|파일: .*|삭제된 메시지입니다\."
 )
+_JOINED_OR_LEFT = r".{1,60}님이 .{0,60}(?:들어왔|나갔|초대|내보냈).{0,20}"
+# QQ. The number in brackets is the person's; an address may take its place, or, between friends, nothing.
+_QQ_TIME = r"(?P<time>\d{4}[-/年]\d{1,2}[-/月]\d{1,2}日?\s+\d{1,2}:\d{2}(?::\d{2})?(?:\s[AP]M)?)"
 _PERSON = (
     r"(?:【[^】]{1,20}】)?(?P<name>.{0,60}?)"
     r"(?:[(（](?P<number>\d{4,12}|wxid_\w{4,40})[)）]|<(?P<address>[^<>\s]{3,80})>)?"
@@ -123,52 +65,33 @@ _PERSON = (
 _CHAT = re.compile(r"(?:消息分组|消息对象|消息記錄|消息對象)[:：]|={20,}\s*$|消息记录（此消息记录为文本格式")
 
 
-def is_qq(text: TextFile) -> bool:
-    """Return whether the lines are QQ's: by its title, by people's numbers, or by the blank lines between messages."""
-    lines = [line.rstrip("\r\n") for line in text.first_lines]
-    header = _layout_of("qq", lines).header
-    headers = [(index, match) for index, line in enumerate(lines) if (match := _match(header, line))]
-    if any(_CHAT.match(line) for line in lines[:20]) and headers:
-        return True
-    if len(headers) < MESSAGES or len(headers) < SHARE * sum(line.strip() != "" for line in lines):
-        return False
-    title = lines[: headers[0][0]]
-    if any(map(str.strip, title)) and (len(title) > PREAMBLE_OF_QQ or title[-1].strip()):
-        return False
-    numbered = sum(bool(match["number"] or match["address"]) for _, match in headers)
-    separate = sum(
-        (index == 0 or not lines[index - 1].strip()) and lines[index + 1 : index + 2] not in ([""], [])
-        for index, _ in headers
-    )
-    return max(numbered, separate) >= REGULAR * len(headers)
-
-
-# Discord, KakaoTalk, LINE and iMessage.
-_TIME = r"(?:(?P<half>오전|오후|午前|午後|上午|下午)\s?)?(?P<hour>\d{1,2}):(?P<minute>\d{2})(?:\s?(?P<late>[AP]M))?"
-_DAY = r"(?P<year>\d{4})\s?[년/.年-]\s?(?P<month>\d{1,2})\s?[월/.月-]\s?(?P<day>\d{1,2})"
-_KAKAOTALK_MEDIA = re.compile(
-    r"<?(?:사진|동영상|이모티콘|음성메시지)(?: \d+장)?(?: 읽지 않음)?>?|파일: .*|삭제된 메시지입니다\."
-)
-_DISCORD_TIMES = tuple(
-    f"{date} {clock}"
-    for date in ("%m/%d/%Y", "%d/%m/%Y", "%d-%b-%y", "%d-%b-%Y", "%Y-%m-%d", "%Y/%m/%d", "%d.%m.%Y")
-    for clock in ("%I:%M %p", "%H:%M", "%H:%M:%S")
-)
-
-
 class _Layout(NamedTuple):
     """The lines of one application's export."""
 
     format: str
-    header: "re.Pattern[str]"  # of a message; without the group "name", the name is the line below
+    header: (
+        "re.Pattern[str]"  # its time, name and text; without a name a notice, without that group it is the line below
+    )
     date: "re.Pattern[str] | None" = None  # of a line with a date for the messages below
     notice: "re.Pattern[str] | None" = None  # of lines that the application wrote, beside those of NOTICES
     no_text: "re.Pattern[str] | None" = None  # of texts that stand for pictures
     end: "re.Pattern[str] | None" = None  # of the beginnings of lines before and after a chat
     is_quoted: bool = False  # whether a text of several lines stands in quotes
+    preamble: int = 12  # lines, such as a title and the name of the channel, of which one at least is a header
 
 
 LAYOUTS = (
+    _Layout(
+        "whatsapp",
+        re.compile(
+            rf"[{_MARKS}]*(?P<bracket>\[)?(?P<time>\d{{1,4}}[{_MARKS}]?\s?[./年-]\s?\d{{1,2}}[{_MARKS}]?\s?[./月-]\s?"
+            rf"\d{{1,4}}[.日]?[,،]?\s+(?:(?:um|at|à|às|kl\.?|klo|ب)\s)?(?:{_HALF})?\s?\d{{1,2}}[:.]\d{{2}}"
+            rf"(?:[:.]\d{{2}})?\s?(?:{_HALF})?)(?(bracket)\]\s?|(?:\.?\s[-–]|:)\s)"
+            rf"(?:[{_MARKS}\s~]*(?P<name>[^\"“”„:]{{1,60}}):(?:\s(?P<text>.*))?|.*)"
+        ),
+        no_text=_WHATSAPP_MEDIA,
+        preamble=3,
+    ),
     _Layout("qq", re.compile(rf"{_QQ_TIME}\s+{_PERSON}\s*"), end=_CHAT),
     _Layout("qq", re.compile(rf"{_PERSON}\s+{_QQ_TIME}\s*"), end=_CHAT),
     _Layout(
@@ -181,21 +104,21 @@ LAYOUTS = (
     ),
     _Layout(
         "kakaotalk",
-        re.compile(rf"\[(?P<name>[^\]]{{1,60}})\] \[{_TIME}\] (?P<text>.*)"),
+        re.compile(rf"\[(?P<name>[^\]]{{1,60}})\] \[(?P<time>{_TIME})\] (?P<text>.*)"),
         date=re.compile(rf"-{{5,}} {_DAY}.{{0,20}} -{{5,}}"),
-        notice=re.compile(r".{1,60}님이 .{0,60}(?:들어왔|나갔|초대|내보냈).{0,20}"),
+        notice=re.compile(_JOINED_OR_LEFT),
         no_text=_KAKAOTALK_MEDIA,
     ),
     _Layout(
         "kakaotalk",
-        re.compile(rf"{_DAY}[일.]? {_TIME}, (?P<name>.{{1,60}}?) : (?P<text>.*)"),
+        re.compile(rf"(?P<time>{_DAY}[일.]? {_TIME}), (?P<name>.{{1,60}}?) : (?P<text>.*)"),
         date=re.compile(rf"{_DAY}일 (?:.요일|{_TIME})"),
-        notice=re.compile(rf"{_DAY}[일.]? {_TIME}[,:] .*|.{{1,60}}님이 .{{0,60}}(?:들어왔|나갔|초대|내보냈).{{0,20}}"),
+        notice=re.compile(rf"{_DAY}[일.]? {_TIME}[,:] .*|{_JOINED_OR_LEFT}"),
         no_text=_KAKAOTALK_MEDIA,
     ),
     _Layout(
         "line",
-        re.compile(rf"{_TIME}\t(?P<name>[^\t]{{1,60}})\t(?P<text>.*)"),
+        re.compile(rf"(?P<time>{_TIME})\t(?P<name>[^\t]{{1,60}})\t(?P<text>.*)"),
         date=re.compile(rf"{_DAY}\s?(?:[（(].{{1,3}}[)）]|.{{2,3}})?|[A-Z][a-z]{{2}}, \d\d/\d\d/\d{{4}}"),
         notice=re.compile(rf"{_TIME}\t.*"),
         is_quoted=True,
@@ -212,31 +135,61 @@ LAYOUTS = (
 )
 
 
-APPLICATIONS = ("discord", "kakaotalk", "line", "imessage")  # QQ's lines are not recognised by their headers alone
+APPLICATIONS = ("discord", "kakaotalk", "line", "imessage")  # whose lines may be those of another text
+
+
+def is_qq(text: TextFile) -> bool:
+    """Return whether the lines are QQ's: by its title, by people's numbers, or by the blank lines between messages."""
+    lines = [line.rstrip("\r\n") for line in text.first_lines]
+    header = _layout_of("qq", lines).header
+    headers = [(index, match) for index, line in enumerate(lines) if (match := _match(header, line))]
+    if any(_CHAT.match(line) for line in lines[:20]) and headers:
+        return True
+    if len(headers) < MESSAGES or len(headers) < SHARE * len(_filled(text)):
+        return False
+    title = lines[: headers[0][0]]
+    if any(map(str.strip, title)) and (len(title) > PREAMBLE_OF_QQ or title[-1].strip()):
+        return False
+    numbered = sum(bool(match["number"] or match["address"]) for _, match in headers)
+    separate = sum(
+        (index == 0 or not lines[index - 1].strip()) and lines[index + 1 : index + 2] not in ([""], [])
+        for index, _ in headers
+    )
+    return max(numbered, separate) >= REGULAR * len(headers)
 
 
 def matcher_of(application: str) -> Callable[[TextFile], bool]:
     """Return the function from a text to whether it is an export of this application."""
 
     def matches(text: TextFile) -> bool:
-        filled = [line.rstrip("\r\n") for line in text.first_lines if line.strip()]
+        filled = _filled(text)
         return any(layout.format == application and _fits(layout, filled) for layout in LAYOUTS)
 
     return matches
 
 
+def _filled(text: TextFile) -> list[str]:
+    return [line.rstrip("\r\n") for line in text.first_lines if line.strip()]
+
+
 def _fits(layout: _Layout, filled: Sequence[str]) -> bool:
-    places = [place for place, line in enumerate(filled) if _match(layout.header, line)]
+    headers = [_match(layout.header, line) for line in filled]
+    messages = [header.groupdict() for header in headers if header and header.groupdict().get("name", "") is not None]
+    if sum(is_log_level(message.get("name", "")) for message in messages) * 2 > len(messages):
+        return False
     dated = layout.date is None or any(_match(layout.date, line) for line in filled)
-    return len(places) >= max(MESSAGES, SHARE * len(filled)) and places[0] < PREAMBLE and dated
+    return len(messages) >= max(MESSAGES, SHARE * len(filled)) and any(headers[: layout.preamble]) and dated
 
 
 def reader_of(application: str) -> Callable[[TextFile, ReadOptions, Report], Iterator[Pair]]:
-    """Return the reader of the exports of one application."""
+    """Return the reader of the exports of one application. It raises UserError if `options.me` wrote no message."""
 
     def read(text: TextFile, options: ReadOptions, report: Report) -> Iterator[Pair]:
-        layout = _layout_of(application, [line.rstrip("\r\n") for line in text.sample.split("\n")])
-        messages = messages_of_lines(text, report, _kind_in(layout), lambda message: _finished(message, layout))
+        sample = _filled(text)
+        layout = _layout_of(application, sample)
+        dates = [match for line in sample if (match := _match(layout.date or layout.header, line))]
+        order = _order_of_dates([match.groupdict().get("time") or match[0] for match in dates])
+        messages = messages_of_lines(text, report, _kind_in(layout, order), lambda message: _finished(message, layout))
         return pairs_of_messages(messages, options, report, text.place)
 
     return read
@@ -253,8 +206,8 @@ def _match(pattern: "re.Pattern[str] | None", line: str) -> "re.Match[str] | Non
     return (pattern.fullmatch(line) or pattern.fullmatch(line.strip(" "))) if pattern else None
 
 
-def _kind_in(layout: _Layout) -> LineKind:
-    date: dict[str, str | None] = {}  # the year, month and day of the messages
+def _kind_in(layout: _Layout, order: str) -> LineKind:
+    date = ""  # of the messages
     unnamed: Message | None = None  # whose name is the next line
 
     def kind_of(line: str) -> Message | Mark | None:
@@ -263,18 +216,20 @@ def _kind_in(layout: _Layout) -> LineKind:
             named, unnamed = unnamed._replace(sender=line.strip(), names=(line.strip(),)), None
             return named
         if header := _match(layout.header, line):
-            groups = header.groupdict()
-            name, key = (groups.get("name") or "").strip(), groups.get("number") or groups.get("address") or ""
-            content = line.strip("\u200e\ufeff ")[header.start("text") :] if "text" in groups else ""
-            names = (name, key) if name and key else (name or key,)
-            message = Message(key or name, names, _time({**date, **groups}), content)
+            groups = header.groupdict("")
+            if header.groupdict().get("name", "") is None:
+                return Mark.NOTICE
+            name, key = groups.get("name", "").strip(f"{_MARKS}\u00a0 "), groups.get("number") or groups.get("address")
+            names = (name, key) if name and key else (name or key or "",)
+            content = groups.get("text", "") + (line[LONGEST_HEADER:] if groups.get("text") else "")
+            time = _seconds(f"{date} {groups['time']}" if date else groups["time"], order)
+            message = Message(key or name, names, time, _without_media(content, layout))
             if "name" in groups:
                 return message
             unnamed = message
             return Mark.DATE
         if found := _match(layout.date, line):
-            groups = found.groupdict()
-            date = {part: groups[part] for part in ("year", "month", "day")} if groups.get("year") else date
+            date = found[0]
             return Mark.DATE
         if layout.end and layout.end.match(line):
             return Mark.END
@@ -287,18 +242,48 @@ def _finished(message: Message, layout: _Layout) -> Message:
     text = message.text.strip()
     if layout.is_quoted and "\n" in text and text[0] == text[-1] == '"':
         text = text[1:-1]
-    return message._replace(text="" if layout.no_text and layout.no_text.fullmatch(text) else text)
+    return message._replace(text=_without_media(text, layout))
 
 
-def _time(groups: dict[str, str | None]) -> float | None:
-    """Return the seconds of a message; None if its date is not known or does not exist."""
-    text = groups.get("time")
-    for layout in _DISCORD_TIMES if text and text[0].isdecimal() else ("%b %d, %Y %I:%M:%S %p",) if text else ():
-        with suppress(ValueError):
-            return datetime.datetime.strptime(f"{text} +0000", f"{layout} %z").timestamp()
-    clock = [int(groups.get(part) or -1) for part in ("year", "month", "day", "hour", "minute")]
-    half = groups.get("half") or groups.get("late")
-    return time_of_clock(clock, half in ("오후", "午後", "下午", "PM") if half else None)
+def _without_media(text: str, layout: _Layout) -> str:
+    if layout.no_text is None or layout.no_text.fullmatch(text):
+        return "" if layout.no_text else text
+    return _ADDED.sub("", text.strip(_MARKS)).strip(_MARKS) if layout.format == "whatsapp" else text
+
+
+def _numbers(time: str) -> list[int]:
+    """Return the numbers of a date and a clock, in their order."""
+    words = re.findall(r"\d+|[A-Z][a-z]{2}", time)
+    numbers = (_MONTHS.index(word.lower()) + 1 if word.lower() in _MONTHS else word for word in words)
+    return [int(number) for number in numbers if isinstance(number, int) or number.isdecimal()]
+
+
+def _order_of_dates(times: Iterable[str]) -> str:
+    """Return the order of year, month and day, which is that of the telephone's language: "ymd", "dmy" or "mdy"."""
+    dates = [numbers[:2] for time in times if len(numbers := _numbers(time)) > 2]
+    first, second = (max((date[part] for date in dates), default=0) for part in range(2))
+    if first > 31:
+        return "ymd"
+    if first > 12 or second > 12:
+        return "dmy" if first > 12 else "mdy"
+    is_american = any(re.search(_HALF, time) and not re.search(r"\d-[A-Z]", time) for time in times)
+    return "mdy" if is_american else "dmy"
+
+
+def _seconds(time: str, order: str) -> float | None:
+    """Return the seconds of a date and a clock; None if the date is not known or does not exist."""
+    numbers = _numbers(time)
+    if len(numbers) < 5:
+        return None
+    date = dict(zip(order, numbers, strict=False))
+    year = date["y"] + 2000 if date["y"] < 100 else date["y"]
+    hour, minute = numbers[3:5]
+    if half := re.search(_HALF, time):
+        hour = hour % 12 + 12 * half[0].casefold().startswith(_AFTERNOON)
+    try:
+        return datetime(year, date["m"], date["d"], hour, minute, tzinfo=timezone.utc).timestamp()
+    except (ValueError, OverflowError):
+        return None
 
 
 # Speakers.
