@@ -12,7 +12,7 @@ parallel  two files: line i of the second answers line i of the first
 import contextlib
 import re
 from collections.abc import Iterator, Sequence
-from itertools import zip_longest
+from itertools import islice, zip_longest
 from pathlib import Path
 
 from chatbot.corpus.reading.conversation import NEW, Pair, Turn, pairs_of_texts, pairs_of_turns
@@ -133,7 +133,8 @@ def read_ubuntu(text: TextFile, options: ReadOptions, report: Report) -> Iterato
     first = next((row for _, row, _ in rows_of(text.first_lines, COMMAS) if row), [])
     header = _ubuntu_columns(first)
     context, utterance, label = header or (0, 1, 2)
-    for number, row, _ in rows_of_text(text, report, COMMAS, (context, utterance), skip=int(header is not None)):
+    rows = rows_of_text(text, report, COMMAS, (context, utterance))
+    for number, row, _ in islice(rows, int(header is not None), None):
         place = f"{text.place}, line {number}"
         if len(row) <= max(context, utterance, label or 0):
             report.drop("rows with too few columns", place)

@@ -90,11 +90,11 @@ def rows_of(
 
 
 def rows_of_text(
-    text: TextFile, report: Report, dialect: Dialect, columns: Sequence[int] = (), skip: int = 0
+    text: TextFile, report: Report, dialect: Dialect, columns: Sequence[int] = ()
 ) -> Iterator[tuple[int, list[str], list[str]]]:
     """Yield (number of its first line, row, its lines) for each row that has cells and can be read.
 
-    columns: those that must have been decoded. skip: the rows to leave out at the beginning.
+    columns: those that must have been decoded.
     Raises UserError at the end if more than half of the rows could not be decoded.
     """
 
@@ -106,8 +106,6 @@ def rows_of_text(
         if not row:
             continue
         count += 1
-        if count <= skip:
-            continue
         if any(UNDECODABLE in row[column] for column in columns if column < len(row)):
             bad += 1
             report.drop(f"rows not {text.charset}", f"{text.place}, line {number}")

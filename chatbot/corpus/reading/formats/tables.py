@@ -4,7 +4,8 @@ Programs write two kinds of tab-separated values. Most write the text as it is, 
 the text. Spreadsheets and pandas enclose cells in quotes, which may then contain doubled quotes, tabs and line ends.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from itertools import islice
 
 from chatbot.corpus.reading.conversation import NEW, Pair
 from chatbot.corpus.reading.formats.columns import layout_of, misfit, usual_width
@@ -44,72 +45,62 @@ def may_be_csv(text: TextFile) -> str:
 
 def read_csv(text: TextFile, options: ReadOptions, report: Report) -> Iterator[Pair]:
     """Yield the pairs of a CSV file, from its two columns or those named by its header or `options.columns`."""
-    return _read_rows(text, dialect_of(text.first_lines, 0) or COMMAS, options, report)
-
-
-def _read_rows(text: TextFile, dialect: Dialect, options: ReadOptions, report: Report) -> Iterator[Pair]:
-    rows = [row for _, row, _ in rows_of(text.first_lines, dialect) if row]
-    layout = layout_of(rows or [[""]], options.columns, text.place)
-    layout.note(report)
-    header = [*layout.header]
-    for number, row, _ in rows_of_text(text, report, dialect, (layout.question, layout.answer), layout.skip):
-        if row == header:
-            report.drop("repeated headers", f"{text.place}, line {number}")
-        elif not any(row):
-            continue
-        elif len(row) != layout.width and (problem := misfit(row, layout)):
-            report.drop(problem, f"{text.place}, line {number}")
-        else:
-            yield layout.pair_of(row)
+    return _pairs_of_rows(text, dialect_of(text.first_lines, 0) or COMMAS, options, report)
 
 
 def read_tsv(text: TextFile, options: ReadOptions, report: Report) -> Iterator[Pair]:
     """Yield the pairs of a TSV file."""
     sample = text.first_lines
-    if is_quoted(sample) or (
-        text.charset == EXCEL and all(_is_regular(row, raw) for _, row, raw in rows_of(sample, TABS))
-    ):
-        yield from _read_rows(text, TABS, options, report)
-        return
-    rows = [line.rstrip("\r\n").split("\t") for line in sample if line.strip()]
-    layout = layout_of(rows or [[""]], options.columns, text.place)
+    excel = text.charset == EXCEL and all(_is_regular(row, raw) for _, row, raw in rows_of(sample, TABS))
+    return _pairs_of_rows(text, TABS if excel or is_quoted(sample) else None, options, report)
+
+
+def _pairs_of_rows(text: TextFile, dialect: Dialect | None, options: ReadOptions, report: Report) -> Iterator[Pair]:
+    """Yield the pairs of a table. dialect: None for tabs between cells that are written as they are."""
+    sample = [row for _, row, _ in rows_of(text.first_lines, dialect)] if dialect else map(_cells, text.first_lines)
+    layout = layout_of([row for row in sample if any(row)] or [[""]], options.columns, text.place)
     layout.note(report)
-    width, question, answer, skip = layout.width, layout.question, layout.answer, layout.skip
-    header = "\t".join(layout.header)
-    for number, line in lines(text, report):
-        if not line:
-            continue
-        row = line.split("\t")
-        if skip and line.strip():
-            skip -= 1
-        elif line == header:
+    width, question, answer, header = layout.width, layout.question, layout.answer, [*layout.header]
+    for number, row in islice(_rows(text, dialect, (question, answer), report), layout.skip, None):
+        if row == header:
             report.drop("repeated headers", f"{text.place}, line {number}")
         elif len(row) == width:
             yield layout.pair_of(row) if layout.inputs else (row[question], row[answer], NEW)
-        elif len(row) == 1:
-            if line.strip():
-                report.drop("lines without a tab", f"{text.place}, line {number}")
+        elif dialect in (None, TABS) and len(row) == 1:
+            report.drop("lines without a tab", f"{text.place}, line {number}")
         elif problem := misfit(row, layout):
             report.drop(problem, f"{text.place}, line {number}")
         else:
             yield layout.pair_of(row)
 
 
+def _rows(
+    text: TextFile, dialect: Dialect | None, columns: tuple[int, int], report: Report
+) -> Iterator[tuple[int, list[str]]]:
+    if dialect is None:
+        return ((number, line.split("\t")) for number, line in lines(text, report) if line and not line.isspace())
+    return ((number, row) for number, row, _ in rows_of_text(text, report, dialect, columns) if any(row))
+
+
+def _cells(line: str) -> list[str]:
+    return line.rstrip("\r\n").split("\t") if line.strip() else []
+
+
 def is_quoted(sample: Sequence[str]) -> bool:
     """Return whether the program that wrote these lines encloses cells in quotes.
 
     It does if this reading explains more lines than the other. As text: lines of the usual number of columns. As
-    quoted: rows of the usual number in which quotes stand only where a program writes them. If both explain the same
-    lines, cells on a single line decide, such as "say ""hi"" first".
+    quoted: rows of the usual number in which quotes stand around whole cells. If both explain the same lines, cells on
+    a single line decide, such as "say ""hi"" first".
     """
     if not any('"' in line for line in sample):
         return False
-    plain = [line.rstrip("\r\n").split("\t") for line in sample if line.strip()]
+    plain = [*map(_cells, sample)]
     usual = usual_width(plain)
     as_text = sum(len(row) == usual > 1 and not any(map(_is_doubled, row)) for row in plain)
     rows = [(row, raw) for _, row, raw in rows_of(sample, TABS) if row]
     usual = usual_width([row for row, _ in rows])
-    written = [raw for row, raw in rows if len(row) == usual > 1 and _is_written(row, raw)]
+    written = [raw for row, raw in rows if len(row) == usual > 1 and _is_regular(row, raw)]
     as_quoted = sum(not line.isspace() for raw in written for line in raw)
     return as_quoted > as_text or (as_quoted == as_text and any(len(raw) == 1 and '"' in raw[0] for raw in written))
 
@@ -122,19 +113,3 @@ def _is_regular(row: Sequence[str], raw: Sequence[str]) -> bool:
 def _is_doubled(cell: str) -> bool:
     inner = cell[1:-1]
     return len(cell) > 3 and cell[0] == cell[-1] == '"' and '""' in inner and '"' not in inner.replace('""', "")
-
-
-# Which cells a program encloses in quotes: those where it must, for Excel also those with a comma; texts; all.
-_QUOTED: tuple[Callable[[str], bool], ...] = (
-    lambda cell: any(character in cell for character in '"\t\r\n'),
-    lambda cell: any(character in cell for character in '"\t\r\n,'),
-    lambda cell: cell.strip("0123456789.-+") != "",
-    lambda cell: True,
-)
-
-
-def _is_written(row: Sequence[str], raw: Sequence[str]) -> bool:
-    """Return whether a program that encloses cells in quotes writes a row as these lines."""
-    text = "".join(raw).rstrip("\r\n")
-    quoted = ['"' + cell.replace('"', '""') + '"' for cell in row]
-    return any(text == "\t".join(both[fits(both[0])] for both in zip(row, quoted, strict=True)) for fits in _QUOTED)

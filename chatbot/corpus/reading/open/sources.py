@@ -8,7 +8,7 @@ import os
 import re
 import stat
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 
 from chatbot.corpus.reading.display import one_line
@@ -100,33 +100,6 @@ class Source:
         return [path.relative_to(common).as_posix() for path in self.paths]
 
 
-@dataclass(frozen=True)
-class Container:
-    """A file or a folder, and what it contains: files, members of an archive, parts of a JSON object."""
-
-    label: str  # its path in the container around it, which may name a part
-    whole: list[Source]  # all of it
-    content: list["Container"] = field(default_factory=list)
-
-    def divided(self) -> dict[str, list[Source]] | None:
-        """Return the sources of each part, None if there is no training part.
-
-        The names of the content decide, if one of them names a training part; content without such a name then belongs
-        to training. Content may itself be divided.
-        """
-        labels = [part_of(inner.label) for inner in self.content]
-        if TRAINING not in labels:
-            labels = [None] * len(labels)
-        inside = [None if label else inner.divided() for inner, label in zip(self.content, labels, strict=True)]
-        if not any(labels) and not any(inside):
-            return None
-        parts: dict[str, list[Source]] = {TRAINING: [], VALIDATION: [], TEST: []}
-        for inner, label, found in zip(self.content, labels, inside, strict=True):
-            for part, sources in (found or {label or TRAINING: inner.whole}).items():
-                parts[part] += sources
-        return {part: merged(sources) for part, sources in parts.items()}
-
-
 def merged(sources: Iterable[Source]) -> list[Source]:
     """Return the sources with those of one folder as one, and those of one archive as one."""
     result: list[Source] = []
@@ -143,29 +116,28 @@ def merged(sources: Iterable[Source]) -> list[Source]:
     return result
 
 
-def folder_container(path: Path) -> Container:
+def _sources_of_folder(folder: Path) -> list[Source]:
     """Return the files of a folder and of the folders below it, sorted, without hidden ones and caches.
 
+    Beside the Cornell corpus, neither a second copy of it nor its documentation is read.
     Raises UserError for a folder without files, or with more than MAX_FILES.
     """
-    name = one_line(str(path))
-    files = sorted(_files_below(path))
+    name = one_line(str(folder))
+    files = sorted(_files_below(folder))
     if all(map(is_no_data, files)):
         raise UserError(f"{name}: a directory without files of pairs; give a file")
     if len(files) > MAX_FILES:
         raise UserError(f"{name}: a directory of more than {MAX_FILES:,} files; give a glob, such as {name}/*.tsv")
-    content = []
-    if cornell := cornell_pair(files):
-        paths = tuple(path / file for file in cornell)
-        content.append(Container(str(PurePosixPath(cornell[0]).parent), [Source(name, paths, "cornell")]))
-    for file in _beside_cornell(files, cornell):
-        inner = file_container(path / file)
-        whole = [replace(source, name=name) for source in inner.whole]
-        content.append(Container(file, whole, inner.content))
-    whole = merged(source for inner in content for source in inner.whole)
-    if len(files) == 1:
-        whole = [replace(source, name=one_line(str(path / files[0]))) for source in whole]
-    return Container("", whole, content)
+    cornell = [file for file in files if file.endswith(CORNELL_FILES[0])][:1]
+    cornell += [file.removesuffix(CORNELL_FILES[0]) + CORNELL_FILES[1] for file in cornell]
+    sources = []
+    if cornell and cornell[1] in files:
+        sources.append(Source(name, tuple(_readable(folder / file) for file in cornell), "cornell"))
+        files = [file for file in files if PurePosixPath(file).name not in CORNELL_FILES and not is_no_data(file)]
+    paths = tuple(_readable(folder / file) for file in files)
+    if paths:
+        sources.append(Source(one_line(str(paths[0])) if len(paths) == 1 else name, paths, "file"))
+    return sources
 
 
 def _files_below(path: Path) -> Iterator[str]:
@@ -181,17 +153,24 @@ def _files_below(path: Path) -> Iterator[str]:
                 yield Path(folder, file).relative_to(path).as_posix()
 
 
-def file_container(path: Path) -> Container:
-    """Return the content of a file. A damaged archive has none; its reader reports the damage."""
-    source = Source(one_line(str(path)), (path,), "file")
-    found = _scanned(path)
-    if found and not found[0][0]:
-        return Container(path.name, [source], _of_keys(source, found[0][1]))
-    if not found:
-        return Container(path.name, [source])
-    members = ((member, keys, replace(source, members=(member,))) for member, keys in found)
-    content = [Container(member, [inner], _of_keys(inner, keys)) for member, keys, inner in members]
-    return Container(path.name, [source], content)
+def _leaves(source: Source, folder: Path) -> Iterator[tuple[str, Source]]:
+    """Yield (name that may name a part, source) of each file, member of an archive, and part of a JSON object.
+
+    The name of a file that the user gave decides nothing.
+    """
+    for path in source.paths if source.kind == "file" else ():
+        label = path.relative_to(folder).as_posix() if path != folder else ""
+        for member, keys in _scanned(path) or [("", [])]:
+            leaf = replace(source, paths=(path,), members=(member,) if member else ())
+            parts = {WORDS[key.casefold()]: key for key in keys}
+            if member or TRAINING in parts:
+                leaf = replace(leaf, name=one_line(str(path)))
+            if TRAINING in parts:  # keys that name no part are read with it
+                yield from (("/".join((label, member, key)), replace(leaf, part=part)) for part, key in parts.items())
+            else:
+                yield f"{label}/{member}", leaf
+    if source.kind != "file":
+        yield "", source
 
 
 def _scanned(path: Path) -> list[tuple[str, list[str]]]:
@@ -205,30 +184,6 @@ def _scanned(path: Path) -> list[tuple[str, list[str]]]:
 @functools.lru_cache(maxsize=64)  # several commands ask for the same, and a .tar.gz takes seconds
 def _scan(path: Path, modified: int, size: int) -> list[tuple[str, list[str]]]:
     return [(file.member, part_keys(file.stream)) for file in open_files(path, one_line(str(path)), Report())]
-
-
-def _of_keys(source: Source, keys: Iterable[str]) -> list[Container]:
-    """Return the parts of a JSON object. Keys that name no part are read with its training part."""
-    names = {WORDS[key.casefold()]: key for key in keys}
-    return [Container(key, [replace(source, part=part)]) for part, key in names.items()]
-
-
-def cornell_pair(names: Iterable[str]) -> tuple[str, ...]:
-    """Return the names of the two files of the Cornell corpus, in the first folder that has both; () if none has."""
-    files = set(names)
-    for name in sorted(files):
-        if name.endswith(CORNELL_FILES[0]):
-            pair = tuple(name.removesuffix(CORNELL_FILES[0]) + file for file in CORNELL_FILES)
-            if files.issuperset(pair):
-                return pair
-    return ()
-
-
-def _beside_cornell(files: list[str], cornell: tuple[str, ...]) -> list[str]:
-    """Return the files to read; beside the Cornell corpus, neither a second copy of it nor its documentation."""
-    if not cornell:
-        return files
-    return [file for file in files if PurePosixPath(file).name not in CORNELL_FILES and not is_no_data(file)]
 
 
 @dataclass(frozen=True)
@@ -256,8 +211,7 @@ def find_sources(files: Sequence[str], source_file: str | None = None, target_fi
     Without any name, returns the built-in ChatterBot corpus. Raises UserError for a file that is missing or unreadable,
     a folder without files, a glob without a match, and one parallel file without the other.
     """
-    containers = [_container(path) for name in files for path in _expanded(name)]
-    sources = [source for container in containers for source in container.whole]
+    sources = [source for name in files for path in _expanded(name) for source in _sources_of(path)]
     return _distinct([*sources, *_parallel(source_file, target_file)]) or [_chatterbot()]
 
 
@@ -268,12 +222,15 @@ def find_parts(files: Sequence[str], source_file: str | None = None, target_file
     files belong to training, whatever their names, since the user gave them. Raises UserError as `find_sources` does.
     """
     parts: dict[str, list[Source]] = {TRAINING: [], VALIDATION: [], TEST: []}
-    for name in files:
-        for path in _expanded(name):
-            container = _container(path)
-            divided = container.divided()
-            for part, sources in (divided or {TRAINING: container.whole}).items():
-                parts[part] += [_named_for(part, source) for source in sources] if divided else sources
+    for path in (path for name in files for path in _expanded(name)):
+        sources = _sources_of(path)
+        leaves = [(part_of(label), leaf) for source in sources for label, leaf in _leaves(source, path)]
+        if TRAINING not in [part for part, _ in leaves]:
+            parts[TRAINING] += sources
+            continue
+        for part, chosen in parts.items():
+            inside = merged(leaf for name, leaf in leaves if (name or TRAINING) == part)
+            chosen += [_named_for(part, source) for source in inside]
     training = _distinct([*parts[TRAINING], *_parallel(source_file, target_file)]) or [_chatterbot()]
     return Parts(training, _distinct(parts[VALIDATION]), _distinct(parts[TEST]))
 
@@ -312,18 +269,15 @@ def _expanded(name: str) -> list[Path]:
     return files
 
 
-def _container(path: Path) -> Container:
+def _sources_of(path: Path) -> list[Source]:
     if os.path.isdir(path):  # unlike path.is_dir(), accepts any name
-        container = folder_container(path)
-        for source in container.whole:
-            for file in source.paths:
-                _readable(file)
-        return container
+        return _sources_of_folder(path)
     _readable(path)
     if path.name in CORNELL_FILES:
-        paths = tuple(_readable(path.with_name(file)) for file in CORNELL_FILES)
-        return Container(path.name, [Source(one_line(str(path)), paths, "cornell")])
-    return file_container(path)
+        return [
+            Source(one_line(str(path)), tuple(_readable(path.with_name(file)) for file in CORNELL_FILES), "cornell")
+        ]
+    return [Source(one_line(str(path)), (path,), "file")]
 
 
 def _readable(path: Path) -> Path:
