@@ -111,8 +111,8 @@ def _format_of(text: TextFile, options: ReadOptions, report: Report, refused: li
     """Return the name of the format; "" for a text that is left out, with an error about it in `refused`."""
     if text.member and is_no_data(text.member):
         reason = NO_DATA
-    elif text.binary or text.damage:
-        reason = "files that are no text" if text.binary else "damaged files"
+    elif text.damage:
+        reason = "damaged files, or files that are no text"
     elif options.format:
         return options.format
     else:

@@ -23,7 +23,7 @@ PROSE = "It was a dark and stormy night.\nThe rain fell in torrents, except at t
     [
         (PROSE, "each two lines may be a pair; if the pairs above are right, give --format lines"),
         ("从前有座山。\n山里有座庙。\n", "unknown format, it begins with '从前有座山。"),
-        (b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR" + bytes(range(256)) * 9, "a picture, which is not read here"),
+        (b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR" + bytes(range(256)) * 9, "no text, it begins with '?PNG"),
         ("<html>\n<body>你好</body>\n</html>\n", "unknown format, it begins with '<html>"),
     ],
 )

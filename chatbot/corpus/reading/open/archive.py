@@ -10,7 +10,7 @@ from typing import BinaryIO, NamedTuple
 from chatbot.corpus.reading.display import one_line
 from chatbot.corpus.reading.open.charset import detect_charset
 from chatbot.corpus.reading.open.compression import Read, Stream, allowance, guarded
-from chatbot.corpus.reading.open.file_kinds import is_hidden, kind_of_zip
+from chatbot.corpus.reading.open.file_kinds import CONVERT, is_document, is_hidden
 from chatbot.corpus.reading.report import Report
 from chatbot.errors import UserError
 
@@ -56,8 +56,8 @@ def zip_members(path: Path, name: str, report: Report, wanted: Sequence[str] = (
 def _chosen(archive: zipfile.ZipFile, name: str, wanted: Sequence[str]) -> dict[str, zipfile.ZipInfo]:
     """Return the members to read by their names, sorted."""
     infos = {_name_of(info): info for info in archive.infolist() if info.file_size}
-    if kind := kind_of_zip(infos):
-        raise UserError(f"{name}: {kind}")
+    if is_document(infos):
+        raise UserError(f"{name}: a document of an office program, {CONVERT}")
     chosen = {
         member: infos[member] for member in sorted(infos) if not member.endswith("/") and _is_read(member, wanted)
     }

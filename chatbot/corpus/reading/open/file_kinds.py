@@ -1,4 +1,4 @@
-"""What the name or the first bytes of a file say: a part of a corpus, no data, or no text and what to do with it."""
+"""What the name or the first bytes of a file say: a part of a corpus, no data, no text."""
 
 import re
 from collections.abc import Iterable
@@ -9,39 +9,20 @@ OLE = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"  # Office documents of before 2007
 ZSTANDARD = b"\x28\xb5\x2f\xfd"
 PARQUET, ARROW, ARROW_STREAM = b"PAR1", b"ARROW1\0\0", b"\xff\xff\xff\xff"
 
-# What a file is that begins with these bytes and is read by no format.
-KINDS = (
-    *((magic, "a zip file") for magic in ZIP),
-    (b"\x1f\x8b", "a gzip file"),
-    (b"BZh", "a bzip2 file"),
-    (b"\xfd7zXZ\0", "a xz file"),
-    (ZSTANDARD, "a Zstandard file"),
-    (PARQUET, "a Parquet file"),
-    (ARROW, "an Arrow file"),
-    (ARROW_STREAM, "an Arrow file"),
-    (b"7z\xbc\xaf\x27\x1c", "a 7z file"),
-    (b"Rar!\x1a\x07", "a rar file"),
-    (b"%PDF-", "a PDF document"),
-    (b"{\\rtf", "a document of a word processor"),
-    (OLE, "an Office document of before 2007"),
-    (b"SQLite format 3\0", "an SQLite database"),
-    *((bytes((0x80, version)), "a pickle file") for version in range(2, 6)),
-    (b"\x89PNG", "a picture"),
-    (b"\xff\xd8\xff", "a picture"),
+# The beginnings of files that are no text: archives, columnar files, documents, databases, pickles, pictures.
+NO_TEXT = (
+    *(*ZIP, b"\x1f\x8b", b"BZh", b"\xfd7zXZ\0", ZSTANDARD, b"7z\xbc\xaf\x27\x1c", b"Rar!\x1a\x07"),
+    *(PARQUET, ARROW, ARROW_STREAM, b"%PDF-", b"{\\rtf", OLE, b"SQLite format 3\0", b"\x89PNG", b"\xff\xd8\xff"),
+    *(bytes((0x80, version)) for version in range(2, 6)),
 )
 CONVERT = "which is not read here; unpack it, or save it as text, CSV or JSON"
 # A member of a zip file that is a document of Microsoft's, an e-book or a document of LibreOffice.
 _DOCUMENTS = frozenset(("[Content_Types].xml", "META-INF/container.xml", "META-INF/manifest.xml"))
 
 
-def kind_of(head: bytes) -> str:
-    """Return what a file is that begins with these bytes, and what to do; "" for a text."""
-    return next((f"{kind}, {CONVERT}" for magic, kind in KINDS if head.startswith(magic)), "")
-
-
-def kind_of_zip(names: Iterable[str]) -> str:
-    """Return what a zip file is that has these members, and what to do; "" for an archive."""
-    return "" if _DOCUMENTS.isdisjoint(names) else f"a document of an office program, {CONVERT}"
+def is_document(names: Iterable[str]) -> bool:
+    """Return whether a zip file that has these members is a document of an office program."""
+    return not _DOCUMENTS.isdisjoint(names)
 
 
 TRAINING, VALIDATION, TEST = "training", "validation", "test"

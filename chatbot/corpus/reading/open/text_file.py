@@ -11,10 +11,11 @@ from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
 from chatbot.corpus.reading.conversation import Pair, without_lost
+from chatbot.corpus.reading.display import one_line
 from chatbot.corpus.reading.open.archive import is_tar, tar_members, zip_members
 from chatbot.corpus.reading.open.charset import damage_of, detect_charset
 from chatbot.corpus.reading.open.compression import decompress
-from chatbot.corpus.reading.open.file_kinds import CONVERT, OLE, ZIP, kind_of
+from chatbot.corpus.reading.open.file_kinds import CONVERT, NO_TEXT, OLE, ZIP
 from chatbot.corpus.reading.open.workbooks import is_workbook, sheets
 from chatbot.corpus.reading.report import Report
 from chatbot.errors import UserError
@@ -36,8 +37,7 @@ class TextFile:
     charset: str  # name for messages
     ending: str = ""  # of its name without that of a compression, in small letters: "csv" for A.CSV.gz
     member: str = ""  # its name in an archive
-    damage: str = ""  # what happened to the text before it was saved, and the remedy
-    binary: str = ""  # what it is and what to do, for a file that is no text, such as one of an archive in an archive
+    damage: str = ""  # why it is no text, or what happened to it before it was saved, and the remedy
 
     @functools.cached_property
     def first_lines(self) -> list[str]:
@@ -119,8 +119,10 @@ def _text(file: OpenFile, charset: str | None, ending: str) -> TextFile:
     decoded = io.TextIOWrapper(file.stream, codec, errors="replace", newline=newline)
     sample = sample if newline == "\n" else sample.replace("\r\n", "\n").replace("\r", "\n")
     damage = damage_of(sample, head) if codec in ("utf-8", "utf-8-sig") and charset is None else ""
-    binary = kind_of(head) or (f"a tar file, {CONVERT}" if is_tar(head) else "")
-    return TextFile(file.place, decoded, sample, whole, name, ending, file.member, damage, binary)
+    if head.startswith(NO_TEXT) or is_tar(head):
+        begins = one_line(head[:8].decode("latin-1"))
+        damage = f"no text, it begins with {begins!r}, {CONVERT}"
+    return TextFile(file.place, decoded, sample, whole, name, ending, file.member, damage)
 
 
 MAX_LINE = 2**20  # characters
