@@ -33,27 +33,15 @@ SPEAKERS = (
 )
 # What --me may give beside the speaker.
 OTHER_NAMES = (
-    *(
-        "user_profile",
-        "sender_id",
-        "from_id",
-        "remark",
-        "sender",
-        "talker",
-        "wxid",
-        "qq",
-        "qq号",
-        "authorid",
-        "user_id",
-    ),
-    "发送者id",
+    *("user_profile", "sender_id", "from_id", "remark", "sender", "talker", "wxid", "qq", "qq号"),
+    *("authorid", "user_id", "发送者id"),
 )
 # Whether the user of the application wrote a message.
 MINE = ("issender", "is_sender", "issend", "is_send", "isself", "is_self", "is_from_me", "from_me", "is_me")
 # A text, in order of preference; a message of Topical-Chat has both "message" and others.
 TEXTS = (
-    *("strcontent", "content", "value", "text", "message", "utterance", "body", "sentence", "parts", "msg", "turn"),
-    *("transcript", "消息内容", "聊天内容", "内容", "消息", "发言", "文本"),
+    *("body", "selftext", "strcontent", "content", "value", "text", "message", "utterance", "sentence", "parts"),
+    *("msg", "turn", "transcript", "消息内容", "聊天内容", "内容", "消息", "发言", "文本"),
 )
 KINDS = ("type_name", "type", "msg_type", "content_type", "消息类型", "类型")
 # Lists of the turns of one conversation, and of several conversations or records.
@@ -73,6 +61,12 @@ CHATS = (
     *("conversation", "dialogue_id", "dialog_id", "dialogue", "dialog", "session_id", "channel", "channel_id"),
     *("thread_ts", "thread_id", "会话", "群名", "对话", "会话id", "会话编号", "工单号"),
 )
+# Of messages that name the message they answer.
+IDS = ("id", "message_id", "comment_id", "post_id", "msg_id", "_id", "id_str", "name")
+PARENTS = (
+    *("parent_id", "parent", "parentid", "parent_message_id", "parent_uuid", "in_reply_to_id", "reply_to"),
+    *("in_reply_to_status_id", "in_reply_to_status_id_str", "in_reply_to", "reply_to_id"),
+)
 
 
 class MessageFields(NamedTuple):
@@ -85,6 +79,9 @@ class MessageFields(NamedTuple):
     mine: str | None
     kind: str | None
     names: tuple[str, ...]  # others of the speaker
+    key: str | None
+    parent: str | None
+    title: str | None
 
 
 def by_lower(names: tuple[str, ...]) -> dict[str, str]:
@@ -104,7 +101,8 @@ def message_fields(names: tuple[str, ...]) -> MessageFields | None:
     others = tuple(found[name] for name in OTHER_NAMES if name in found)
     if text is None:
         return None
-    return MessageFields(first(SPEAKERS), text, first(TIMES), first(CHATS), first(MINE), first(KINDS), others)
+    speaker, time, chat, mine, kind = map(first, (SPEAKERS, TIMES, CHATS, MINE, KINDS))
+    return MessageFields(speaker, text, time, chat, mine, kind, others, first(IDS), first(PARENTS), first(("title",)))
 
 
 def text_of(value: object) -> str | None:

@@ -20,11 +20,9 @@ from chatbot.corpus.reading.formats.columns import named
 from chatbot.corpus.reading.formats.fields import (
     ANSWERING,
     ASKING,
-    TEXTS,
     TOOLS,
     MessageFields,
     Walk,
-    by_lower,
     message_fields,
     repaired,
     scalar,
@@ -250,26 +248,13 @@ def _is_pause(first: Message, second: Message) -> bool:
     return first.time is not None and second.time is not None and abs(second.time - first.time) > PAUSE
 
 
-IDS = ("id", "message_id", "comment_id", "post_id", "msg_id", "_id", "id_str", "name")
-PARENTS = (
-    *("parent_id", "parent", "parentid", "parent_message_id", "parent_uuid", "in_reply_to_id", "reply_to"),
-    *("in_reply_to_status_id", "in_reply_to_status_id_str", "in_reply_to", "reply_to_id"),
-)
 FRAGMENTS = {"REQUEST": "user", "RESPONSE": "assistant"}  # of DeepSeek's messages, beside searches and thoughts
 MAX_HELD = 100_000  # messages; a reply to an older one than twice as many is not found
 MAX_TEXT = 10_000  # characters of a message; a longer one is no reply
 ABSENT = "replies to a message that is not in the file"
 REMOVED = "messages that were deleted"
-_REMOVED = frozenset({"[deleted]", "[removed]", ""})
+_REMOVED = ("[deleted]", "[removed]")
 _KIND = re.compile(r"t[1-6]_")  # before the ids of Reddit
-
-
-class _Names(NamedTuple):
-    key: str
-    parent: str
-    text: str
-    title: str | None
-    speaker: str | None
 
 
 class _Node(NamedTuple):
@@ -279,26 +264,13 @@ class _Node(NamedTuple):
     role: str
 
 
-@functools.lru_cache(maxsize=256)
-def _node_names(names: tuple[str, ...]) -> _Names | None:
-    found = by_lower(names)
-    key = next((found[name] for name in IDS if name in found), None)
-    parent = next((found[name] for name in PARENTS if name in found), None)
-    texts = (*(name for name in ("body", "selftext") if name in found), *TEXTS)
-    text = next((found[name] for name in texts if name in found), None)
-    if key is None or parent is None or text is None:
-        return None
-    fields = message_fields(names)
-    return _Names(key, parent, text, found.get("title"), fields.speaker if fields else None)
-
-
 def are_replies(head: Sequence[object]) -> bool:
     """Return whether these objects are messages that name the message they answer, and some do."""
     rows = [row for row in head if isinstance(row, dict)]
     nodes = [_node(row) for row in rows]
     if not rows or not all(nodes) or not any(node.parent for node in nodes if node):
         return False
-    return all(_is_said(row) for row in rows)
+    return all(map(_is_said, rows))
 
 
 def _is_said(row: Mapping[str, object]) -> bool:
@@ -327,19 +299,17 @@ def pairs_of_replies(rows: Iterable[object], walk: Walk) -> Iterator[Pair]:
 
 
 def _node(row: Mapping[str, object]) -> _Node | None:
-    names = _node_names(tuple(row))
-    if names is None:
-        if "title" in row and "selftext" in row and "id" in row:  # a submission of Reddit, which answers nothing
-            return _Node(scalar(row, "id"), "", f"{row['title']}\n{row['selftext'] or ''}".strip(), "")
+    fields = message_fields(tuple(row))
+    if fields is None or (fields.parent is None and "selftext" not in row):  # of Reddit, which answers nothing
         return None
-    text = text_of(row[names.text])
-    key, parent = (_KIND.sub("", scalar(row, name), count=1) for name in (names.key, names.parent))
-    if text is None or not key:
+    text, title = text_of(row[fields.text]), row.get(fields.title or "")
+    key, parent = (_KIND.sub("", scalar(row, name), count=1) for name in (fields.key, fields.parent))
+    if not key or (text is None and not title):
         return None
-    if names.title and isinstance(row[names.title], str):
-        text = f"{row[names.title]}\n{text}"
-    usable = text.strip() not in _REMOVED and len(text) <= MAX_TEXT and not row.get("deleted")
-    return _Node(key, parent, text if usable else "", speaker_of(row.get(names.speaker or "")).casefold())
+    usable = text not in _REMOVED and not row.get("deleted")
+    text = f"{title}\n{text or ''}".strip() if isinstance(title, str) else text or ""
+    role = speaker_of(row.get(fields.speaker or "")).casefold()
+    return _Node(key, parent, text if usable and len(text) <= MAX_TEXT else "", role)
 
 
 def _pairs_of_nodes(held: Mapping[str, _Node], before: Mapping[str, _Node], walk: Walk) -> Iterator[Pair]:

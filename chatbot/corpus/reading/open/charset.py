@@ -49,12 +49,12 @@ class Candidate:
     """A charset, with the log-probabilities of the characters beyond ASCII in the language that is written in it."""
 
     codec: str
-    name: str  # for messages
     known: dict[str, float]
     other: float  # of any other character
-    required: frozenset[str] = frozenset()  # a text without any of these characters is not in this charset
-    unusual: str = "(?!)"  # sequences of characters that hardly occur in the language
     prior: float = 0.0  # log-probability of the charset, up to a constant
+    unusual: str = "(?!)"  # sequences of characters that hardly occur in the language
+    required: frozenset[str] = frozenset()  # a text without any of these characters is not in this charset
+    name: str = ""  # for messages, if it is not the codec
 
 
 def detect_charset(sample: bytes) -> tuple[str, str]:
@@ -84,7 +84,7 @@ def detect_charset(sample: bytes) -> tuple[str, str]:
     if binary or decodable * 2 >= len(lines):
         return "utf-8", "UTF-8"
     best = max(_candidates(), key=lambda candidate: _log_probability(compared, candidate))
-    return best.codec, best.name
+    return best.codec, best.name or best.codec
 
 
 def _has_line_ends(sample: bytes, codec: str) -> bool:
@@ -157,28 +157,6 @@ def _candidates() -> tuple[Candidate, ...]:
         (0.01, "«»—–…№“”’"),
     )
     western = _known((0.6, "éèàçêäöüßñóíáãúå"), (0.2, "ùâîôûõÉÀÄÖÜ¿¡’“”–…«»"), (0.15, "ÁÂÃÇÈÊÍÎÓÔÕÑÙÚÅØæëïìòøÿœŒ‘„—€°"))
-    mixed = "[A-Za-z][а-яё]|[а-яё][A-Za-zА-ЯЁ]|[бвгджзйклмнпрстфхцчшщ]{5}"
-    # The codecs are supersets: GBK and GB2312 in GB18030, Shift JIS in cp932, EUC-KR in cp949.
-    return (
-        Candidate("gb18030", "GB18030", simplified, other=-13.5, prior=3.0),
-        Candidate("cp950", "Big5", traditional, other=-13.5, prior=2.0),
-        Candidate("big5hkscs", "Big5-HKSCS", traditional | cantonese, other=-13.5, prior=-6.0),
-        Candidate("utf-8", "UTF-8", simplified | traditional, other=-12.0),  # with most of its lines damaged
-        Candidate("cp932", "shift_jis", japanese, other=-11.0, required=kana),
-        Candidate("euc_jp", "euc_jp", japanese, other=-13.0, required=kana),
-        Candidate("cp949", "euc_kr", korean, other=-12.5),
-        Candidate("cp1251", "cp1251", russian, other=-9.0, unusual=mixed),
-        Candidate("koi8_r", "koi8_r", russian, other=-9.0, unusual=mixed),
-        Candidate("cp1252", "cp1252", western, other=-8.0, unusual="[À-ÿ]{3}"),
-        *_alphabets(),
-    )
-
-
-def _alphabets() -> tuple[Candidate, ...]:
-    """Return the candidates of single bytes that are written for one alphabet or for a few languages.
-
-    Their priors are low: nearly every text in GBK is some text in them, too.
-    """
     central = _known(
         (0.9, "ąćęłńóśźżáčďéěíňřšťúůýžôľĺäöüőű"),
         (0.08, "ĄĆĘŁŃÓŚŹŻÁČĎÉĚÍŇŘŠŤÚŮÝŽÖÜŐŰ„”“’–"),
@@ -188,20 +166,29 @@ def _alphabets() -> tuple[Candidate, ...]:
     hebrew = _known((0.75, "יוהלאמתרבשנ"), (0.23, "גדזחטךכםןסעףפץצק"), (0.01, "־״׳₪–"))
     arabic = _known((0.75, "اليمنرتبوهةدس"), (0.22, "عحقفكأجشصطخذزضغثىإءآئؤظ"), (0.02, "،؟؛ـًٌٍَُِّْ"))
     thai = _known((0.55, "านรอกเงมยลวดทสต"), (0.35, "ะัาำิีึืุู็่้๊๋์โใไแๆ"), (0.09, "ขคจชซฐณบปผฝพฟภศษหฬธถญฎฏฑฒฆฉฌฮฃฅฤ"))
-    own = frozenset("ąćęłńśźżčďěňřťůľĺőűĄĆĘŁŃŚŹŻČĎĚŇŘŤŮŐŰ")  # others are at the same place in cp1252
+    slavic = frozenset("ąćęłńśźżčďěňřťůľĺőűĄĆĘŁŃŚŹŻČĎĚŇŘŤŮŐŰ")  # others are at the same place in cp1252
+    mixed = "[A-Za-z][а-яё]|[а-яё][A-Za-zА-ЯЁ]|[бвгджзйклмнпрстфхцчшщ]{5}"
     below = "[^ก-ฮ][ัิ-ฺ]|[^ก-ฮัิ-ฺำ][็-๎]|[เแโใไ][^ก-ฮ]"  # a vowel or a tone without its consonant
+    # The codecs are supersets: GBK and GB2312 in GB18030, Shift JIS in cp932, EUC-KR in cp949. The priors of those of
+    # single bytes for one alphabet or a few languages are low: nearly every text in GBK is some text in them, too.
     return (
-        Candidate("cp1250", "cp1250", central, other=-9.0, required=own, unusual="[À-ž]{4}", prior=-2.0),
-        Candidate(
-            "iso8859_2", "iso8859_2", central, other=-9.5, required=own, unusual="[À-ž]{4}|[\x80-\x9f]", prior=-3.0
-        ),
-        Candidate(
-            "cp1254", "cp1254", turkish, other=-9.0, required=frozenset("ışğİŞĞ"), unusual="[À-ž]{3}", prior=-4.0
-        ),
-        Candidate("cp1253", "cp1253", greek, other=-10.0, unusual="[A-Za-z][ά-ώ]|[ά-ώ][A-Za-z]|[ά-ώ][Α-Ω]", prior=-4.0),
-        Candidate("cp1255", "cp1255", hebrew, other=-12.0, unusual="[A-Za-z][א-ת]|[ךםןףץ][א-ת]", prior=-4.0),
-        Candidate("cp1256", "cp1256", arabic, other=-11.0, unusual="[A-Za-z][ء-ي]|ة[ء-ي]|ى[ء-ي]", prior=-6.0),
-        Candidate("cp874", "cp874", thai, other=-10.0, unusual=below, prior=-8.0),
+        Candidate("gb18030", simplified, -13.5, 3.0, name="GB18030"),
+        Candidate("cp950", traditional, -13.5, 2.0, name="Big5"),
+        Candidate("big5hkscs", traditional | cantonese, -13.5, -6.0, name="Big5-HKSCS"),
+        Candidate("utf-8", simplified | traditional, -12.0, name="UTF-8"),  # with most of its lines damaged
+        Candidate("cp932", japanese, -11.0, required=kana, name="shift_jis"),
+        Candidate("euc_jp", japanese, -13.0, required=kana),
+        Candidate("cp949", korean, -12.5, name="euc_kr"),
+        Candidate("cp1251", russian, -9.0, 0.0, mixed),
+        Candidate("koi8_r", russian, -9.0, 0.0, mixed),
+        Candidate("cp1252", western, -8.0, 0.0, "[À-ÿ]{3}"),
+        Candidate("cp1250", central, -9.0, -2.0, "[À-ž]{4}", slavic),
+        Candidate("iso8859_2", central, -9.5, -3.0, "[À-ž]{4}|[\x80-\x9f]", slavic),
+        Candidate("cp1254", turkish, -9.0, -4.0, "[À-ž]{3}", frozenset("ışğİŞĞ")),
+        Candidate("cp1253", greek, -10.0, -4.0, "[A-Za-z][ά-ώ]|[ά-ώ][A-Za-z]|[ά-ώ][Α-Ω]"),
+        Candidate("cp1255", hebrew, -12.0, -4.0, "[A-Za-z][א-ת]|[ךםןףץ][א-ת]"),
+        Candidate("cp1256", arabic, -11.0, -6.0, "[A-Za-z][ء-ي]|ة[ء-ي]|ى[ء-ي]"),
+        Candidate("cp874", thai, -10.0, -8.0, below),
     )
 
 
