@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from itertools import chain, pairwise
 from typing import NamedTuple
 
-from chatbot.corpus.reading.conversation import NEW, Pair, Turn, pairs_of_turns
+from chatbot.corpus.reading.conversation import NEW, NEXT, Pair
 from chatbot.corpus.reading.formats.chat import joined
 from chatbot.corpus.reading.open.text_file import TextFile, is_rule, lines
 from chatbot.corpus.reading.report import ReadOptions, Report
@@ -90,37 +90,25 @@ def _labelled(line: str) -> tuple[str, str] | None:
 
 def read_question_lines(text: TextFile, options: ReadOptions, report: Report) -> Iterator[Pair]:
     """Yield each question with each of its answers."""
-    return pairs_of_turns(_turns(text, report))
-
-
-def _turns(text: TextFile, report: Report) -> Iterator[Turn | None]:
     question: str | None = None
     answered = True
     asked_at = text.place
+    link = NEW  # of the next question
     separate = not _blank_before_answers(text.first_lines)
     for utterance in chain(_utterances(text, report), (None,)):
         asks = utterance is not None and utterance.label in ("question", "user")
         if not answered and (utterance is None or asks):
             report.drop(NO_ANSWER, asked_at)
         if utterance is None:
-            question, answered = None, True
-            yield None
-            continue
-        place = f"{text.place}, line {utterance.line}"
-        if asks:
-            question, answered, asked_at = joined(utterance.parts), False, place
-            if utterance.label == "question" or (utterance.is_first and separate):
-                yield None
+            question, answered, link = None, True, NEW
+        elif asks:
+            question, answered, asked_at = joined(utterance.parts), False, f"{text.place}, line {utterance.line}"
+            link = NEW if utterance.label == "question" or (utterance.is_first and separate) else link
         elif question is None:
-            report.drop("answers without a question", place)
+            report.drop("answers without a question", f"{text.place}, line {utterance.line}")
         else:
-            if answered:
-                yield None  # another answer
-            yield Turn(question, answers=False)
-            yield Turn(joined(utterance.parts), asks=False)
-            answered = True
-            if utterance.label != "bot":
-                yield None
+            yield question, joined(utterance.parts), NEW if answered else link
+            answered, link = True, NEXT if utterance.label == "bot" else NEW
 
 
 class _Utterance(NamedTuple):

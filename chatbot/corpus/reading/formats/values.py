@@ -22,7 +22,6 @@ from chatbot.corpus.reading.formats.fields import (
     Walk,
     message_fields,
     text_of,
-    text_of_html,
 )
 from chatbot.corpus.reading.formats.marked_text import (
     labelled,
@@ -90,31 +89,19 @@ def records_of_columns(value: Mapping[str, object]) -> list[object] | None:
 
 
 def records_of_parent(value: Mapping[str, object]) -> list[object] | None:
-    """Return the records in an object, each with the field of the object that they share; None for any other object.
-
-    They are the questions about a paragraph, as SQuAD has them, the instances of a task of Self-Instruct, the answer
-    to a prompt in the activities of Gemini, and what text-generation-webui shows, not what the model reads.
-    """
-    if isinstance(questions := value.get("qas"), list):
-        text = value.get("context")
-        shared: dict[str, object] = {"context": text} if isinstance(text, str) else {}
-    elif "instruction" in value and isinstance(questions := value.get("instances"), list):
-        shared = {"instruction": value["instruction"]}
-    elif isinstance(title := value.get("title"), str) and isinstance(items := value.get("safeHtmlItem"), list):
-        question = title.removeprefix("Prompted ")  # of an activity in Gemini; other activities are no questions
-        texts = [text_of_html(str(item.get("html", ""))) for item in items if isinstance(item, dict)]
-        return [{"question": question, "answer": "\n".join(texts)}] if question != title else []
-    elif "internal" in value and isinstance(visible := value.get("visible"), list):
-        return visible
-    else:
+    """Return the questions about a paragraph, as SQuAD has them, each with the paragraph; None for any other object."""
+    questions, text = value.get("qas"), value.get("context")
+    if not isinstance(questions, list):
         return None
+    shared: dict[str, object] = {"context": text} if isinstance(text, str) else {}
     return [{**shared, **part} if isinstance(part, dict) else part for part in questions]
 
 
 REJECTED = "replies that were rated bad"  # records of data/ratings.jsonl, and of preferences, without a chosen reply
 CHAT = "messages with a sender, as chat programs export them (write a CSV file with the columns sender and content)"
 NO_TEXTS = frozenset({"items", "log"})  # of MultiWOZ and ShareGPT, but elsewhere lists of anything
-NO_CONVERSATIONS = frozenset((*HISTORIES, "rejected", "candidates", "knowledge"))  # of a record without an answer
+# Of a record without an answer, of Self-Instruct, and what text-generation-webui sends beside what it shows.
+NO_CONVERSATIONS = frozenset((*HISTORIES, "rejected", "candidates", "knowledge", "instances", "internal"))
 
 
 def pairs_of(value: object, walk: Walk, depth: int = 0, alone: bool = True) -> Iterator[Pair]:
@@ -252,18 +239,12 @@ def _pairs_inside(value: dict[str, object], walk: Walk, depth: int, alone: bool)
     elif reading == "map":
         for key, answer in value.items() if walk.doubts(QUESTION) else ():
             yield from pairs_of_entry(key, answer)
-    elif value and all(isinstance(part, list | dict) for part in value.values()):
-        for part in value.values():
-            if reading or not _is_texts(part):
-                yield from pairs_of(part, walk, depth + 1)
-            else:
-                walk.drop(NO_PAIR)
     else:
-        inside = ((name, part) for name, part in value.items() if isinstance(part, list | dict) and part)
-        inner = [part for name, part in inside if name.casefold() not in NO_CONVERSATIONS and not _is_texts(part)]
         found = False
-        for part in inner:
-            for pair in pairs_of(part, walk, depth + 1):
+        for name, part in value.items():
+            if not isinstance(part, list | dict) or not part or name.casefold() in NO_CONVERSATIONS:
+                continue
+            for pair in pairs_of(part, walk, depth + 1) if reading or not _is_texts(part) else ():
                 found = True
                 yield pair
         if not found:

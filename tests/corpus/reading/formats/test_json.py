@@ -67,6 +67,11 @@ SHAPES: dict[str, tuple[object, Pairs, dict[str, int]]] = {
     ),
     "MultiWOZ": ({"log": [{"text": "甲", "metadata": {}}, {"text": "乙", "metadata": {}}]}, [("甲", "乙")], {}),
     "texts alone": ({"content": ["甲", "乙"], "dialog_id": "x"}, [("甲", "乙")], {}),
+    "answers to instances of a task": (
+        {"instruction": "甲", "instances": [{"input": "乙", "output": "丙"}]},
+        [],
+        {"records without question and answer": 1},
+    ),
     "preferences": (
         {"prompt": "甲", "chosen": "乙", "rejected": "丙"},
         [("甲", "乙")],
