@@ -199,10 +199,9 @@ def layout_of(rows: Sequence[Sequence[str]], columns: tuple[str, ...], place: st
     Raises UserError, which shows the first rows, when a given column does not exist, or when none is given and no
     header names the question and the answer among more than two.
     """
-    skip = int(is_separator_line(rows[0]))
     by_number = all(column.isdecimal() for column in columns)
-    start, known = header_row(rows[skip:], () if by_number else columns)
-    rows = rows[skip + start :]
+    start, known = header_row(rows, () if by_number else columns)
+    rows = rows[start:]
     first = tuple(rows[0]) if rows else ()
     width = len(first) if known or not by_number else usual_width(rows)
     if columns:
@@ -219,7 +218,7 @@ def layout_of(rows: Sequence[Sequence[str]], columns: tuple[str, ...], place: st
     below = rows[layout.skip] if len(rows) > layout.skip > 0 else ["text"]
     # The line below the header of Markdown's tables.
     ruled = any(below) and not any(cell.strip("-: ") for cell in below)
-    return replace(layout, header=first if layout.skip else (), skip=skip + start + layout.skip + ruled)
+    return replace(layout, header=first if layout.skip else (), skip=start + layout.skip + ruled)
 
 
 def header_row(rows: Sequence[Sequence[str]], columns: tuple[str, ...] = ()) -> tuple[int, tuple[int, int] | None]:
@@ -232,11 +231,6 @@ def header_row(rows: Sequence[Sequence[str]], columns: tuple[str, ...] = ()) -> 
         if known and all(sum(map(bool, above)) < 2 for above in rows[:index]):
             return index, known
     return 0, None
-
-
-def is_separator_line(row: Sequence[str]) -> bool:
-    """Return whether this is Excel's first line, which names the separator: "sep=;"."""
-    return row[0].casefold().startswith("sep=") and len(row[0]) <= 5
 
 
 def _given(

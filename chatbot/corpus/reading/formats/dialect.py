@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from chatbot.corpus.reading.formats.columns import header_row, is_separator_line, widths
+from chatbot.corpus.reading.formats.columns import header_row, widths
 from chatbot.corpus.reading.open.text_file import UNDECODABLE, TextFile, raw_lines, refuse_if_mostly_bad
 from chatbot.corpus.reading.report import Report
 
@@ -128,12 +128,10 @@ def dialect_of(sample: Sequence[str], least: float = 2.0) -> Dialect | None:
 
 
 def _shapes(sample: Sequence[str]) -> list[Shape]:
-    """Return the sample in the best dialect of each separator, or of the separator that the first line names."""
-    first = next((line.strip() for line in sample if line.strip()), "").lstrip("\ufeff")
-    separators = first[4:] or "\t" if is_separator_line([first]) else SEPARATORS
+    """Return the sample in the best dialect of each separator."""
     text = "".join(sample)
     found = []
-    for separator in separators:
+    for separator in SEPARATORS:
         dialects = [Dialect(separator)]
         if '\\"' in text:  # of two dialects that fit equally well, the first is taken
             doubled = re.search(r'(?<![\\,;|\n])""(?![,;|\r\n])', text) is not None
@@ -147,13 +145,12 @@ def _shapes(sample: Sequence[str]) -> list[Shape]:
 def _shape(sample: Sequence[str], dialect: Dialect) -> Shape:
     broken: list[int] = []
     rows = [row for _, row, _ in rows_of(sample, dialect, broken.append) if row]
-    start = int(bool(rows) and is_separator_line(rows[0]))
-    counts = widths(rows[start:])
+    counts = widths(rows)
     width = counts.most_common(1)[0][0] if counts else 0
-    same = sum(_has_width(row, width) for row in rows[start:])
-    if (below := rows[start + 1 :]) and len(rows[start]) == max(map(len, below)) and not _has_width(rows[start], width):
-        same += all(rows[start])  # a header, which also names columns that are empty
-    return Shape(dialect, rows[start:], width, same, len(rows) - start + len(broken))
+    same = sum(_has_width(row, width) for row in rows)
+    if (below := rows[1:]) and len(rows[0]) == max(map(len, below)) and not _has_width(rows[0], width):
+        same += all(rows[0])  # a header, which also names columns that are empty
+    return Shape(dialect, rows, width, same, len(rows) + len(broken))
 
 
 def _has_width(row: Sequence[str], width: int) -> bool:

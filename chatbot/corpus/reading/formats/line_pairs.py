@@ -5,7 +5,7 @@ A text without any blank line is detected as no format, but `--format lines` rea
 
 import re
 from collections.abc import Iterator, Sequence
-from itertools import groupby
+from itertools import groupby, islice
 
 from chatbot.corpus.reading.conversation import NEW, Pair
 from chatbot.corpus.reading.formats.dialect import TABLE_ENDINGS
@@ -66,24 +66,12 @@ def _blocks_of(sample: Sequence[str]) -> list[list[str]]:
 
 def read_line_pairs(text: TextFile, options: ReadOptions, report: Report) -> Iterator[Pair]:
     """Yield the pairs of all blocks of two lines, or of each two lines if the text begins without a blank line."""
-    separate = not all(map(_text_of, text.first_lines))
-    block: list[str | None] = []
-    start = 1
-    for number, line in lines(text, report):
-        if line is None or _text_of(line):
-            start = start if block else number
-            block = [*block, line][:3]
-            if not separate and len(block) == 2:
-                yield from _pair(block, start, text, report)
-                block = []
-        elif block:
-            yield from _pair(block, start, text, report)
-            block = []
-    yield from _pair(block, start, text, report)
-
-
-def _pair(block: Sequence[str | None], start: int, text: TextFile, report: Report) -> Iterator[Pair]:
-    if len(block) == 2 and block[0] is not None and block[1] is not None:
-        yield block[0], block[1], NEW
-    elif block and None not in block:
-        report.drop("blocks that do not have two lines", f"{text.place}, line {start}")
+    size = 2 if all(map(_text_of, text.first_lines)) else 3
+    for filled, block in groupby(lines(text, report), lambda line: line[1] is None or _text_of(line[1]) != ""):
+        while filled and (part := [*islice(block, size)]):
+            first, second = part[0][1], part[-1][1]
+            if len(part) == 2 and first is not None and second is not None:
+                yield first, second, NEW
+            elif all(line is not None for _, line in part):
+                report.drop("blocks that do not have two lines", f"{text.place}, line {part[0][0]}")
+            filled = size == 2  # the other lines of a long block are left out

@@ -96,7 +96,6 @@ TABLES: dict[str, tuple[str | bytes, Pairs]] = {
         '\ufeffsep=;\r\n"Frage";"Antwort"\r\n"a;b";c\r\n\r\nd;e\r\n',
         [("a;b", "c"), ("d", "e")],
     ),
-    "a separator line with a tab": ("sep=\t\r\n甲\t乙\r\n", [("甲", "乙")]),
     "a header with spaces": ("id, Question , Answer \n1, 甲, 乙\n", [("甲", "乙")]),
     "a context and a response": ("context,response\n甲,乙\n丙,丁\n", [("甲", "乙"), ("丙", "丁")]),
     "identifiers": ("column_a,column_b\n甲,乙\nsee foo,丁\n", [("甲", "乙"), ("see foo", "丁")]),
