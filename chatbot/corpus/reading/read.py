@@ -109,6 +109,7 @@ def _headed_sheets(path: Path, source: Source, options: ReadOptions) -> set[str]
 
 def _format_of(text: TextFile, options: ReadOptions, report: Report, refused: list[UserError]) -> str:
     """Return the name of the format; "" for a text that is left out, with an error about it in `refused`."""
+    error = refusal(text)
     if text.member and is_no_data(text.member):
         reason = NO_DATA
     elif text.damage:
@@ -117,26 +118,18 @@ def _format_of(text: TextFile, options: ReadOptions, report: Report, refused: li
         return options.format
     else:
         reason = UNKNOWN
-    error = refusal(text)
-    if reason == UNKNOWN:
         try:
-            if name := _detected(text, options, report):
+            name, doubt = detect_format(text, options)
+            if name and not doubt:
                 return name
-        except UserError as doubt:
-            reason, error = "files whose format is in doubt", doubt
+            if doubt:  # raises an error with the first pairs, if there are any
+                pairs = FORMATS[name].read(text, options, Report())
+                list(_settled(pairs, name, text.place, text.charset, report, doubt))
+        except UserError as doubtful:
+            reason, error = "files whose format is in doubt", doubtful
     report.drop(reason, text.place)
     refused.append(error)
     return ""
-
-
-def _detected(text: TextFile, options: ReadOptions, report: Report) -> str:
-    """Return the name of the format, "" without any. Raises UserError, with the first pairs, for one in doubt."""
-    name, doubt = detect_format(text, options)
-    if not doubt:
-        return name
-    for _ in _settled(FORMATS[name].read(text, options, Report()), name, text.place, text.charset, report, doubt):
-        pass
-    return ""  # it has no pairs in this format
 
 
 def _settled(

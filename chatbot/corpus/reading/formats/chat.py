@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime
 from enum import Enum
-from itertools import islice, pairwise
+from itertools import chain, groupby, islice, pairwise
 from typing import NamedTuple
 
 from chatbot.corpus.reading.conversation import Pair, Turn, pairs_of_turns
@@ -121,53 +121,50 @@ def pairs_of_messages(
 
 def _oldest_first(messages: Iterable[Message | None]) -> Iterator[Message | None]:
     """Yield the messages, in reverse if the times of the first ones fall; at most MAX_HELD are held."""
-    rest = iter(messages)
-    held = list(islice(rest, FIRST))
-    steps = [b.time - a.time for a, b in pairwise(held) if a and b and a.time is not None and b.time is not None]
+    messages = iter(messages)
+    block = list(islice(messages, FIRST))
+    steps = [b.time - a.time for a, b in pairwise(block) if a and b and a.time is not None and b.time is not None]
     if not steps or max(steps) > 0 or min(steps) == 0:
-        yield from held
-        yield from rest
+        yield from chain(block, messages)
         return
-    while held:
-        held += islice(rest, MAX_HELD - len(held))
-        yield from (*reversed(held), None)
-        held = list(islice(rest, FIRST))
+    while block:
+        block += islice(messages, MAX_HELD - len(block))
+        yield from (*reversed(block), None)
+        block = list(islice(messages, FIRST))
 
 
 def _turns(
     messages: Iterable[Message | None], report: Report, place: str
 ) -> Iterator[tuple[tuple[str, ...], str] | None]:
     """Yield (names of the person, text) of each turn, and None after each conversation."""
-    sender = ""
-    names: tuple[str, ...] = ()
-    parts: list[str] = []
-    characters = 0
+    usable = _usable(messages, report, place)
+    for sender, group in groupby(usable, lambda message: message.sender if message else None):
+        names: tuple[str, ...] = ()
+        parts: list[str] = []
+        characters = 0
+        for message in group if sender is not None else ():
+            assert message is not None
+            names = message.names
+            characters += len(message.text)
+            if characters <= MAX_TURN:
+                parts.append(message.text)
+        if characters > MAX_TURN:
+            report.drop(f"turns of more than {MAX_TURN:,} characters", place)
+        yield (names, joined(parts)) if 0 < characters <= MAX_TURN else None
+
+
+def _usable(messages: Iterable[Message | None], report: Report, place: str) -> Iterator[Message | None]:
+    """Yield the messages with text, and None after each conversation and before a message that follows a pause."""
     last: float | None = None  # time of the last message
     for message in messages:
-        text = _usable_text(message, report, place) if message else None
-        if message is not None and text is None:
-            continue  # not a turn, and the conversation goes on
-        pause = message is not None and last is not None and abs((message.time or last) - last) > PAUSE
-        if parts and (message is None or pause or message.sender != sender):
-            if characters <= MAX_TURN:
-                yield names, joined(parts)
-            else:
-                report.drop(f"turns of more than {MAX_TURN:,} characters", place)
-                yield None
-            parts, characters = [], 0
-        if message is None or pause:
-            yield None
+        if message is None:
             last = None
-        if message is not None and text is not None:
-            sender, names = message.sender, message.names
+            yield None
+        elif (text := _usable_text(message, report, place)) is not None:
+            if last is not None and message.time is not None and abs(message.time - last) > PAUSE:
+                yield None
             last = message.time if message.time is not None else last
-            characters += len(text)
-            if characters <= MAX_TURN:
-                parts.append(text)
-            elif not parts:
-                parts = [""]  # the turn is too long, and is counted at its end
-    if parts and characters <= MAX_TURN:
-        yield names, joined(parts)
+            yield message._replace(text=text)
 
 
 def _usable_text(message: Message, report: Report, place: str) -> str | None:

@@ -227,12 +227,6 @@ def _answers(value: object) -> list[str]:
     return list(dict.fromkeys(known)) if len(known) == len(value) else []
 
 
-def one_by_one(questions: Sequence[object], answers: Sequence[object]) -> list[Pair]:
-    """Return the pairs of two columns."""
-    texts = ((text_of(question), text_of(answer)) for question, answer in zip(questions, answers, strict=False))
-    return [(question, answer, NEW) for question, answer in texts if question is not None and answer is not None]
-
-
 @functools.lru_cache(maxsize=256)  # the records of a file have the same fields
 def _fields_of(names: tuple[str, ...]) -> _Fields | None:
     found = by_lower(names)

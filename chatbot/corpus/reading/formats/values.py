@@ -4,7 +4,6 @@ A conversation is a list of utterances or of messages with a speaker; a record h
 Lists may contain them, and so may objects, at any depth. A list of texts under an unknown key is no conversation.
 """
 
-import functools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 
@@ -44,7 +43,6 @@ from chatbot.corpus.reading.formats.messages import (
 from chatbot.corpus.reading.formats.records import (
     HISTORIES,
     QUESTION,
-    one_by_one,
     pairs_of_entry,
     pairs_of_record,
     reading_of,
@@ -70,12 +68,14 @@ def pairs_of_columns(value: dict[str, object], walk: Walk, alone: bool) -> list[
         return pairs if columns[0] == "1" else [(answer, question, NEW) for question, answer, *_ in pairs]
     question, answer = value[names[places[0]]], value[names[places[1]]]
     if isinstance(question, list) and isinstance(answer, list):
-        return one_by_one(question, answer)
-    texts = text_of(question), text_of(answer)
-    if texts[0] is None or texts[1] is None:
+        both = [*zip(question, answer, strict=False)]
+    else:
+        both = [(question, answer)]
+    texts = ((text_of(question), text_of(answer)) for question, answer in both)
+    pairs = [(question, answer, NEW) for question, answer in texts if question is not None and answer is not None]
+    if not pairs:
         walk.drop(NO_PAIR)
-        return []
-    return [(texts[0], texts[1], NEW)]
+    return pairs
 
 
 def records_of_columns(value: Mapping[str, object]) -> list[object] | None:
@@ -228,7 +228,7 @@ def _pairs_of_object(value: dict[str, object], walk: Walk, depth: int, alone: bo
 
 def _pairs_inside(value: dict[str, object], walk: Walk, depth: int, alone: bool) -> Iterator[Pair]:
     """Yield the pairs of an object that is no record: of its conversation, its entries, or all values in it."""
-    container = next((name for name in _containers(tuple(value)) if _contains(value[name])), None)
+    container = next((name for name in CONVERSATION if _contains(value.get(name))), None)
     reading = reading_of(value) if alone and container is None else None
     if container is not None:
         yield from _pairs_of_container(value[container], container, walk, depth)
@@ -252,28 +252,25 @@ def _pairs_inside(value: dict[str, object], walk: Walk, depth: int, alone: bool)
 
 
 def _pairs_of_container(inner: object, name: str, walk: Walk, depth: int) -> Iterator[Pair]:
-    is_map = isinstance(inner, dict)
-    inner = [*inner.values()] if isinstance(inner, dict) else inner
-    if not isinstance(inner, list) or (is_map and name in SEPARATE):
-        for part in inner if isinstance(inner, list) else ():
+    values = [*inner.values()] if isinstance(inner, dict) else inner
+    assert isinstance(values, list)
+    if isinstance(inner, dict) and name in SEPARATE:
+        for part in values:
             yield from pairs_of(part, walk, depth + 1)
         return
-    if name in NO_TEXTS and any(isinstance(part, str) for part in inner):
+    if name in NO_TEXTS and any(isinstance(part, str) for part in values):
         walk.drop(NO_PAIR)
         return
     if name not in SEPARATE:
-        inner = [*map(_turn, inner)]
-    texts = [part for part in inner if isinstance(part, str)]
-    if len(texts) == len(inner) > 1:
+        values = [*map(_turn, values)]
+    texts = [part for part in values if isinstance(part, str)]
+    if len(texts) == len(values) > 1:
         yield from _pairs_of_utterances(texts, walk)
-        return
-    pairs = pairs_in(inner, walk, depth + 1, name not in SEPARATE or _has_roles(inner))
-    is_record = all(isinstance(part, dict) and named(tuple(part)) is not None for part in inner)
-    yield from _in_one_conversation(pairs) if is_record and name not in SEPARATE else pairs
-
-
-def _has_roles(values: Sequence[object]) -> bool:
-    return kind_of(values[:HEAD], True) == "roles"
+    else:
+        has_roles = name in SEPARATE and kind_of(values[:HEAD], True) == "roles"
+        pairs = pairs_in(values, walk, depth + 1, name not in SEPARATE or has_roles)
+        are_records = all(isinstance(part, dict) and named(tuple(part)) is not None for part in values)
+        yield from _in_one_conversation(pairs) if are_records and name not in SEPARATE else pairs
 
 
 def _pairs_of_only_text(value: Mapping[str, object], walk: Walk) -> list[Pair]:
@@ -305,11 +302,6 @@ def _drop_object(value: Mapping[str, object], walk: Walk) -> None:
 
 def _is_texts(value: object) -> bool:
     return isinstance(value, list) and all(isinstance(part, str) for part in value)
-
-
-@functools.lru_cache(maxsize=256)  # the objects of a file have the same fields
-def _containers(names: tuple[str, ...]) -> list[str]:
-    return [name for name in CONVERSATION if name in names]
 
 
 def _contains(value: object) -> bool:

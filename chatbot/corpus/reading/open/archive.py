@@ -9,7 +9,7 @@ from typing import BinaryIO, NamedTuple
 
 from chatbot.corpus.reading.display import one_line
 from chatbot.corpus.reading.open.charset import detect_charset
-from chatbot.corpus.reading.open.compression import Read, Stream, allowance, guarded
+from chatbot.corpus.reading.open.compression import Stream, allowance, guarded
 from chatbot.corpus.reading.open.file_kinds import CONVERT, is_document, is_hidden
 from chatbot.corpus.reading.report import Report
 from chatbot.errors import UserError
@@ -119,18 +119,8 @@ def tar_members(file: BinaryIO, name: str, wanted: Sequence[str] = ()) -> Iterat
                 assert member is not None
                 found = True
                 place = f"{name}: {one_line(member_name)}"
-                yield Member(member_name, place, Stream(_whole(member.read, name)))
+                yield Member(member_name, place, Stream(guarded(member.read, name)))
     except (tarfile.TarError, ValueError, EOFError, OverflowError):
         raise UserError(f"{name}: damaged tar file; download it again") from None
     if not found:
         raise UserError(f"{name}: the tar file contains no file of pairs; give another")
-
-
-def _whole(read: Read, name: str) -> Read:
-    def checked_read(size: int) -> bytes:
-        try:
-            return read(size)
-        except tarfile.TarError:
-            raise UserError(f"{name}: the tar file ends early; download it again") from None
-
-    return checked_read

@@ -4,6 +4,7 @@ import bz2
 import gzip
 import io
 import lzma
+import tarfile
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator
@@ -73,8 +74,8 @@ def counted(file: BinaryIO, report: Report) -> Read:
     return read
 
 
-def guarded(decompress: Read, place: str, allowed: Allowance) -> Read:
-    """Return a function that reads decompressed data.
+def guarded(decompress: Read, place: str, allowed: Allowance | None = None) -> Read:
+    """Return a function that reads the data of a file in an archive, or decompressed data.
 
     It raises UserError for damaged data, and for more data than the allowance.
     """
@@ -82,13 +83,14 @@ def guarded(decompress: Read, place: str, allowed: Allowance) -> Read:
     def read(size: int) -> bytes:
         try:
             data = decompress(size)
-        except EOFError:
-            raise UserError(f"{place}: the compressed data ends early; download the file again") from None
+        except (EOFError, tarfile.TarError):
+            raise UserError(f"{place}: the data ends early; download the file again") from None
         except (zlib.error, lzma.LZMAError, zipfile.BadZipFile, OSError, ValueError, MemoryError) as error:
             if isinstance(error, OSError) and error.errno is not None:
                 raise  # an error of the disk, not of the content
-            raise UserError(f"{place}: the compressed data is damaged; download the file again") from None
-        allowed.spend(len(data))
+            raise UserError(f"{place}: the data is damaged; download the file again") from None
+        if allowed:
+            allowed.spend(len(data))
         return data
 
     return read

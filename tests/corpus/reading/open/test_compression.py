@@ -100,7 +100,7 @@ def test_truncated_and_damaged_files_give_pairs_or_one_line(tmp_path: Path, meth
         damaged[len(content) * tenth // 10] ^= 0x55
         pairs_or_one_line(written(tmp_path, "damaged", bytes(damaged)))
     if size > 1:
-        message = "damaged zip file" if method == "zip" else "the compressed data ends early"
+        message = "damaged zip file" if method == "zip" else "the data ends early"
         assert message in str(pairs_or_one_line(tmp_path / "cut"))
 
 
