@@ -108,7 +108,6 @@ class _Fields(NamedTuple):
     histories: tuple[str, ...]
     phrasings: tuple[str, ...]
     others: tuple[str, ...]
-    is_plain: bool  # whether nothing else belongs to the question and the answer
 
 
 def pairs_of_record(record: dict[str, object], walk: Walk) -> list[Pair] | None:
@@ -149,8 +148,6 @@ def pairs_of_record(record: dict[str, object], walk: Walk) -> list[Pair] | None:
 
 def _pairs(record: dict[str, object], fields: _Fields, questions: Sequence[str], answers: Sequence[str]) -> list[Pair]:
     """Return the pairs of each question with each answer, after those of the history."""
-    if fields.is_plain and len(questions) == len(answers) == 1:
-        return _pairs_of_texts(questions[0], answers[0])
     if not fields.question:
         turns = turns_of(answers[0])
         return pairs_of_dialogue(turns) if turns else []
@@ -249,5 +246,4 @@ def _fields_of(names: tuple[str, ...]) -> _Fields | None:
     phrasings = tuple(found[name] for name in found if name in EXTRA and found[name] not in (question, answer))
     used = {question, answer, *inputs, *histories, *phrasings}
     others = tuple(name for name in names if name not in used and name.casefold() not in UNUSED)
-    is_plain = not (inputs or histories) and question != "" and answer.casefold() != "moss"
-    return _Fields(question, answer, inputs, histories, phrasings, others, is_plain)
+    return _Fields(question, answer, inputs, histories, phrasings, others)

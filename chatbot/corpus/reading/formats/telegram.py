@@ -13,8 +13,10 @@ from chatbot.corpus.reading.formats.chat import NOTICES, Message, pairs_of_messa
 from chatbot.corpus.reading.formats.json_files import JsonInput, json_errors
 from chatbot.corpus.reading.open.text_file import TextFile, decoded
 from chatbot.corpus.reading.report import ReadOptions, Report
+from chatbot.errors import UserError
 
 LISTS = ("messages", "chats.list.item.messages", "left_chats.list.item.messages")
+MAX_PREFIX = 1000  # characters of the names around a value
 
 _CHAT = re.compile(r'"messages"\s*:\s*\[')
 _MESSAGE = re.compile(r'"(?:from_id|actor_id|date_unixtime)"\s*:\s*["\d]')  # a number before 2021
@@ -42,9 +44,11 @@ def read_telegram(text: TextFile, options: ReadOptions, report: Report) -> Itera
     def messages() -> Iterator[Message | None]:
         builder: ijson.ObjectBuilder | None = None
         for prefix, event, scalar in ijson.parse(source):
+            if len(prefix) > MAX_PREFIX:
+                raise UserError(f"{text.place}: values nested too deeply; export the chat from Telegram again")
             if prefix in LISTS and event == "start_array":
                 yield None
-            in_list = prefix.removesuffix(".item") in LISTS and prefix.endswith(".item")
+            in_list = prefix.endswith(".item") and prefix.removesuffix(".item") in LISTS
             if in_list and event == "start_map":
                 builder = ijson.ObjectBuilder()
             if builder is None:
