@@ -84,18 +84,18 @@ class LoadedModel:
     responder_of: Callable[[DecodingSettings], TextResponder]
 
 
-def load_model(directory: Path) -> LoadedModel:
-    """Load an attempt or an export by its directory. Raises UserError for a missing or damaged one."""
-    return load_exported(directory) if (directory / MANIFEST).exists() else load_attempt(directory)
-
-
 def load_chosen(attempt: str, export: str | None) -> LoadedModel:
     """Load the export of --export, or without one the attempt of --attempt. Raises UserError as `load_model`."""
-    return load_attempt(trained_directory(attempt)) if export is None else load_exported(Path(export))
+    return load_model(trained_directory(attempt)) if export is None else load_exported(Path(export))
 
 
-def load_attempt(directory: Path) -> LoadedModel:
-    """Load the best checkpoint in the directory of an attempt. Raises UserError as `load_trained`."""
+def load_model(directory: Path) -> LoadedModel:
+    """Load an export, or the best checkpoint of an attempt, by its directory.
+
+    Raises UserError for a missing or damaged one.
+    """
+    if (directory / MANIFEST).exists():
+        return load_exported(directory)
     from chatbot.quiet import import_tensorflow, let_gpu_memory_grow
 
     import_tensorflow()

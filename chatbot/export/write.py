@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 
 from chatbot.config.attempts import CONFIG, DICTIONARY, NGRAMS, VOCABULARY, is_validated
-from chatbot.config.export import FLOAT32, SAVEDMODEL, ExportSettings
+from chatbot.config.export import SAVEDMODEL, ExportSettings
 from chatbot.config.model import ModelSettings
 from chatbot.config.stored import storable, with_default_search
 from chatbot.config.training import Settings
@@ -51,11 +51,6 @@ def _export_to(folder: Path, settings: ExportSettings, directory: Path) -> str:
     """Write all files of an export to an empty folder. Return the line about the loss of its weights."""
     trained = load_trained(directory)
     pairs, scorer = held_out_pairs(trained, settings), Scorer(trained.model)
-
-    def loss() -> float | None:
-        return None if pairs is None else scorer(pairs).nats_per_character
-
-    before = None if settings.weights == FLOAT32 else loss()
     weights = _rounded(trained, settings.weights)
     if settings.format == SAVEDMODEL:
         from chatbot.export.savedmodel_format import write_savedmodel
@@ -68,7 +63,10 @@ def _export_to(folder: Path, settings: ExportSettings, directory: Path) -> str:
         _write_texts(folder, trained)
     manifest = Manifest(settings.format, settings.weights, directory.name, trained.step, is_validated(directory))
     write_manifest(folder, manifest)
-    return _line(loss(), before, pairs)
+    if pairs is None:
+        return "No loss was measured: no validation pairs of the attempt can be read; give pairs with --data FILE."
+    loss = scorer(pairs).nats_per_character
+    return f"{loss:.4f} nats per character on {counted(pairs.lengths.pairs, 'held-out pair')}"
 
 
 def _write_texts(folder: Path, trained: Trained) -> None:
@@ -91,16 +89,6 @@ def _rounded(trained: Trained, kind: str) -> list[Stored]:
         weights.append(stored(variable.numpy(), kind, rows))
         variable.assign(restored(weights[-1]))
     return weights
-
-
-def _line(loss: float | None, before: float | None, pairs: Shards | None) -> str:
-    """Return the line about a loss. before: with the weights in float32; None if that is what was measured."""
-    if loss is None or pairs is None:
-        return (
-            "No loss was measured: the attempt has no validation pairs that can be read; give pairs with --data FILE."
-        )
-    change = "" if before is None else f", {loss - before:+.4f} against float32"
-    return f"{loss:.4f} nats per character on {counted(pairs.lengths.pairs, 'held-out pair')}{change}"
 
 
 def held_out_pairs(trained: Trained, settings: ExportSettings) -> Shards | None:

@@ -128,11 +128,6 @@ class RowGraphs(NamedTuple):
     take: Any
     take_of_both: Any
 
-    @property
-    def traces(self) -> int:
-        """The number of times that a function was traced, of all four."""
-        return sum(function.experimental_get_tracing_count() for function in self)
-
 
 class GraphSearcher:
     """The search of decoding settings as a graph, which is traced once for questions of any number and length."""

@@ -70,5 +70,5 @@ def test_printed_loss_is_that_of_the_export(attempt: Path, capsys: pytest.Captur
     assert shards is not None
     exact = Scorer(trained.model)(shards).nats_per_character
     of_export = loss_of(load_export(folder).model, shards)
-    assert loss == f"{of_export:.4f} nats per character on 4 held-out pairs, {of_export - exact:+.4f} against float32"
+    assert loss == f"{of_export:.4f} nats per character on 4 held-out pairs"
     assert 1e-4 < abs(of_export - exact) < 0.1

@@ -235,9 +235,7 @@ def _model(session: Session, text: str) -> None:
     if text:
         session.current.switch(Path(os.path.expanduser(text)))
         session.conversation.read = session.current.model.turns
-        session.screen.note(session.current.model.card.line())
-        if reads := session.reads():
-            session.screen.note(reads)
+        session.introduce()
         return
     session.screen.line(session.current.model.card.line())
     attempts = [(one.name, "" if one.step is None else f"{one.step:,}", one.state) for one in all_attempts()]

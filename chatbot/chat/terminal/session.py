@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from chatbot.chat.conversation import Conversation, Exchange
-from chatbot.chat.loading import LoadedModel, load_attempt, load_exported, pointer_of, version_of
+from chatbot.chat.loading import LoadedModel, load_model, pointer_of, version_of
 from chatbot.config.attempts import trained_directory
 from chatbot.config.chat import ChatSettings
 from chatbot.config.decoding import DecodingSettings
@@ -50,9 +50,8 @@ class CurrentModel:
 
         Raises UserError for a model that cannot be loaded or does not admit the settings; the old one stays.
         """
-        exported = (name / MANIFEST).exists()
-        model = load_exported(name) if exported else load_attempt(trained_directory(str(name), "/model"))
-        self._take(model, self.decoding)
+        directory = name if (name / MANIFEST).exists() else trained_directory(str(name), "/model")
+        self._take(load_model(directory), self.decoding)
 
     def update(self, say: Callable[[str], None]) -> None:
         """Take a newer checkpoint if there is one. say: gets the line that says so, or why it cannot be loaded.
@@ -66,7 +65,7 @@ class CurrentModel:
         try:
             if read_pointer(pointer_of(directory))["step"] == step:
                 return
-            model = load_attempt(directory)
+            model = load_model(directory)
             if model.card.step == step:  # the newer one is damaged, as a warning has said
                 return
             self._take(model, self.decoding)
@@ -118,7 +117,8 @@ class Session:
             raise UserError(f"{command}; ask a question first")
         return self.conversation.last
 
-    def reads(self) -> str:
-        """Return the sentence about the turns that are read; an empty one if there are none."""
-        read = self.conversation.read
-        return f"It reads {counted(read, 'turn')} before a question." if read else ""
+    def introduce(self) -> None:
+        """Say what the model was trained on, and how many turns it reads."""
+        self.screen.note(f"Talking to {self.current.model.card.line()}.")
+        if read := self.conversation.read:
+            self.screen.note(f"It reads {counted(read, 'turn')} before a question.")

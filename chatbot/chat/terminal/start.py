@@ -57,8 +57,8 @@ def _converse(model: LoadedModel, settings: ChatSettings) -> None:
 
     screen = Screen()
     session = Session(model, settings, screen)
-    screen.note(f"Talking to {model.card.line()}.")
-    screen.note(f"{session.reads()} /help lists the commands; Ctrl-D or /exit exits.".lstrip())
+    session.introduce()
+    screen.note("/help lists the commands; Ctrl-D or /exit exits.")
     read_line, interrupted = line_reader(), False
     while not session.finished:
         try:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pexpect
 import pytest
 
-from chatbot.chat.loading import load_attempt
+from chatbot.chat.loading import load_model
 from chatbot.chat.terminal.session import CurrentModel
 from chatbot.config.decoding import DecodingSettings
 from tests.chat.terminal.pseudo_terminal import PseudoTerminal
@@ -56,12 +56,12 @@ def test_newer_checkpoint_of_a_run_answers_and_a_damaged_one_does_not(
     shutil.copytree(attempt, work_dir, dirs_exist_ok=True)
     folder = Path("checkpoints/default").absolute()
     greedy = DecodingSettings(beam_size=1)
-    current, said = CurrentModel(load_attempt(folder), greedy, follow=True), list[str]()
+    current, said = CurrentModel(load_model(folder), greedy, follow=True), list[str]()
     current.update(said.append)
     train_small(1, data=("pairs.tsv",), steps=3)
     current.update(said.append)
     assert said == ["The checkpoint of step 3 answers now, instead of that of step 2."]
-    assert current.responder().reply("你好") == load_attempt(folder).responder_of(greedy).reply("你好")
+    assert current.responder().reply("你好") == load_model(folder).responder_of(greedy).reply("你好")
     (folder / "last").write_text('{"checkpoint": "ckpt-4", "step": 4}')
     capfd.readouterr()
     current.update(said.append)
@@ -71,7 +71,7 @@ def test_newer_checkpoint_of_a_run_answers_and_a_damaged_one_does_not(
 
 
 def test_another_seed_or_number_of_replies_is_not_traced_again(attempt: Path) -> None:
-    model = load_attempt(attempt / "checkpoints" / "default")
+    model = load_model(attempt / "checkpoints" / "default")
     current = CurrentModel(model, DecodingSettings(candidates=2, temperature=3.0))
     responder = current.responder()
     replies = {reply.text for seed in range(4) for reply in responder.n_best("你好", (), 2, seed)}

@@ -103,7 +103,7 @@ def test_why_explains_the_last_reply(capsys: Printed, attention: bool) -> None:
 def other_model(work_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two models for /model: `none_read`, which reads no turns, and `fake`, which reads two."""
     models = {"none_read": fake_model(turns=0, name="none_read"), "fake": fake_model(turns=2)}
-    monkeypatch.setattr("chatbot.chat.terminal.session.load_attempt", lambda folder: models[folder.name])
+    monkeypatch.setattr("chatbot.chat.terminal.session.load_model", lambda folder: models[folder.name])
     for name in models:
         config = Path("checkpoints", name, "config.json")
         config.parent.mkdir(parents=True)
@@ -137,7 +137,7 @@ def test_rating_has_the_model_that_replied_and_the_turns_that_it_read(capsys: Pr
 
 def test_model_that_fails_leaves_the_old_one(capsys: Printed, work_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     other = fake_model(turns=0, name="other")
-    monkeypatch.setattr("chatbot.chat.terminal.session.load_attempt", lambda folder: other)
+    monkeypatch.setattr("chatbot.chat.terminal.session.load_model", lambda folder: other)
     config = Path("checkpoints/other/config.json")
     config.parent.mkdir(parents=True)
     config.touch()
@@ -147,7 +147,7 @@ def test_model_that_fails_leaves_the_old_one(capsys: Printed, work_dir: Path, mo
     assert out[3].startswith("other: 1,000 pairs")
     assert err[0].startswith("error: /model none: no such attempt in ")
     assert err[0].endswith("there are: other, or give the path of its folder")
-    assert err[1].startswith("other: 1,000 pairs of pairs.tsv; step 1,200; ")
+    assert err[1].startswith("Talking to other: 1,000 pairs of pairs.tsv; step 1,200; ")
     assert err[2].startswith("error: /model ~no.such.user/x: no attempt, ")
     assert err[3].startswith("error: /model .: no attempt, ")
 

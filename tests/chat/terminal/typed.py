@@ -42,7 +42,7 @@ def printed(capsys: Printed, lines: list[Line], *flags: str, turns: int = 0) -> 
     assert typed(fake_model(turns), lines, *flags) == 0
     out, err = capsys.readouterr()
     assert "\x1b" not in out + err
-    return out.splitlines(), err.rstrip("\n").splitlines()[2:]
+    return out.splitlines(), err.rstrip("\n").splitlines()[3 if turns else 2 :]
 
 
 def piped(model: LoadedModel, text: str, *flags: str) -> int:
