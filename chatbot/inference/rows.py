@@ -172,9 +172,6 @@ class RuleBook:
     def _make(self, decoding: DecodingSettings) -> Rules:
         if decoding.hypotheses > 1:
             raise ValueError("the settings of a question find one reply; several are the search of the engine")
-        shared = dataclasses.replace(decoding, seed=DecodingSettings.seed, stop=())  # without what is a row's own
-        if shared != decoding:
-            return self._rules_of(shared)  # so that more rows are computed together
         decoding = for_attempt(decoding, self._settings)
         check_decoding(decoding, self._vocabulary, self._settings.model)
         return Rules(decoding, self._automaton_of(decoding.ban))

@@ -40,7 +40,9 @@ def check_token(token: str, file: str) -> None:
 
 def application_of(answer: Answer, token: str, api_url: str) -> App:
     """Return the application of a bot, which `run` starts."""
-    _keep_out_of_logs(token)
+    # They log the token, in URLs and messages; `_report` says what fails.
+    for name in ("telegram", "httpx", "httpcore"):
+        logging.getLogger(name).setLevel(logging.CRITICAL)
     url = api_url.rstrip("/")
     builder = ApplicationBuilder().token(token).base_url(f"{url}/bot").base_file_url(f"{url}/file/bot")
     application = builder.concurrent_updates(CONCURRENT).build()
@@ -154,22 +156,3 @@ def _report(error: BaseException | None, token: str) -> None:
 def redacted(text: str, token: str) -> str:
     """Return a text without the token, also as it is written in URLs."""
     return text.replace(token, "(the token)").replace(urllib.parse.quote(token, safe=""), "(the token)")
-
-
-def _keep_out_of_logs(token: str) -> None:
-    """Replace the token in the logs of the library and of its HTTP client, which log it in URLs and messages."""
-    handler = logging.StreamHandler()
-    handler.setFormatter(_Redacting(token))
-    for name in ("telegram", "httpx", "httpcore"):
-        logger = logging.getLogger(name)
-        logger.handlers, logger.propagate = [handler], False
-        logger.setLevel(logging.WARNING)
-
-
-class _Redacting(logging.Formatter):
-    def __init__(self, token: str) -> None:
-        super().__init__("%(levelname)s: %(name)s: %(message)s")
-        self._token = token
-
-    def format(self, record: logging.LogRecord) -> str:
-        return redacted(super().format(record), self._token)

@@ -23,7 +23,7 @@ from chatbot.chat.service import listening_socket
 from chatbot.config.attempts import trained_directory
 from chatbot.config.chat import ChatSettings
 from chatbot.errors import UserError
-from chatbot.export.manifest import MANIFEST, read_manifest
+from chatbot.export.manifest import read_manifest
 
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 SHOWN_MODELS = 5
@@ -74,8 +74,7 @@ def _named(settings: ChatSettings) -> Path | None:
     """
     if settings.export is not None:
         folder = Path(settings.export).absolute()
-        if not (folder / MANIFEST).is_file():
-            read_manifest(folder)  # raises UserError
+        read_manifest(folder)
         return folder
     if settings.attempt == ChatSettings.attempt and models_of(None)():
         with contextlib.suppress(UserError):
