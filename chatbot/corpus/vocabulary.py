@@ -45,14 +45,13 @@ MOST_BYTES = 256_000_000
 class Vocabulary:
     """Tokens with the ids 0 to size - 1: the special ones, characters and words, with history the marks, the 256 bytes.
 
-    A vocabulary may be without bytes: an unknown character is then UNK.
+    tokens: without the special ones.
     """
 
     def __init__(self, tokens: Iterable[str]) -> None:
         self.tokens = [*SPECIALS, *tokens]
-        bytes_begin = len(self.tokens) - len(BYTES)
-        self.has_bytes = tuple(self.tokens[max(0, bytes_begin) :]) == BYTES
-        self.first_byte = bytes_begin if self.has_bytes else len(self.tokens)  # the id of byte 0, if there are bytes
+        self.first_byte = len(self.tokens) - len(BYTES)  # the id of byte 0
+        assert tuple(self.tokens[self.first_byte :]) == BYTES, "the last tokens are not the bytes"
         marks_begin = self.first_byte - len(MARKS)
         self.has_marks = tuple(self.tokens[max(0, marks_begin) : self.first_byte]) == MARKS
         self.first_mark = marks_begin if self.has_marks else self.first_byte  # the id after the last word
@@ -76,10 +75,8 @@ class Vocabulary:
             for character in token:
                 if character in known:
                     ids.append(known[character])
-                elif self.has_bytes:
-                    ids.extend(self.first_byte + byte for byte in character.encode())
                 else:
-                    ids.append(UNK)
+                    ids.extend(self.first_byte + byte for byte in character.encode())
         return ids
 
     def text(self, ids: Iterable[int]) -> str:
@@ -162,9 +159,10 @@ def load_vocabulary(path: Path) -> Vocabulary:
         raise UserError(f"{path}: vocabulary damaged (not UTF-8); {remedy}") from None
     if len(content) > MOST_BYTES:
         raise UserError(f"{path}: vocabulary damaged (more than {MOST_BYTES:,} bytes); {remedy}")
-    tokens = text.split("\n")
-    if tokens.pop() != "" or not tokens or len(set(tokens) | set(SPECIALS) | {""}) != len(tokens) + len(SPECIALS) + 1:
-        raise UserError(f"{path}: vocabulary damaged (line {len(tokens)}); {remedy}")
+    *tokens, last = text.split("\n")
+    all_differ = len({*tokens, *SPECIALS, ""}) == len(tokens) + len(SPECIALS) + 1
+    if last or not all_differ or tuple(tokens[-len(BYTES) :]) != BYTES:
+        raise UserError(f"{path}: vocabulary damaged; {remedy}")
     return Vocabulary(tokens)
 
 
@@ -179,10 +177,9 @@ def spelling_automaton(vocabulary: Vocabulary) -> tuple[npt.NDArray[np.bool_], n
     """Return the ids that may follow in each state, and the state after each of them, both [states, vocabulary].
 
     State 0, the first one, is between characters. Only there EOS, characters and words may follow. PAD, BOS, UNK,
-    ASK, the marks of turns and tokens with control characters, which a terminal would obey, are in no reply. A
-    vocabulary without bytes has state 0 alone.
+    ASK, the marks of turns and tokens with control characters, which a terminal would obey, are in no reply.
     """
-    after_byte = _states_after_bytes() if vocabulary.has_bytes else np.zeros((1, 0), np.int32)  # [states, bytes]
+    after_byte = _states_after_bytes()
     allowed = np.zeros((len(after_byte), len(vocabulary)), np.bool_)
     allowed[0, [EOS, *range(len(SPECIALS), vocabulary.first_mark)]] = True
     allowed[0, [i for i, token in enumerate(vocabulary.tokens) if _CONTROL.search(token)]] = False

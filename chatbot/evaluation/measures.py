@@ -38,7 +38,7 @@ BLOCK = 2000
 
 
 class Sample(NamedTuple):
-    """A held-out pair. Characters unknown to a vocabulary without bytes may be <unk> in the texts."""
+    """A held-out pair."""
 
     ids: list[int]  # of the question
     question: str

@@ -15,7 +15,7 @@ from chatbot.config.attempts import VOCABULARY
 from chatbot.config.decoding import SAMPLED, TOKENS, DecodingSettings
 from chatbot.corpus.ngrams import Ngrams, Order
 from chatbot.corpus.tokenizer import SPACE
-from chatbot.corpus.vocabulary import ASK, EOS, PAD, SPECIALS, UNK, Vocabulary
+from chatbot.corpus.vocabulary import ASK, EOS, PAD, SPECIALS, Vocabulary
 from chatbot.decoding.hypotheses import length_penalty
 from chatbot.decoding.ngrams import NgramMixture
 from chatbot.export.model import Stored, plain_model, sequences_in_graph, with_weights
@@ -202,9 +202,7 @@ def _to_ids(module: tf.Module, vocabulary: Vocabulary, asset: Path, max_length: 
         return tf.where((ids >= len(SPECIALS)) & (ids < first_mark), ids, -1)
 
     def spelled(character: tf.Tensor) -> tf.RaggedTensor:
-        """characters [n] -> the ids of their bytes, or UNK without bytes, [n, (ids)]."""
-        if not vocabulary.has_bytes:
-            return tf.RaggedTensor.from_tensor(tf.fill([tf.shape(character)[0], 1], tf.constant(UNK, tf.int64)))
+        """characters [n] -> the ids of their bytes, [n, (ids)]."""
         values = tf.strings.bytes_split(character)
         codes = tf.reshape(tf.io.decode_raw(values.values, tf.uint8), [-1])
         return values.with_values(tf.cast(codes, tf.int64) + first_byte)

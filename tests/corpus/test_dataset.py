@@ -15,7 +15,7 @@ from chatbot.corpus.cleaning import cleaner
 from chatbot.corpus.dataset import training_set
 from chatbot.corpus.files import tokenise, tokenise_chunk, training_files
 from chatbot.corpus.tokenizer import SPACE, tokenizer
-from chatbot.corpus.vocabulary import LEAST_SIZE, Vocabulary
+from chatbot.corpus.vocabulary import BYTES, LEAST_SIZE, Vocabulary
 from chatbot.corpus.workers import worker_pool
 from chatbot.errors import UserError
 from chatbot.flags import replace
@@ -32,7 +32,7 @@ from tests.corpus.encoded import PAIRS, encoded_corpus, settings, texts, written
 def test_shards_equal_a_slow_loop(
     tmp_path_factory: pytest.TempPathFactory, pairs: list, size: int | None, name: str, chunk: int, shard: int
 ) -> None:
-    """size: None: the vocabulary has no bytes, as in the attempts of earlier versions."""
+    """size: None: the vocabulary is that of another corpus."""
     tmp_path = tmp_path_factory.mktemp("slow")
     chosen = settings(
         tmp_path,
@@ -42,7 +42,7 @@ def test_shards_equal_a_slow_loop(
         clean=("control", "duplicates"),
         format="tsv",
     )
-    earlier = Vocabulary(["你", "好", "你好", "吗", "a", SPACE]) if size is None else None
+    earlier = Vocabulary(["你", "好", "你好", "吗", "a", SPACE, *BYTES]) if size is None else None
     clean, tokens_of = cleaner(["control"]), tokenizer(name)
     selected = list(dict.fromkeys((clean(q), clean(a)) for q, a in pairs if clean(q) and clean(a)))
     with pytest.MonkeyPatch.context() as patch:

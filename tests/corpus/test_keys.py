@@ -16,7 +16,7 @@ from chatbot.corpus.files import CorpusFiles, training_files
 from chatbot.corpus.reading.open.file_kinds import TRAINING, VALIDATION
 from chatbot.corpus.reading.report import ReadOptions
 from chatbot.corpus.selection import Selection
-from chatbot.corpus.vocabulary import Vocabulary
+from chatbot.corpus.vocabulary import BYTES, Vocabulary
 
 # A change of every setting by which text is cleaned and tokenised.
 PREPARED = {
@@ -122,7 +122,7 @@ def test_versions_change_the_key_of_the_tokens(folder: Path, package: str, monke
         (Selection(held_out=frozenset({1})), 100),
         (Selection(part=TRAINING), 100),
         (Selection(), 101),
-        (Selection(), Vocabulary(["好"])),
+        (Selection(), Vocabulary(["好", *BYTES])),
     ],
 )
 def test_every_input_of_the_ids_changes_their_folder(folder: Path, other: tuple) -> None:

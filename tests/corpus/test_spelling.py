@@ -4,7 +4,6 @@ import codecs
 import itertools
 from collections.abc import Sequence
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -83,13 +82,6 @@ def test_tokens_follow_complete_characters_only() -> None:
         assert not NEXT_STATES[:, token].any()
     assert not ALLOWED[:, [PAD, BOS, UNK, ASK]].any()
     assert ALLOWED.any(axis=1).all()
-
-
-def test_vocabulary_without_bytes_has_one_state() -> None:
-    allowed, next_states = spelling_automaton(Vocabulary(["你", "好"]))
-    assert np.flatnonzero(allowed[0]).tolist() == [EOS, 5, 6]
-    assert allowed.shape == next_states.shape == (1, 7)
-    assert not next_states.any()
 
 
 def test_tokens_with_control_characters_are_in_no_reply() -> None:

@@ -62,14 +62,6 @@ def test_unknown_word_is_spelled_in_characters_and_unknown_character_in_bytes() 
     assert vocabulary.tokens_of([ids[3], 5]) == ["\ufffd", "你好"]
 
 
-def test_vocabulary_without_bytes_has_unknown_characters() -> None:
-    """As in the attempts of earlier versions."""
-    vocabulary = Vocabulary(["你好", "你", "们"])
-    assert vocabulary.ids(["你好", "你们", "您好"]) == [5, 6, 7, UNK, UNK]
-    assert vocabulary.text([5, UNK, 6, EOS, 7, PAD]) == "你好你"
-    assert vocabulary.tokens_of([UNK, 5]) == ["<unk>", "你好"]
-
-
 def test_vocabulary_has_the_most_frequent_characters_then_words() -> None:
     counts = Counter({"天安门": 3, "北京": 9, "一次": 1, "我": 2, "上海": 5})
     assert set(entries(build_vocabulary(counts, LEAST_SIZE + 8 + 2))) == set("天安门北京我上海") | {
@@ -95,12 +87,12 @@ def test_vocabulary_survives_save_and_load(tmp_path: Path) -> None:
     vocabulary.save(tmp_path / "vocabulary.txt")
     loaded = load_vocabulary(tmp_path / "vocabulary.txt")
     assert loaded.tokens == vocabulary.tokens
-    assert loaded.has_bytes
 
 
-@pytest.mark.parametrize("content", [b"", b"a\nb", b"a\na\n", b"a\n\nb\n", b"\xff\n", b"<pad>\n"])
+@pytest.mark.parametrize("content", [b"a\na\n", b"a\n\nb\n", b"\xff\n", b"<pad>\n", b"<0x00>\n"])
 def test_damaged_vocabulary_is_refused(tmp_path: Path, content: bytes) -> None:
-    path = tmp_path / "vocabulary.txt"
-    path.write_bytes(content)
-    with pytest.raises(UserError, match="vocabulary damaged"):
-        load_vocabulary(path)
+    path, whole = tmp_path / "vocabulary.txt", Vocabulary(BYTES).content()
+    for damaged in (content + whole, content, whole[:-1], whole + b"a\n", b""):
+        path.write_bytes(damaged)
+        with pytest.raises(UserError, match="vocabulary damaged"):
+            load_vocabulary(path)

@@ -57,11 +57,12 @@ def test_no_state_is_a_dead_end() -> None:
 
 
 def test_words_that_leave_nothing_or_are_too_many_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    vocabulary = Vocabulary(["你好", "你"])  # without bytes
+    vocabulary = Vocabulary(["你好", "你", *BYTES])
     spelling = Automaton(*spelling_automaton(vocabulary))
-    assert np.flatnonzero(without_words(spelling, vocabulary, ["好"], 3).allowed[0]).tolist() == [EOS, 6]
+    allowed = without_words(spelling, vocabulary, ["好"], 3).allowed
+    assert np.flatnonzero(allowed[0, : vocabulary.first_byte]).tolist() == [EOS, 6]
     with pytest.raises(UserError, match=r"^--ban: these words leave nothing to reply; give fewer$"):
-        without_words(spelling, vocabulary, ["你"], 3)
+        without_words(spelling, vocabulary, ["你", *map(chr, range(128))], 1)
     monkeypatch.setattr("chatbot.decoding.automaton.LARGEST", 10)
     with pytest.raises(UserError, match=r"^--ban: 1 words are too many for memory; give fewer$"):
         without_words(spelling, vocabulary, ["好好"], 3)

@@ -20,7 +20,7 @@ from chatbot.corpus.files import training_files
 from chatbot.corpus.pair_ids import EncodedPairs, Ragged
 from chatbot.corpus.selection import Selection
 from chatbot.corpus.tokenizer import tokenizer
-from chatbot.corpus.vocabulary import BOS, EOS, Vocabulary
+from chatbot.corpus.vocabulary import BOS, BYTES, EOS, Vocabulary
 from chatbot.evaluation import evaluate as evaluate_module
 from chatbot.evaluation.evaluate import evaluate
 from chatbot.evaluation.likelihood import Likelihood, Scorer
@@ -32,7 +32,7 @@ from chatbot.model.new_model import built_model
 from chatbot.model.saved import Trained
 from chatbot.model.seq2seq import Seq2Seq
 
-VOCABULARY = Vocabulary(["你好", "你", "好", "吗", "\u2581"])
+VOCABULARY = Vocabulary(["你好", "你", "好", "吗", "\u2581", *BYTES])
 SETTINGS = compose(Settings, rnn_size=8, embedding_size=6, max_length=6)
 
 
@@ -58,7 +58,7 @@ def test_likelihood_covers_every_token_of_whole_replies(model: Seq2Seq) -> None:
             last = token
     likelihood = Scorer(model)([data.select([0]), data.select([1, 2])])
     assert likelihood.nats == pytest.approx(expected, rel=1e-5)
-    assert likelihood.tokens == 31 + 4 + 2
+    assert likelihood.tokens == 31 + 4 + 4  # "她" in bytes
     assert likelihood.characters == 30 + 2 + 1
 
 
@@ -150,7 +150,7 @@ def test_each_reply_is_compared_with_its_own_reference(
         ("你你好", "再见 吧朋友们"),
     ]
     Path("pairs.tsv").write_text("".join(f"{q}\t{a}\n" for q, a in pairs))
-    vocabulary = Vocabulary(["你好", *dict.fromkeys("".join(q + a for q, a in pairs).replace(" ", "\u2581"))])
+    vocabulary = Vocabulary(["你好", *dict.fromkeys("".join(q + a for q, a in pairs).replace(" ", "\u2581")), *BYTES])
     references = {tuple(vocabulary.ids(tokenizer()(q))): a for q, a in pairs}
 
     class Reference:

@@ -13,7 +13,7 @@ from sacrebleu.tokenizers.tokenizer_re import TokenizerRegexp
 from sacrebleu.tokenizers.tokenizer_zh import TokenizerZh
 
 from chatbot.config.training import Settings
-from chatbot.corpus.vocabulary import ASK, EOS, Vocabulary
+from chatbot.corpus.vocabulary import ASK, BYTES, EOS, Vocabulary
 from chatbot.evaluation.likelihood import Scorer
 from chatbot.evaluation.measures import (
     BLOCK,
@@ -34,7 +34,7 @@ from chatbot.model.seq2seq import Seq2Seq
 TEXTS = st.lists(st.text("你好吗 啊ab", max_size=6), max_size=15)
 # Twelve questions without a common character.
 QUESTIONS = ["".join(chr(0x4E00 + 5 * i + j) for j in range(5)) for i in range(12)]
-VOCABULARY = Vocabulary([*"你好吗啊他她\u2581", "你好"])
+VOCABULARY = Vocabulary([*"你好吗啊他她\u2581", "你好", *BYTES])
 MODEL = compose(Settings, rnn_size=8, embedding_size=6).model
 SAMPLES = [
     Sample(VOCABULARY.ids(tokens), question, answer)

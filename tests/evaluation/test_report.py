@@ -102,7 +102,7 @@ def test_scores_of_each_reply(monkeypatch: pytest.MonkeyPatch) -> None:
     """The log-probability is that of the reply after the part of the question that the model reads."""
     monkeypatch.setattr(report_module, "MOST_ATTENTION", 2)
     settings = compose(Settings, rnn_size=8, embedding_size=6, max_length=3)
-    vocabulary = Vocabulary([*"你好吗啊", "你好"])
+    vocabulary = Vocabulary([*"你好吗啊", "你好", *BYTES])
     model = built_model(settings.model, len(vocabulary), seed=4)
     questions, replies = ["你好吗", "啊啊啊啊啊", "吗"], ["好", "", "啊吗"]
     samples = [Sample(vocabulary.ids(question), question, "好") for question in questions]

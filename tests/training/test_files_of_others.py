@@ -19,7 +19,7 @@ from chatbot.config.stored import stored_settings
 from chatbot.corpus import vocabulary as vocabulary_module
 from chatbot.corpus.ngrams import load_ngrams, ngrams_of
 from chatbot.corpus.pair_ids import Ragged
-from chatbot.corpus.vocabulary import Vocabulary, load_vocabulary
+from chatbot.corpus.vocabulary import BYTES, Vocabulary, load_vocabulary
 from chatbot.errors import UserError
 from chatbot.model.checkpoint import read_group, read_pointer
 from chatbot.model.saved import load_trained, weights_of
@@ -33,7 +33,7 @@ from chatbot.training.reporting.metrics import MetricsFile
 from tests.training.small_run import small_settings
 
 SETTINGS = small_settings(rnn_size=4, embedding_size=4, both_directions="off")
-VOCABULARY = Vocabulary(["你", "好", "你好"])
+VOCABULARY = Vocabulary(["你", "好", "你好", *BYTES])
 DATA = {
     "pairs": 1,
     "fingerprint": "f",

@@ -38,7 +38,6 @@ def test_vocabulary_keeps_the_old_tokens_after_those_of_the_pairs(
     Vocabulary(["▁", "你", "好", "再见", *BYTES]).save(work_dir / "vocabulary.txt")
     grown = grown_vocabulary(work_dir, Vocabulary(["好", "▁", "新", *BYTES]))
     assert grown.tokens == [*SPECIALS, "好", "▁", "新", "你", "再见", *BYTES]
-    assert grown.has_bytes
     assert "1 new token of the pairs, and 2 kept that the pairs do not have." in capsys.readouterr().out
 
 
@@ -58,10 +57,6 @@ def test_rows_follow_their_tokens() -> None:
     np.testing.assert_array_equal(rows[new.first_byte :], other[old.first_byte :])
     biases = rows_by_token(own[:, 0], new, other[:, 0], old)
     assert biases[first : first + 4].tolist() == [other[first + 2, 0], -1, other[first + 1, 0], -1]
-
-    without_bytes = Vocabulary(["你"])
-    rows = rows_by_token(own, new, other[: len(without_bytes)], without_bytes)
-    assert (rows[new.first_byte :] == -1).all()
 
 
 def test_fine_tuned_attempt_needs_the_other_no_more(

@@ -24,7 +24,7 @@ from chatbot.config.attempts import CONFIG
 from chatbot.config.bots import BotSettings, WebhookSettings, telegram_settings, webhook_settings
 from chatbot.config.decoding import DecodingSettings
 from chatbot.config.training import Settings
-from chatbot.corpus.vocabulary import Vocabulary
+from chatbot.corpus.vocabulary import BYTES, Vocabulary
 from chatbot.errors import UserError
 from chatbot.flags import compose, unknown_flags
 from chatbot.inference.responder import Responder
@@ -125,7 +125,7 @@ def test_telegram_answers_until_sigterm(tmp_path: Path, echoing: None, capsys: p
 
 def test_model_answers_through_the_engine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     chosen = compose(Settings, rnn_size=8, embedding_size=6, max_length=8, history=2)
-    vocabulary = Vocabulary(["你好", *"你好吗啊"])
+    vocabulary = Vocabulary(["你好", *"你好吗啊", *BYTES])
     trained = Trained(chosen, vocabulary, built_model(chosen.model, len(vocabulary), seed=1), step=0)
     responder = Responder(trained, DecodingSettings(beam_size=1))
     card = ModelCard("talk", 0, ("pairs.tsv",))

@@ -10,7 +10,7 @@ from chatbot.chat.loading import LoadedModel, ModelCard
 from chatbot.chat.terminal.screen import NO_ATTENTION, Screen, attention_rows
 from chatbot.config.decoding import DecodingSettings
 from chatbot.config.training import Settings
-from chatbot.corpus.vocabulary import Vocabulary
+from chatbot.corpus.vocabulary import BYTES, Vocabulary
 from chatbot.flags import compose
 from chatbot.inference.responder import Responder
 from chatbot.inference.text_responder import END, WordAttention
@@ -35,7 +35,7 @@ def test_table_is_aligned_with_wide_characters(capsys: pytest.CaptureFixture[str
 def responder(**settings: Any) -> Responder:
     """A responder of an untrained model."""
     chosen = compose(Settings, rnn_size=8, embedding_size=6, max_length=4, **settings)
-    vocabulary = Vocabulary(["你好", *"你好吗啊"])
+    vocabulary = Vocabulary(["你好", *"你好吗啊", *BYTES])
     model = built_model(chosen.model, len(vocabulary), seed=1)
     return Responder(Trained(chosen, vocabulary, model, step=0), DecodingSettings(beam_size=1))
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from chatbot.config.learning import NATS
-from chatbot.corpus.vocabulary import Vocabulary
+from chatbot.corpus.vocabulary import BYTES, Vocabulary
 from chatbot.errors import UserError
 from chatbot.model.new_model import built_model
 from chatbot.model.saved import load_trained
@@ -17,7 +17,7 @@ from chatbot.training.checkpoints.store import Checkpoints
 from chatbot.training.replica import TrainState
 from tests.training.small_run import small_settings
 
-VOCABULARY = Vocabulary(["你", "好"])
+VOCABULARY = Vocabulary(["你", "好", *BYTES])
 NO_STATE = TrainState([np.zeros(3)])
 
 
