@@ -81,11 +81,7 @@ class CompareSettings(Flags):
         (), "two attempts or more: their names, or the paths of their folders", group=ATTEMPTS, metavar="ATTEMPT"
     )
     plot: str | None = setting(
-        None,
-        "file for the picture of the curves, .png, .svg or .pdf; default: curves-ATTEMPT-ATTEMPT.png in the current "
-        "folder",
-        group=OUTPUT,
-        metavar="FILE",
+        None, "picture of the curves; default: curves-ATTEMPT-ATTEMPT.png", group=OUTPUT, metavar="FILE"
     )
 
     def __post_init__(self) -> None:
@@ -107,9 +103,7 @@ class PruneSettings(Flags):
         (), "the names of attempts; default: all in checkpoints/ and tensorboard/", group=ATTEMPTS, metavar="ATTEMPT"
     )
     keep: int | None = setting(
-        None,
-        "number of newest checkpoints of an attempt that stay, beside the best one; default: the attempt's own --keep",
-        least=1,
+        None, "newest checkpoints that stay, beside the best one; default: the attempt's own --keep", least=1
     )
     yes: bool = setting(False, "remove what is listed; without it, nothing is removed")
 

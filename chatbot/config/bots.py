@@ -18,20 +18,12 @@ class BotSettings(Flags):
     """The settings of every bot: the model, and limits of conversations."""
 
     attempt: str = setting("default", "the training run that answers: its name, or the path of its folder", group=RUN)
-    export: str | None = setting(
-        None,
-        "instead of --attempt: a folder that python -m chatbot.export has written with --format onnx",
-        metavar="FOLDER",
-    )
+    export: str | None = setting(None, "instead of --attempt: a folder with an export to ONNX", metavar="FOLDER")
     ratings: str = setting(
         "data/ratings.jsonl", "/good and /bad append the question and its reply to this file", metavar="FILE"
     )
     conversations: int = setting(
-        1000,
-        "number of conversations in memory; beyond it, the least recently used one is forgotten",
-        group=LIMITS,
-        least=1,
-        most=1_000_000,
+        1000, "conversations in memory; beyond it, the oldest is forgotten", group=LIMITS, least=1, most=1_000_000
     )
     forget_minutes: float = setting(60.0, "a conversation is forgotten after R minutes without a message", above=0)
     messages_per_minute: int = setting(20, "of each conversation", least=1)
@@ -65,9 +57,7 @@ class WebhookSettings(Flags):
         ..., "a file with the secret that signs requests, of at least 16 characters", group=SERVICE, metavar="FILE"
     )
     seen_file: str = setting(
-        "data/.webhook-requests.sqlite",
-        "remembers the requests of the last ten minutes, so that none is accepted twice, also after a restart",
-        metavar="FILE",
+        "data/.webhook-requests.sqlite", "remembers recent requests, so that none is accepted twice", metavar="FILE"
     )
     listen: str = setting("127.0.0.1:9000", "the address that takes requests", metavar="HOST:PORT")
     callback: str | None = setting(

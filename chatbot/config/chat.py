@@ -17,15 +17,10 @@ class ChatSettings(Flags):
 
     attempt: str = setting("default", "the training run to talk to: its name, or the path of its folder", group=RUN)
     export: str | None = setting(
-        None,
-        "instead of --attempt: a folder that python -m chatbot.export has written with --format onnx; chat then "
-        "needs no TensorFlow",
-        metavar="FOLDER",
+        None, "instead of --attempt: a folder with an export to ONNX, which needs no TensorFlow", metavar="FOLDER"
     )
     history: int | None = setting(
-        None,
-        "number of turns before a question that are read with it; at most, and by default, the attempt's --history",
-        least=0,
+        None, "number of turns that are read with a question; at most, and by default, the attempt's", least=0
     )
     follow: bool = setting(False, "take the newer checkpoints of an attempt that is being trained, between replies")
     decoding: DecodingSettings = dataclasses.field(default_factory=DecodingSettings)

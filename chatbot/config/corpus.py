@@ -42,8 +42,7 @@ class CorpusSettings(Flags):
 
     data: tuple[str, ...] = setting(
         (),
-        "files or folders of question-answer pairs, in any format of docs/data.md; globs are expanded; "
-        "default: the Chinese ChatterBot corpus",
+        "files, folders or globs of pairs, in any format of docs/data.md; default: the Chinese ChatterBot corpus",
         group=DATA,
         metavar="FILE",
     )
@@ -52,23 +51,14 @@ class CorpusSettings(Flags):
         None, "answers, one per line; line N answers line N of --source-file", metavar="FILE"
     )
     columns: tuple[str, ...] = setting(
-        (),
-        "columns (.csv, .tsv) or fields (.json) of the question and the answer, by name or by number from 1",
-        count=2,
-        metavar="COLUMN",
+        (), "columns or fields of the question and the answer, by name or by number from 1", count=2, metavar="COLUMN"
     )
     encoding: str | None = setting(
-        None,
-        "encoding of these files and of --validation, one of Python's codecs, such as gb18030, big5 or utf-16; "
-        "default: detected",
-        metavar="CODEC",
+        None, "encoding of all files, such as gb18030, big5 or utf-16; default: detected", metavar="CODEC"
     )
-    format: str | None = setting(None, "format of these files and of --validation; default: detected", choices=FORMATS)
+    format: str | None = setting(None, "format of all files; default: detected", choices=FORMATS)
     me: str | None = setting(
-        None,
-        "in chat exports, learn only this person's replies: a name, a QQ number, or me, if the export marks your "
-        "messages",
-        metavar="NAME",
+        None, "in chat exports, learn only this person's replies: a name, a QQ number, or me", metavar="NAME"
     )
     clean: tuple[str, ...] = setting(
         ("markup", "control", "equal", "duplicates"),
@@ -83,9 +73,7 @@ class CorpusSettings(Flags):
     block_list: str | None = setting(
         None, "file of words, one per line; pairs that contain one are dropped", metavar="FILE"
     )
-    tokenizer: str = setting(
-        "jieba", "jieba: tokens are words; char: tokens are characters", choices=("jieba", "char"), fixed=True
-    )
+    tokenizer: str = setting("jieba", "tokens are words or characters", choices=("jieba", "char"), fixed=True)
     dictionary: str | None = setting(
         None, "user dictionary for jieba: one word per line, optionally followed by its frequency", metavar="FILE"
     )
@@ -123,25 +111,15 @@ class EncodingSettings(Flags):
 
     validation: str = setting(
         AUTO,
-        "pairs to validate on, which are excluded from training. auto: 5% of a corpus of 2,000 pairs or more, at most "
-        "2,000, chosen by the hash of the question, or with --history by that of the conversation's first turn. none: "
-        "all pairs are trained on, and nothing is validated. FILE: the pairs of this file",
+        "pairs to validate on, which are not trained on; auto: 5% of a corpus of 2,000 pairs or more, at most 2,000",
         group=DATA,
         metavar="auto|none|FILE",
     )
     vocabulary_size: int = setting(
-        16000,
-        "maximum size of the vocabulary: 256 bytes, then the most frequent characters, then the most frequent words",
-        least=LEAST_VOCABULARY,
-        fixed=True,
+        16000, "maximum size of the vocabulary: bytes, characters and words", least=LEAST_VOCABULARY, fixed=True
     )
     history: int = setting(
-        0,
-        "number of turns before the question that the model reads with it, each marked by who spoke; where they do not "
-        "fit in --max-length, the oldest are left out",
-        least=0,
-        most=MOST_HISTORY,
-        fixed=True,
+        0, "number of turns before the question that are read with it", least=0, most=MOST_HISTORY, fixed=True
     )
 
     def __post_init__(self) -> None:

@@ -21,103 +21,60 @@ class DecodingSettings(Flags):
     """
 
     beam_size: int | None = setting(
-        None,
-        "beam search: at each token, keep the N best hypotheses, which are unfinished replies; 1: greedy search, which "
-        "takes the most probable token. Without a flag that chooses a search, docs/chat.md says which one is used",
-        group=SEARCH,
-        least=1,
-        most=100,
+        None, "beam search: keep the N best hypotheses at each token; 1: greedy search", group=SEARCH, least=1, most=100
     )
     length_penalty: float = setting(
-        1.0,
-        "where several replies compete: divide log-probabilities by ((5 + length) / 6) to the power of R; larger "
-        "prefers longer replies",
-        least=0,
-        most=10,
+        1.0, "beam search and ranking: prefer longer replies; the exponent of ((5 + length) / 6)", least=0, most=10
     )
     coverage_penalty: float = setting(
-        0.0,
-        "beam search: weight of the coverage penalty; larger prefers replies that attend to every word of the question",
-        least=0,
-        most=10,
+        0.0, "beam search: prefer replies that attend to every word of the question", least=0, most=10
     )
     diverse_groups: int = setting(
-        1,
-        "beam search: N equal groups of hypotheses that avoid each other's tokens, for more varied replies",
-        least=1,
-        most=100,
+        1, "beam search: N equal groups of hypotheses that avoid each other's tokens", least=1, most=100
     )
     diversity: float = setting(
-        0.5,
-        "with --diverse-groups: subtract R nats from a token's log-probability for each hypothesis of an earlier group "
-        "with that token",
-        least=0,
-        most=100,
+        0.5, "with --diverse-groups: each use by an earlier group costs a token R nats", least=0, most=100
     )
     temperature: float | None = setting(
         None,
-        "sampling: draw each token at random by its probability; below 1, probable tokens become more probable, above "
-        "1 less",
+        "sampling: below 1, probable tokens become more probable, above 1 less",
         above=0,
         most=100,
         remedy="for greedy search, set --beam-size 1",
     )
     top_k: int | None = setting(None, "sample only from the N most probable tokens", least=1)
     top_p: float | None = setting(
-        None,
-        "sample only from the most probable tokens whose probabilities sum to R (nucleus sampling)",
-        above=0,
-        most=1,
+        None, "sample only from the most probable tokens whose probabilities sum to R (nucleus)", above=0, most=1
     )
     min_p: float | None = setting(
-        None, "sample only from tokens that are at least R times as probable as the most probable one", above=0, most=1
+        None, "sample only from tokens at least R times as probable as the most probable one", above=0, most=1
     )
     typical: float | None = setting(
-        None,
-        "sample only from the tokens whose information, -log(probability), is nearest to its mean and whose "
-        "probabilities sum to R (locally typical sampling)",
-        above=0,
-        most=1,
+        None, "sample only from the tokens of typical information whose probabilities sum to R", above=0, most=1
     )
     candidates: int | None = setting(None, "sample N replies and give the one with the best score", least=1, most=1000)
     seed: int = setting(1, "seed of sampling: the same seed and question give the same reply", least=0, most=2**31 - 1)
     repetition_penalty: float = setting(
-        1.0,
-        "multiply the log-probabilities of tokens that the reply already has by R; above 1, they become less probable",
-        group=TOKENS,
-        least=1,
-        most=100,
+        1.0, "multiply the log-probabilities of tokens that the reply has by R", group=TOKENS, least=1, most=100
     )
     frequency_penalty: float = setting(
-        0.0,
-        "subtract R nats from a token's log-probability for each time that the reply already has it; below 0, tokens "
-        "are repeated more",
-        least=-100,
-        most=100,
+        0.0, "subtract R nats from a token's log-probability for each time that the reply has it", least=-100, most=100
     )
     presence_penalty: float = setting(
-        0.0,
-        "subtract R nats from a token's log-probability if the reply already has it; below 0, tokens are repeated more",
-        least=-100,
-        most=100,
+        0.0, "subtract R nats from the log-probability of a token that the reply has", least=-100, most=100
     )
-    no_repeat_ngram: int = setting(
-        0, "no sequence of N tokens occurs twice in a reply; 0: no such rule", least=0, most=100
-    )
+    no_repeat_ngram: int = setting(0, "no N tokens in a row occur twice in a reply; 0: they may", least=0, most=100)
     min_reply_length: int = setting(1, "minimum length of a reply in tokens, without the end symbol", least=1)
     ban: tuple[str, ...] = setting((), "no reply contains these words, not even within a longer word", metavar="WORD")
     stop: tuple[str, ...] = setting((), "a reply ends before the first of these texts", metavar="TEXT")
     anti_lm: float | None = setting(
-        None,
-        "subtract R times the log-probability that a token has without the question: fewer generic replies",
-        least=0,
-        most=10,
+        None, "subtract R times the log-probability without the question: fewer generic replies", least=0, most=10
     )
     anti_lm_tokens: int = setting(5, "with --anti-lm: change only the first N tokens of a reply", least=1)
     rerank: float | None = setting(
         None,
-        "with several hypotheses or candidates: add R times the log-probability of the question given the reply to its "
-        "score, which favours replies that fit the question; for attempts that learned both directions",
+        "weight of the log-probability of the question given the reply, among several replies; for attempts that "
+        "learned both directions",
         group=RANKING,
         least=0,
         most=100,

@@ -25,34 +25,24 @@ class EvaluationSettings(Flags):
     columns: tuple[str, ...] = setting(
         (), "columns or fields of the question and the answer, by name or by number from 1", count=2, metavar="COLUMN"
     )
-    encoding: str | None = setting(
-        None, "encoding of these files, one of Python's codecs; default: detected", metavar="CODEC"
-    )
+    encoding: str | None = setting(None, "encoding of these files; default: detected", metavar="CODEC")
     format: str | None = setting(None, "format of these files; default: detected", choices=FORMATS)
     cache: str = setting(str(CACHE), "folder for encoded pairs; may be deleted at any time", metavar="FOLDER")
     attempt: str = setting("default", "the training run to measure: its name, or the path of its folder", group=RUN)
     decoding: DecodingSettings = dataclasses.field(default_factory=DecodingSettings)
 
-    baseline: bool = setting(
-        False, "also measure a baseline without a model: the training reply to the most similar training question"
-    )
+    baseline: bool = setting(False, "also measure the training reply to the most similar training question")
     baseline_data: tuple[str, ...] = setting(
-        (),
-        "pairs for --baseline, in any format of docs/data.md; default: those of the attempt",
-        group=DATA,
-        metavar="FILE",
+        (), "pairs for --baseline; default: those of the attempt", group=DATA, metavar="FILE"
     )
 
     tokenize: str = setting(
         AUTO_TOKENIZE,
-        "tokenisation of BLEU, as sacrebleu names it; auto: by the references, zh for Chinese, char for Japanese and "
-        "Korean, else 13a",
+        "tokenisation of BLEU, as sacrebleu names it; auto: by the letters of the references",
         group=RUN,
         choices=(AUTO_TOKENIZE, *TOKENIZATIONS),
     )
-    report: str | None = setting(
-        None, "also write an HTML file with every reply and its scores, and attention of the first 200", metavar="FILE"
-    )
+    report: str | None = setting(None, "also write an HTML file with every reply and its scores", metavar="FILE")
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -32,17 +32,10 @@ class ExportSettings(Flags):
     )
     weights: str = setting(FLOAT32, "type in which the matrices are stored; biases stay float32", choices=WEIGHTS)
     output: str | None = setting(
-        None,
-        f"folder to write, which must not exist yet; default: {EXPORTS}/ATTEMPT-FORMAT, with the type of the weights "
-        "if it is not float32",
-        metavar="FOLDER",
+        None, f"folder to write, which must not exist yet; default: {EXPORTS}/ATTEMPT-FORMAT", metavar="FOLDER"
     )
     data: tuple[str, ...] = setting(
-        (),
-        "pairs on which the loss of the exported weights is measured, in any format of docs/data.md; default: the "
-        "attempt's validation pairs",
-        group=DATA,
-        metavar="FILE",
+        (), "pairs that measure the exported weights; default: the attempt's validation", group=DATA, metavar="FILE"
     )
     decoding: DecodingSettings = dataclasses.field(default_factory=DecodingSettings)
 

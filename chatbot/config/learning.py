@@ -25,93 +25,56 @@ class LearningSettings(Flags):
     optimizer: str = setting("adam", "update rule", group=LEARNING, choices=("adam", "sgd", "momentum"), fixed=True)
     learning_rate: float = setting(0.002, "learning rate of the optimizer, after the warm-up", above=0)
     scale_learning_rate: str = setting(
-        "none",
-        "multiply the learning rate by batch size / 64, or by its square root",
-        choices=("linear", "sqrt", "none"),
+        "none", "multiply the rate by batch size / 64, or by its square root", choices=("linear", "sqrt", "none")
     )
     warm_up: int | None = setting(
-        None,
-        "steps over which the learning rate rises from zero; default: 0, or with --scale-learning-rate one epoch, at "
-        "most 1,000 steps",
-        least=0,
+        None, "steps of rising rate; default: 0, with --scale-learning-rate an epoch, at most 1,000 steps", least=0
     )
     schedule: str = setting(
         CONSTANT,
-        "learning rate after the warm-up. constant: stays; inverse-square-root: falls with 1 / the square root of the "
-        "step, needs --warm-up; cosine: falls along half a cosine to zero, needs --steps or --epochs; "
-        "one-cycle: rises for 30% of the run, or for --warm-up steps, then falls as cosine",
+        "learning rate after the warm-up. cosine and one-cycle need --steps or --epochs; see docs/training.md",
         choices=(CONSTANT, INVERSE_SQUARE_ROOT, COSINE, ONE_CYCLE),
     )
-    max_gradient_norm: float = setting(
-        5.0, "clip gradients: scale them down where their global norm exceeds R", above=0
-    )
+    max_gradient_norm: float = setting(5.0, "scale gradients down where their global norm exceeds R", above=0)
     weight_decay: float = setting(
-        0.0,
-        "before each update, multiply the weights, but not the biases, by 1 - learning rate * R; with --optimizer "
-        "adam, this is AdamW",
-        least=0,
+        0.0, "multiply the weights, not the biases, by 1 - learning rate * R before each update (AdamW)", least=0
     )
     label_smoothing: float = setting(
-        0.0,
-        "share of each target's probability that the loss spreads evenly over the vocabulary, against overconfidence; "
-        "validation is without it",
-        least=0,
-        most=0.9,
+        0.0, "share of each target's probability that the loss spreads over the vocabulary", least=0, most=0.9
     )
     average: float = setting(
-        0.0,
-        "validate, save and chat with an exponential moving average of the weights with this decay, such as 0.999; "
-        "0: without an average",
-        least=0,
+        0.0, "use an exponential moving average of the weights with this decay, such as 0.999; 0: none", least=0
     )
     freeze: str | None = setting(
-        None,
-        f"parts of the model that are not trained, joined by commas, of {', '.join(PARTS)}; the embedding is also the "
-        "output matrix, unless --no-tied-embeddings is given",
-        fixed=True,
-        metavar="PARTS",
+        None, f"parts that are not trained, joined by commas, of {', '.join(PARTS)}", fixed=True, metavar="PARTS"
     )
     batch_size: int = setting(64, "pairs in a step, over all towers", least=1, fixed=True)
     accumulate: int = setting(
-        1,
-        "batches whose gradients are summed before an update: the effect of a batch N times as large, with the memory "
-        "of one",
-        least=1,
-        fixed=True,
+        1, "sum the gradients of N batches before an update: a larger batch in the same memory", least=1, fixed=True
     )
     batch_tokens: int | None = setting(
-        None,
-        "instead of --batch-size: pairs in a step times the length of the longest question or reply, over all towers",
-        least=1,
-        fixed=True,
+        None, "instead of --batch-size: pairs in a step times their longest question or reply", least=1, fixed=True
     )
     steps: int | None = setting(None, "stop after this many steps", least=1)
     epochs: int | None = setting(None, "stop after this many epochs, which are passes over the training pairs", least=1)
-    patience: int = setting(
-        3, "stop after this many validations in a row without a new best, but not before step 1,000", least=1
-    )
+    patience: int = setting(3, "stop after N validations in a row without a new best, from step 1,000 on", least=1)
     best_by: str = setting(
-        NATS,
-        "measure by which validation chooses the best checkpoint and ends the run; docs/evaluation.md explains them",
-        choices=LOWER_IS_BETTER + HIGHER_IS_BETTER,
+        NATS, "measure that chooses the best checkpoint and ends the run", choices=LOWER_IS_BETTER + HIGHER_IS_BETTER
     )
     both_directions: str = setting(
         "auto",
-        "also learn to generate the question from the answer, which lowers the held-out loss of small corpora; "
-        "auto: with validation and fewer than 50,000 pairs",
+        "also learn the question from the answer; auto: with validation and fewer than 50,000 pairs",
         choices=("auto", "on", "off"),
         fixed=True,
     )
     precision: str = setting(
         "auto",
-        "number type of the factors of matrix products; weights, states and sums stay float32. auto: float32, or on a "
-        "CPU bfloat16 if a measurement shows that it is at least 1.2 times as fast",
+        "number type of matrix products. auto: float32, or on a CPU bfloat16 if it is measured to be faster",
         group=SPEED,
         choices=("auto", "float32", "bfloat16", "float16"),
     )
     deterministic: bool = setting(
-        False,
-        "on GPUs, equal commands give equal results to the bit, by slower operations; on CPUs they do so without it",
+        False, "on GPUs, equal commands give equal results to the bit, by slower operations; on CPUs they always do"
     )
     seed: int = setting(
         1,

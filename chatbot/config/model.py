@@ -14,12 +14,7 @@ class ModelSettings(Flags, fixed=True):
     """The settings of `Seq2Seq`. Raises UserError for a value out of range."""
 
     max_length: int = setting(
-        50,
-        "longest question and longest reply in tokens, the end symbol included; longer pairs are dropped; a character "
-        "outside the vocabulary counts as the 2 to 4 bytes of its UTF-8",
-        group=DATA,
-        least=2,
-        most=10_000,
+        50, "longest question and reply in tokens; longer pairs are dropped", group=DATA, least=2, most=10_000
     )
     cell: str = setting("lstm", "type of the recurrent layers", group=MODEL, choices=("lstm", "gru"))
     rnn_size: int = setting(256, "units of each recurrent layer", least=1)
@@ -27,40 +22,27 @@ class ModelSettings(Flags, fixed=True):
     residual: bool = setting(False, "from the second recurrent layer on, add the inputs of a layer to its outputs")
     embedding_size: int = setting(256, "size of the embedding vector of a token", least=1)
     word_vectors: str | None = setting(
-        None,
-        "start the embedding of a new attempt from pretrained word vectors: a text file of word2vec, GloVe or fastText "
-        "(.vec)",
-        metavar="FILE",
-        fixed=False,
+        None, "start the embedding from a text file of word2vec, GloVe or fastText (.vec)", metavar="FILE", fixed=False
     )
     tied_embeddings: bool = setting(True, "the embedding is also the output matrix, from which the logits are computed")
     bidirectional: bool = setting(
         True, "the encoder reads each question forwards and backwards, with half of --rnn-size for each"
     )
     attention: str = setting(
-        "luong",
-        "score of attention: luong is multiplicative, bahdanau additive; none: without attention",
-        choices=("luong", "bahdanau", "none"),
+        "luong", "score of attention: multiplicative, additive, or none", choices=("luong", "bahdanau", "none")
     )
     copy: bool = setting(False, "a reply may copy tokens of the question, or single characters of them", negatable=True)
     input_feeding: bool = setting(
-        False,
-        "feed the result of attention at a token into the decoder at the next one; training then runs token by token, "
-        "which is slower, on a GPU much slower",
+        False, "feed the result of attention into the decoder at the next token; slower, on a GPU much slower"
     )
     ngrams: int = setting(
-        0,
-        "mix the model's probabilities with those of the n-grams of the training pairs, of up to N tokens (2 to 5), "
-        "which remember rare words; for corpora of up to about 300,000 pairs; 0: without n-grams",
-        least=0,
-        most=5,
+        0, "mix in the probabilities of the n-grams of the training pairs, of up to N tokens; 0: none", least=0, most=5
     )
     ngram_weight: float = setting(0.35, "with --ngrams: weight of the n-grams in the mixture", above=0, most=0.99)
     keep_prob: float = setting(0.5, "fraction of units that dropout keeps; 1: no dropout", above=0, most=1, fixed=False)
     sampled_softmax: int | None = setting(
         None,
-        "compute the training loss over N sampled tokens instead of the whole vocabulary: faster if that is large, but "
-        "an approximation; validation is always exact",
+        "compute the training loss over N sampled tokens: faster for a large vocabulary, but an approximation",
         group=SPEED,
         least=1,
         fixed=False,

@@ -22,52 +22,34 @@ class ParallelSettings(Flags, stored=False):
 
     variable_update: str | None = setting(
         None,
-        "where variables live and how gradients are summed. parameter_server: on one device that all towers read; "
-        "replicated: a copy per tower, summed by all-reduce; independent: a copy per tower, never summed (for "
-        "measurements); distributed_replicated: a copy per machine, summed by a ring. Default: replicated with two or "
-        "more GPUs, distributed_replicated with several machines, else parameter_server",
+        "where variables live and how gradients are summed; default: replicated with two or more GPUs, "
+        "distributed_replicated with several machines, else parameter_server. See docs/parallel.md",
         group=PARALLEL,
         choices=("parameter_server", "replicated", "independent", "distributed_replicated"),
     )
     all_reduce: str = setting(
-        "auto",
-        "how the gradients of copies are summed: by NCCL, in two levels, or on one device",
-        choices=("auto", "nccl", "hierarchical", "one_device"),
+        "auto", "how the gradients of copies are summed", choices=("auto", "nccl", "hierarchical", "one_device")
     )
     local_parameter_device: str | None = setting(
-        None, "device of the variables with parameter_server; default: that of the first tower", choices=("cpu", "gpu")
+        None, "device of the variables with parameter_server; default: the first tower's", choices=("cpu", "gpu")
     )
     staged_variables: bool = setting(
-        False,
-        "apply gradients one step late, so that their exchange overlaps with the computation of the next step",
-        fixed=True,
-        stored=True,
+        False, "apply gradients one step late: their exchange overlaps with the next step", fixed=True, stored=True
     )
     model_parallel: bool = setting(
         False, "spread each tower over two or three devices: encoder, decoder and projection"
     )
-    asynchronous: bool = setting(
-        False,
-        "workers update variables on parameter servers without waiting for each other; without host flags, all "
-        "processes are started on this machine",
-    )
+    asynchronous: bool = setting(False, "workers update variables on parameter servers without waiting for each other")
 
     worker_hosts: str | None = setting(
-        None,
-        "workers as host:port, in the same order on every machine; TF_CONFIG may be set instead",
-        group=MACHINES,
-        metavar="A:P,B:P",
+        None, "workers, in the same order on every machine, or set TF_CONFIG", group=MACHINES, metavar="A:P,B:P"
     )
     ps_hosts: str | None = setting(None, "with --asynchronous: the parameter servers", metavar="A:P,B:P")
     chief_host: str | None = setting(None, "with --asynchronous: address of the chief", metavar="A:P")
     job_name: str | None = setting(None, "with --asynchronous: job of this process", choices=("chief", "worker", "ps"))
     task_index: int | None = setting(None, "index of this machine among the hosts, from 0", least=0)
-    local_workers: int | None = setting(
-        None, "start this many worker processes on this machine, to try out a cluster", least=1
-    )
-    restarts: int = setting(
-        0, "restart from the last checkpoint up to this many times after a machine is lost", least=0
-    )
+    local_workers: int | None = setting(None, "start this many workers on this machine, to try out a cluster", least=1)
+    restarts: int = setting(0, "restart from the last checkpoint up to N times after a machine is lost", least=0)
 
     def __post_init__(self) -> None:
         super().__post_init__()

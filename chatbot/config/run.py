@@ -33,29 +33,23 @@ class RunSettings(Flags):
     """The name and the intervals of a run. Raises UserError for a value out of range."""
 
     attempt: str = setting(
-        "default",
-        "name of this training run; an existing one is resumed with its own settings, which flags override",
-        group=RUN,
-        metavar="NAME",
+        "default", "name of this run; an existing one is resumed with its own settings", group=RUN, metavar="NAME"
     )
     config: str | None = setting(
         None,
-        "read settings from a JSON file, which flags override; an attempt's config.json means that attempt, unless "
-        "--attempt names another",
+        "read settings from a JSON file, such as an attempt's config.json, which means that attempt",
         metavar="FILE",
         stored=False,
     )
     preset: str = setting(
         AUTO,
-        "choose some defaults of a new attempt by the size of its corpus; flags override them. auto: by the number of "
-        "training pairs, with validation only; none: the defaults listed here. See docs/training.md",
+        "defaults of a new attempt by its number of training pairs; auto: with validation only. See docs/training.md",
         choices=(AUTO, *PRESETS, NONE),
         fixed=True,
     )
     init_from: str | None = setting(
         None,
-        "fine-tuning: begin with the weights of the best checkpoint of another attempt, by its name or the path of its "
-        "folder; its tokens, the settings of its model and tokenizer, and its cleaning rules are kept",
+        "fine-tuning: begin with the weights, tokens and model of another attempt, by its name or folder",
         metavar="ATTEMPT",
         fixed=True,
     )
@@ -66,50 +60,30 @@ class RunSettings(Flags):
     )
     keep: int = setting(1, "number of newest checkpoints that are kept, beside the best one", least=1)
     validate_every: int | None = setting(
-        None,
-        "steps between two validations; default: one epoch, at least 100 and at most 2,000 steps, more if there are "
-        "many validation pairs",
-        least=1,
+        None, "steps between two validations; default: an epoch, at least 100 and usually at most 2,000", least=1
     )
     report_to: str = setting(
         TENSORBOARD,
-        "where the metrics go in addition to metrics.jsonl. tensorboard: TensorBoard's event files; wandb: the same "
-        "files, which the client of Weights & Biases follows; none: nowhere",
+        "where the metrics go beside metrics.jsonl; wandb: TensorBoard's files, which its client follows",
         choices=(TENSORBOARD, WANDB, NONE),
     )
     time_limit: str | None = setting(
-        None,
-        "save and finish after this time, and exit with code 0: hours:minutes, such as 35:30, or "
-        "hours:minutes:seconds; the same command resumes the run",
-        metavar="H:MM",
-        stored=False,
+        None, "save and finish after hours:minutes[:seconds], with exit code 0", metavar="H:MM", stored=False
     )
     probe: str | None = setting(
-        None,
-        "text file with a question in each line, at most 20; the replies to them are shown at each validation, or at "
-        "each checkpoint if nothing is validated; none: no questions",
-        metavar="FILE",
+        None, "text file of at most 20 questions; the replies are shown at each validation; or none", metavar="FILE"
     )
     quiet: bool = setting(False, "print only errors, warnings and the summary at the end", stored=False)
     dry_run: bool = setting(
-        False,
-        "run a few steps, print the model's parameters and the memory and time that the run would take, and exit; "
-        "nothing is written but the cache",
-        stored=False,
+        False, "run a few steps, print the parameters, memory and time of the run, and exit", stored=False
     )
     # The time at which --time-limit is over, in seconds since the epoch; a process hands it to those that it starts.
     deadline: float | None = None
     histograms: str = setting(
-        NONE,
-        "write histograms of the weights for TensorBoard at each validation, or at each checkpoint if nothing is "
-        "validated; all: histograms of the gradients, too",
-        choices=(NONE, "weights", ALL),
+        NONE, "histograms for TensorBoard at each validation; all: of gradients, too", choices=(NONE, "weights", ALL)
     )
     profile: str | None = setting(
-        None,
-        "record a trace of the steps A to B, both included, for TensorBoard's Profile page, such as 100:110",
-        metavar="A:B",
-        stored=False,
+        None, "record a trace of the steps A to B for TensorBoard's Profile page", metavar="A:B", stored=False
     )
     # The settings that the preset may set: neither a flag nor a file has set them.
     not_given: frozenset[str] = frozenset()

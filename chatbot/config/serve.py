@@ -16,11 +16,7 @@ class ServeSettings(Flags):
     """The settings of the server of the API and the page. Raises UserError for a flag without --serve."""
 
     serve: str | None = setting(
-        None,
-        "serve OpenAI's chat-completions API and a page at this address, such as 127.0.0.1:8000, instead of a chat in "
-        "the terminal; see docs/serving.md",
-        group=SERVER,
-        metavar="HOST:PORT",
+        None, "serve OpenAI's chat-completions API and a page at this address", group=SERVER, metavar="HOST:PORT"
     )
     api_key_file: str | None = setting(
         None, "file of keys, one per line; requests of the API need one of them as bearer", metavar="FILE"
@@ -29,21 +25,13 @@ class ServeSettings(Flags):
         (), "origins of web pages that may use the API, such as https://example.org", metavar="ORIGIN"
     )
     allowed_host: tuple[str, ...] = setting(
-        (),
-        "names by which clients may ask, beside localhost and addresses; default: only these on 127.0.0.1, elsewhere "
-        "any name",
-        metavar="NAME",
+        (), "names for this server beside localhost and addresses; default: any, on 127.0.0.1 none", metavar="NAME"
     )
-    rate_limit: int = setting(
-        0, "replies, and other requests, a minute of one client; beyond it status 429; 0: no limit", least=0, most=10**6
-    )
+    rate_limit: int = setting(0, "requests a minute of one client; beyond it status 429; 0: any", least=0, most=10**6)
     queue: int = setting(256, "requests that are computed or wait at once; beyond it status 429", least=1, most=10**5)
     request_timeout: float = setting(60.0, "seconds for a request, also while the server stops", above=0, most=3600)
     serve_memory: int | None = setting(
-        None,
-        "megabytes for models in memory at once, as estimated from their weights; default: half of the machine's",
-        least=1,
-        metavar="MB",
+        None, "megabytes for models in memory at once; default: half of the machine's", least=1, metavar="MB"
     )
     log_conversations: bool = setting(False, "print each question and its replies as one JSON object a line")
 

@@ -47,7 +47,7 @@ def turns_that_fit(sources: Ragged, first_mark: int, max_length: int) -> Ragged:
 
     first_mark: the id of the first of MARKS.
     """
-    marks = _marks(sources, first_mark)
+    marks: Offsets = np.flatnonzero((sources.flat >= first_mark) & (sources.flat < first_mark + len(MARKS)))
     ends = sources.starts + sources.lengths
     # The first mark from which at most max_length tokens remain, or the question's.
     fitting = np.searchsorted(marks, np.maximum(sources.starts, ends - max_length))
@@ -57,23 +57,13 @@ def turns_that_fit(sources: Ragged, first_mark: int, max_length: int) -> Ragged:
 
 def questions_alone(sources: Ragged, first_mark: int) -> Ragged:
     """Return the questions of sources with history, without their marks."""
-    ends = sources.starts + sources.lengths
-    marks = _marks(sources, first_mark)
-    starts = marks[np.searchsorted(marks, ends) - 1] + 1
-    return Ragged(sources.flat, starts, ends - starts)
+    marked = turns_that_fit(sources, first_mark, 0)
+    return Ragged(sources.flat, marked.starts + 1, marked.lengths - 1)
 
 
 def with_history(sources: Ragged, first_mark: int) -> int:
     """Return the number of sources that have a turn before the question."""
-    marks = _marks(sources, first_mark)
-    turns = np.searchsorted(marks, sources.starts + sources.lengths) - np.searchsorted(marks, sources.starts)
-    return int(np.count_nonzero(turns > 1))
-
-
-def _marks(sources: Ragged, first_mark: int) -> Offsets:
-    """Return the sorted places of all marks in the flat array."""
-    marks: Offsets = np.flatnonzero((sources.flat >= first_mark) & (sources.flat < first_mark + len(MARKS)))
-    return marks
+    return int(np.count_nonzero(turns_that_fit(sources, first_mark, 0).starts > sources.starts))
 
 
 def turn_rows(links: Links, turns: int) -> npt.NDArray[np.int64]:

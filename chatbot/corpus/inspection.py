@@ -24,7 +24,7 @@ from chatbot.corpus.reading.report import Report
 from chatbot.corpus.selection import Selection, select
 from chatbot.corpus.shards import encode_chunk
 from chatbot.corpus.vocabulary import Vocabulary, build_vocabulary
-from chatbot.corpus.workers import Pool, progress_bar, worker_pool
+from chatbot.corpus.workers import Pool, worker_pool
 from chatbot.flags import command_line, program
 
 # With fewer chunks, one process is faster than starting others.
@@ -111,12 +111,7 @@ def _lengths(tokenised: TokenisedFiles, kept: Mask, vocabulary: Vocabulary, pool
     """Return the lengths of the kept pairs in tokens of the vocabulary, EOS counted in the answers, [pairs, 2]."""
     masks = tokenised.by_chunk(kept)
     tasks = ((chunk.path, mask, vocabulary) for chunk, mask in zip(tokenised.chunks, masks, strict=True))
-    lengths = []
-    with progress_bar("Measuring", int(kept.sum()), " pairs") as bar:
-        for of_chunk in pool.in_order(_lengths_of_chunk, tasks, len(masks) <= SERIAL_CHUNKS):
-            lengths.append(of_chunk)
-            bar.update(len(of_chunk))
-    return np.concatenate(lengths)
+    return np.concatenate([*pool.in_order(_lengths_of_chunk, tasks, len(masks) <= SERIAL_CHUNKS)])
 
 
 def _lengths_of_chunk(path: Path, kept: Mask, vocabulary: Vocabulary) -> npt.NDArray[np.int64]:

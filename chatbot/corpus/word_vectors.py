@@ -15,10 +15,7 @@ from chatbot.corpus.reading.open.text_file import open_files
 from chatbot.corpus.reading.report import Report
 from chatbot.corpus.tokenizer import SPACE
 from chatbot.corpus.vocabulary import SPECIALS, Vocabulary
-from chatbot.corpus.workers import progress_bar
 from chatbot.errors import UserError
-
-LINES_OF_UPDATE = 10_000  # between two updates of the progress bar
 
 Row = npt.NDArray[np.float32]  # [size]
 
@@ -41,7 +38,7 @@ def check_readable(path: Path) -> None:
 def read_word_vectors(path: Path, vocabulary: Vocabulary, size: int) -> WordVectors:
     """Read the vectors of the tokens in the vocabulary, and print how many were found.
 
-    The file may be compressed by gzip, bzip2 or xz. A word's vector is that of its token with and without a space in
+    The file may be compressed, or in an archive. A word's vector is that of its token with and without a space in
     front. The first of several vectors of a word counts. size: --embedding-size.
 
     Raises UserError for a file that cannot be read, vectors of another width, a broken line, or if no token is found.
@@ -50,21 +47,15 @@ def read_word_vectors(path: Path, vocabulary: Vocabulary, size: int) -> WordVect
     for i in range(len(SPECIALS), vocabulary.first_byte):
         ids_of.setdefault(vocabulary.tokens[i].removeprefix(SPACE).encode(), []).append(i)
     rows: dict[int, Row] = {}
-    report = Report()
     try:
-        with progress_bar(f"Reading {path.name}", path.stat().st_size, "B") as bar:
-            for file in open_files(path, str(path), report):
-                if file.member:
-                    raise UserError(f"{file.place}: --word-vectors takes a file, not an archive; unpack it")
-                for number, line in enumerate(file.stream, 1):
-                    if number % LINES_OF_UPDATE == 0:
-                        bar.update(report.read_bytes - bar.n)
-                    if number == 1 and _is_header(line, f"{path}", size):
-                        continue
-                    word, _, numbers = line.partition(b" ")
-                    if word in ids_of and numbers.rstrip().count(b" ") < size:  # else the word contains a space
-                        row = _vector(numbers, f"{path}, line {number:,}", size)
-                        rows |= dict.fromkeys(ids_of.pop(word), row)
+        for file in open_files(path, str(path), Report()):
+            for number, line in enumerate(file.stream, 1):
+                if number == 1 and _is_header(line, file.place, size):
+                    continue
+                word, _, numbers = line.partition(b" ")
+                if word in ids_of and numbers.rstrip().count(b" ") < size:  # else the word contains a space
+                    row = _vector(numbers, f"{file.place}, line {number:,}", size)
+                    rows |= dict.fromkeys(ids_of.pop(word), row)
     except OSError as error:
         raise _unreadable(path, error) from None
     words = vocabulary.first_byte - len(SPECIALS)

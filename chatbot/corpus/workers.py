@@ -15,7 +15,7 @@ from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from tqdm import tqdm
 
@@ -44,16 +44,6 @@ def progress_bar(title: str, total: int, unit: str) -> "tqdm[Any]":
     return tqdm(desc=title, total=total, unit=unit, unit_scale=True, leave=False, delay=1, disable=no_bars())
 
 
-class Pool(Protocol):
-    """What computes tasks: processes, or a runner of Apache Beam."""
-
-    def in_order(self, function: Function, tasks: Tasks, serial: bool = False, expand: Expand = None) -> Iterator[Any]:
-        """Yield function(*task) for each task, in the order of the tasks.
-
-        serial: in this process, since there are few. expand: function from a task to the tasks to compute in its place.
-        """
-
-
 class Processes:
     """A process for each core, started by the first tasks. A generator of tasks may be larger than memory."""
 
@@ -62,7 +52,11 @@ class Processes:
         self.executor = ProcessPoolExecutor(cores(), multiprocessing.get_context("spawn"), _start_worker)
 
     def in_order(self, function: Function, tasks: Tasks, serial: bool = False, expand: Expand = None) -> Iterator[Any]:
-        """See `Pool`. At most two tasks for each core are pending. `expand` runs in this process."""
+        """Yield function(*task) for each task, in the order of the tasks. At most two for each core are pending.
+
+        serial: in this process, since there are few. expand: function, run in this process, from a task to the tasks
+        to compute in its place.
+        """
         if expand:
             tasks = itertools.chain.from_iterable(itertools.starmap(expand, tasks))
         if serial:
@@ -101,7 +95,7 @@ class BeamPool:
         self._runner, self._options, self._cache = runner, [f"--runner={runner}", *shlex.split(options)], cache
 
     def in_order(self, function: Function, tasks: Tasks, serial: bool = False, expand: Expand = None) -> Iterator[Any]:
-        """See `Pool`. Tasks must fit in memory, what they expand to need not. Results pass through the cache.
+        """See `Processes`. Tasks must fit in memory, what they expand to need not. Results pass through the cache.
 
         Raises UserError with the last line of the runner's error.
         """
@@ -121,6 +115,9 @@ class BeamPool:
                 raise UserError(f"--runner {self._runner}: {str(error).strip().splitlines()[-1]}") from error
             for path in sorted(folder.glob(f"*{RESULT}")):
                 yield pickle.loads(path.read_bytes())
+
+
+Pool = Processes | BeamPool
 
 
 def _expanded(expand: Expand, numbered: tuple[int, tuple]) -> Iterator[tuple[str, tuple]]:

@@ -17,9 +17,8 @@ Record = dict[str, Any]
 
 METRICS = "metrics.jsonl"
 LOSS, VALIDATION = "loss", "validation.nats_per_character"
-# The colours of Okabe and Ito (2008), which colour-blind readers can tell apart; dashes do so in black and white.
+# The colours of Okabe and Ito (2008), which colour-blind readers can tell apart.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
-DASHES = ("-", "--", "-.", ":")
 # The number of points of the bold curve of the training loss, the mean of neighbours; pale lines show each record.
 POINTS = 100
 # Inches and dots per inch: upright, which fills the screen of a phone and half a printed page.
@@ -101,15 +100,13 @@ def draw(curves: Sequence[tuple[str, Sequence[Record]]], path: Path) -> None:
     labels = [name for name, _ in curves]
     lines = []
     for number, (loss, mean, validation) in enumerate(zip(losses, means, validations, strict=True)):
-        style = {"color": COLOURS[number % len(COLOURS)], "linestyle": DASHES[number % len(DASHES)]}
-        panels[-1].plot(*loss, color=style["color"], linewidth=0.5, alpha=0.3)
-        lines += panels[-1].plot(*mean, linewidth=1.7, **style)
+        colour = COLOURS[number % len(COLOURS)]
+        panels[-1].plot(*loss, color=colour, linewidth=0.5, alpha=0.3)
+        lines += panels[-1].plot(*mean, color=colour)
         if len(validation.steps):
             best = int(validation.values.argmin())
-            lowest = Curve(validation.steps[[best]], validation.values[[best]])
-            panels[0].plot(*validation, linewidth=1.7, marker=".", markersize=4, **style)
-            panels[0].plot(*lowest, marker="*", markersize=11, **style)
-            labels[number] += f", lowest {lowest.values[0]:.3f} at step {lowest.steps[0]:,.0f}"
+            panels[0].plot(*validation, color=colour, marker="*", markersize=11, markevery=[best])
+            labels[number] += f", lowest {validation.values[best]:.3f} at step {validation.steps[best]:,.0f}"
     _describe(panels[-1], "Training loss", "nats per target token")
     panels[-1].set_xlabel("step")
     if validated:

@@ -1,5 +1,6 @@
 """Evaluation of a trained model on held-out pairs."""
 
+from pathlib import Path
 from typing import Any
 
 from tqdm import tqdm
@@ -11,7 +12,7 @@ from chatbot.corpus.tokenizer import tokens_of
 from chatbot.evaluation.baseline import Baseline
 from chatbot.evaluation.likelihood import Scorer
 from chatbot.evaluation.measures import Measurer, Sample, sample_of
-from chatbot.evaluation.report import entries_of, write_report
+from chatbot.evaluation.report import entries_of, report_page
 from chatbot.flags import command_line
 from chatbot.inference.replier import BATCH, Replier
 from chatbot.inference.responder import replier_of
@@ -66,7 +67,8 @@ def evaluate(
         data = ", ".join(read.file for read in corpus.reports)
         title = f"{name}, step {trained.step:,}: replies to {data}"
         entries = entries_of(trained, samples, replies, tokens, rows.get("baseline"))
-        write_report(report, title, command_line(decoding), measures, entries)
+        page = report_page(title, command_line(decoding), measures, entries)
+        Path(report).write_text(page, encoding="utf-8", errors="replace")
     return measures
 
 

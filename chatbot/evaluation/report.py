@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from chatbot.corpus.pair_ids import EncodedPairs, Ragged
-from chatbot.corpus.reading.display import counted
+from chatbot.corpus.reading.display import aligned, counted
 from chatbot.corpus.vocabulary import Vocabulary
 from chatbot.evaluation.likelihood import Scorer
 from chatbot.evaluation.measures import Sample, ranked_first
@@ -45,12 +45,7 @@ def rows_of(measures: Mapping[str, Any]) -> dict[str, Mapping[str, float | None]
 
 def table(rows: Mapping[str, Mapping[str, float | None]]) -> list[str]:
     """Return the lines of an aligned table. rows: by name, the measures of `Measures.values`; None is shown as "-"."""
-    shown = cells(rows)
-    widths = [max(map(len, column)) for column in zip(*shown, strict=True)]
-    return [
-        "  ".join(cell.ljust(width) if place == 0 else cell.rjust(width) for place, (cell, width) in enumerate(line))
-        for line in (list(zip(row, widths, strict=True)) for row in shown)
-    ]
+    return aligned(cells(rows), [True, *[False] * len(COLUMNS)])
 
 
 def cells(rows: Mapping[str, Mapping[str, float | None]]) -> list[list[str]]:
@@ -132,16 +127,8 @@ def _attention(
         yield from word_attention(trained.model, trained.vocabulary, questions[part], replies[part])
 
 
-def write_report(path: str, title: str, search: str, measures: Mapping[str, Any], entries: Sequence[Entry]) -> None:
-    """Write the report. search: the flags of decoding. measures: the result of `evaluate`.
-
-    Raises OSError.
-    """
-    Path(path).write_text(report(title, search, measures, entries), encoding="utf-8", errors="replace")
-
-
-def report(title: str, search: str, measures: Mapping[str, Any], entries: Sequence[Entry]) -> str:
-    """Return the report as HTML. All texts are escaped. The arguments are those of `write_report`."""
+def report_page(title: str, search: str, measures: Mapping[str, Any], entries: Sequence[Entry]) -> str:
+    """Return the report as HTML. search: the flags of decoding. measures: the result of `evaluate`."""
     columns = ["number", "question", "reference", "reply", "log-probability", "relevance"]
     if any(entry.baseline is not None for entry in entries):
         columns.append("baseline")

@@ -16,7 +16,7 @@ from chatbot.errors import UserError
 from chatbot.evaluation import report as report_module
 from chatbot.evaluation.__main__ import main
 from chatbot.evaluation.measures import Sample, measure
-from chatbot.evaluation.report import Entry, entries_of, heat_map, report
+from chatbot.evaluation.report import Entry, entries_of, heat_map, report_page
 from chatbot.flags import compose
 from chatbot.inference.text_responder import END, WordAttention
 from chatbot.model.new_model import built_model
@@ -73,8 +73,8 @@ def entry(text: str, baseline: str | None = None) -> Entry:
 
 
 def test_hostile_texts_are_shown_as_they_are() -> None:
-    page = Page(report("<b>title", "--stop '<b>'", MEASURES, [entry(text, text) for text in HOSTILE]))
-    plain = Page(report("title", "--top-p 0.9", MEASURES, [entry("你好", "你好") for _ in HOSTILE]))
+    page = Page(report_page("<b>title", "--stop '<b>'", MEASURES, [entry(text, text) for text in HOSTILE]))
+    plain = Page(report_page("title", "--top-p 0.9", MEASURES, [entry("你好", "你好") for _ in HOSTILE]))
     assert page.tags == plain.tags
     assert page.attributes == plain.attributes
     shown = "".join(page.texts)
@@ -85,7 +85,7 @@ def test_hostile_texts_are_shown_as_they_are() -> None:
 
 def test_report_has_the_measures_and_a_row_for_each_question() -> None:
     entries = [entry("你好"), entry("吗")._replace(attention=None, relevance=None)]
-    page = Page(report("title", "--top-p 0.9", MEASURES, entries))
+    page = Page(report_page("title", "--top-p 0.9", MEASURES, entries))
     assert page.tags.count("details") == 1
     assert page.tags.count("tr") == 4 + 1 + len(entries) + 3  # measures, headings, entries, heat map
     for text in ("relevance", "random of this file", "-3.14", "0.333", "log-probability"):
