@@ -26,50 +26,42 @@ COSTS = np.array([[1], [6]])
 class Bucket:
     """Pairs that are padded to one shape."""
 
-    above: tuple[int, int]  # all its sources and targets are longer than this
     shape: tuple[int, int]  # its longest source and target, EOS counted
-    bounds: tuple[int, int]  # all its sources and targets are at most this long
     pairs: int
     batch_size: int  # pairs of a batch
-
-    def rows(self, pairs: EncodedPairs) -> npt.NDArray[np.int64]:
-        """Return the indices of the pairs that belong to this bucket."""
-        inside = np.ones(len(pairs), np.bool_)
-        for side, lengths in ((SOURCE, pairs.sources.lengths), (TARGET, pairs.targets.lengths + 1)):
-            inside &= (lengths > self.above[side]) & (lengths <= self.bounds[side])
-        return np.nonzero(inside)[0]
 
     @property
     def batches(self) -> int:
         return math.ceil(self.pairs / self.batch_size)
 
 
-@dataclasses.dataclass(frozen=True)
-class _Box:
-    """A rectangle of lengths, and the combinations of lengths inside it."""
+def choose_buckets(
+    lengths: Lengths, batch_size: Callable[[int, int], int]
+) -> tuple[list[Bucket], npt.NDArray[np.int8]]:
+    """Return at most MAX_BUCKETS shapes for all pairs, and the number of the bucket of each combination of lengths.
 
-    above: tuple[int, int]
-    bounds: tuple[int, int]
-    combinations: npt.NDArray[np.int64]
+    Starts from one bucket. Repeatedly makes the cut of a bucket along source or target length that saves the most
+    padding, until no cut leaves MIN_BATCHES full batches on both sides.
 
-
-def choose_buckets(lengths: Lengths, batch_size: Callable[[int, int], int]) -> list[Bucket]:
-    """Return at most MAX_BUCKETS shapes for all pairs.
-
-    Starts from one box around all lengths. Repeatedly makes the cut along source or target length that saves the
-    most padding, until no cut leaves MIN_BATCHES full batches on both sides.
-
-    batch_size: the function from source and target length to the number of pairs in a batch.
+    batch_size: the function from source and target length to the number of pairs in a batch. The numbers are [source +
+    1, target + 1], EOS counted; those of combinations that no pair has mean nothing.
     """
-    longest = (int(lengths.sides[SOURCE].max()), int(lengths.sides[TARGET].max()))
-    boxes = [_Box((0, 0), longest, np.arange(len(lengths.counts)))]
-    while len(boxes) < MAX_BUCKETS:
-        cuts = [(*_best_cut(lengths, box.combinations, batch_size), i) for i, box in enumerate(boxes)]
+    groups = [np.arange(len(lengths.counts))]  # the combinations of each bucket
+    while len(groups) < MAX_BUCKETS:
+        cuts = [(*_best_cut(lengths, group, batch_size), i) for i, group in enumerate(groups)]
         saved, side, bound, i = max(cuts)
         if saved <= 0:
             break
-        boxes[i : i + 1] = _cut(boxes[i], lengths, side, bound)
-    return [_bucket(box, lengths, batch_size) for box in boxes]
+        fits = lengths.sides[side, groups[i]] <= bound
+        groups[i : i + 1] = [groups[i][fits], groups[i][~fits]]
+    numbers = np.zeros(lengths.sides.max(axis=1) + 1, np.int8)
+    buckets = []
+    for number, group in enumerate(groups):
+        sources, targets = lengths.sides[:, group]
+        numbers[sources, targets] = number
+        shape = int(sources.max()), int(targets.max())
+        buckets.append(Bucket(shape, int(lengths.counts[group].sum()), batch_size(*shape)))
+    return buckets, numbers
 
 
 def _best_cut(
@@ -94,22 +86,6 @@ def _best_cut(
             cut = int(np.argmax(np.where(allowed, saved, -1)))
             best = max(best, (int(saved[cut]), side, int(ordered[side, cut])))
     return best
-
-
-def _cut(box: _Box, lengths: Lengths, side: int, bound: int) -> list[_Box]:
-    inside = lengths.sides[side, box.combinations] <= bound
-    above, bounds = list(box.above), list(box.bounds)
-    above[side] = bounds[side] = bound
-    return [
-        _Box(box.above, (bounds[0], bounds[1]), box.combinations[inside]),
-        _Box((above[0], above[1]), box.bounds, box.combinations[~inside]),
-    ]
-
-
-def _bucket(box: _Box, lengths: Lengths, batch_size: Callable[[int, int], int]) -> Bucket:
-    source, target = map(int, lengths.sides[:, box.combinations].max(axis=1))
-    pairs = int(lengths.counts[box.combinations].sum())
-    return Bucket(box.above, (source, target), box.bounds, pairs, batch_size(source, target))
 
 
 # The number of shards that stay mapped into memory: the current shard, and shards with left-over pairs.
@@ -153,7 +129,8 @@ class Batches:
         self.seed = seed
         self._shards = shards
         self._mapped = functools.lru_cache(MAPPED_SHARDS)(shards.__getitem__)
-        self.buckets = choose_buckets(shards.lengths if isinstance(shards, Shards) else lengths_of(shards), size)
+        lengths = shards.lengths if isinstance(shards, Shards) else lengths_of(shards)
+        self.buckets, self._bucket_of = choose_buckets(lengths, size)
         self.pairs = sum(bucket.pairs for bucket in self.buckets)
         self.steps_per_epoch = sum(bucket.batches for bucket in self.buckets)
 
@@ -169,9 +146,10 @@ class Batches:
         order = rng.permutation(len(self._shards)).tolist()
         for shard in order:
             pairs = self._mapped(shard)
+            numbers = self._bucket_of[pairs.sources.lengths, pairs.targets.lengths + 1]
             planned: list[tuple[Bucket, npt.NDArray[np.int64]]] = []
             for i, bucket in enumerate(self.buckets):
-                rows = rng.permutation(bucket.rows(pairs))
+                rows = rng.permutation(np.flatnonzero(numbers == i))
                 # Questions of similar length share a batch, since the longest one sets the number of encoder steps.
                 # NumPy sorts integers of one or two bytes by radix, ten times as fast as int64.
                 lengths = pairs.sources.lengths[rows].astype(np.min_scalar_type(bucket.shape[SOURCE]))

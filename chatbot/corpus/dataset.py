@@ -132,7 +132,7 @@ def corpus_folder(files: CorpusFiles, selection: Selection, vocabulary: Vocabula
         vocabulary=vocabulary if isinstance(vocabulary, int) else vocabulary.fingerprint(),
         history=turns,
     )
-    return files.cache / f"encoded-{key}"
+    return files.folder.parent / f"encoded-{key}"
 
 
 def _write(

@@ -76,14 +76,9 @@ class CorpusFiles:
         return ReadOptions(self.settings.columns, self.settings.encoding, self.settings.format, self.settings.me)
 
     @property
-    def cache(self) -> Path:
-        """The folder of the cache."""
-        return Path(self.settings.cache)
-
-    @property
     def folder(self) -> Path:
         """The folder with the chunks of tokens."""
-        return self.cache / f"tokens-{self.key}"
+        return Path(self.settings.cache) / f"tokens-{self.key}"
 
     def check_unchanged(self) -> None:
         """Raise UserError when the files have changed since the key was computed."""

@@ -5,6 +5,7 @@ import json
 import sys
 from collections import Counter
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -36,8 +37,7 @@ VOCABULARY_SIZES = (4_000, 8_000, 16_000, 32_000, 64_000)
 COVERED, FITTING = 0.97, 0.99
 
 
-@dataclasses.dataclass(frozen=True)
-class File:
+class File(NamedTuple):
     """One file of the corpus."""
 
     report: Report
@@ -84,7 +84,7 @@ def measure(files: CorpusFiles) -> Measurements:
     characters = set().union(*counts)
     longest = int(np.quantile(lengths.max(axis=1), FITTING, method="inverted_cdf"))
     return Measurements(
-        files=[File(report, pairs) for report, pairs in zip(reports, tokenised.by_source(kept), strict=True)],
+        files=[*map(File, reports, tokenised.by_source(kept))],
         samples=_texts(tokenised, np.flatnonzero(kept)[:SAMPLES]),
         lengths=lengths,
         tokens=len(characters | counts.keys()),

@@ -6,7 +6,6 @@ UTF-8 bytes, as with SentencePiece's byte fallback (Kudo and Richardson, 2018).
 
 import functools
 import hashlib
-import heapq
 import itertools
 import re
 import sys
@@ -143,7 +142,7 @@ def build_vocabulary(tokens: Mapping[str, int], size: int, marks: bool = False) 
 def _most_frequent(counts: Mapping[str, int], number: int) -> dict[str, int]:
     """Return the most frequent texts that occur MIN_COUNT times with their counts; of equal counts, the first texts."""
     frequent = [(-count, text) for text, count in counts.items() if count >= MIN_COUNT]
-    return {text: -negative for negative, text in heapq.nsmallest(number, frequent)}
+    return {text: -negative for negative, text in sorted(frequent)[:number]}
 
 
 def load_vocabulary(path: Path) -> Vocabulary:

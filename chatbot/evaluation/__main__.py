@@ -30,8 +30,9 @@ def main() -> int:
     from chatbot.corpus.files import corpus_files
     from chatbot.corpus.selection import Selection
     from chatbot.corpus.tokenizer import without_pair_rules
-    from chatbot.evaluation.baseline import Baseline, pairs_of, training_pairs
+    from chatbot.evaluation.baseline import MOST_PAIRS, Baseline, corpus_of
     from chatbot.evaluation.evaluate import evaluate
+    from chatbot.evaluation.measures import samples_of
     from chatbot.evaluation.report import rows_of, table
     from chatbot.model.saved import load_trained
 
@@ -52,12 +53,12 @@ def main() -> int:
             print(f"Note on {report.file}: {line}", file=sys.stderr)
     baseline = None
     if bank is not None:
-        baseline = Baseline(
-            pairs_of(bank, dataclasses.replace(corpus_settings, columns=(), encoding=None, format=None))
-        )
+        of_bank = dataclasses.replace(corpus_settings, columns=(), encoding=None, format=None)
+        baseline = encode(corpus_files(bank, of_bank), Selection(), trained.vocabulary)
     elif settings.baseline:
-        baseline = Baseline(training_pairs(trained.settings, settings.cache))
-    measures = evaluate(trained, corpus, decoding, baseline, settings.report, directory.name, settings.tokenize)
+        baseline = corpus_of(trained.settings, trained.vocabulary, settings.cache)
+    retrieval = None if baseline is None else Baseline(samples_of(baseline, MOST_PAIRS))
+    measures = evaluate(trained, corpus, decoding, retrieval, settings.report, directory.name, settings.tokenize)
     print(
         f"Replies to {counted(measures['pairs'], 'held-out question')}; BLEU by sacrebleu's tokenisation "
         f"{measures['bleu_tokenize']}:",

@@ -11,7 +11,7 @@ from chatbot.corpus.dataset import Corpus
 from chatbot.corpus.tokenizer import tokens_of
 from chatbot.evaluation.baseline import Baseline
 from chatbot.evaluation.likelihood import Scorer
-from chatbot.evaluation.measures import Measurer, Sample, sample_of
+from chatbot.evaluation.measures import Measurer, Sample, samples_of
 from chatbot.evaluation.report import entries_of, report_page
 from chatbot.flags import command_line
 from chatbot.inference.replier import BATCH, Replier
@@ -40,18 +40,14 @@ def evaluate(
     """
     scorer = Scorer(trained.model)
     likelihood = scorer(corpus.shards)
-    samples = [
-        sample_of(pairs.sources.row(i).tolist(), pairs.targets.row(i).tolist(), trained.vocabulary)
-        for pairs in corpus.shards
-        for i in range(len(pairs))
-    ]
+    samples = samples_of(corpus)
     both_directions = trained.settings.learning.both_directions == "on"
     tokens = tokens_of(trained.settings.corpus)
     measurer = Measurer(samples, trained.vocabulary, tokens, scorer if both_directions else None, tokenize)
     replies = reply(replier_of(trained, decoding), samples)
     rows = {"references": measurer.references, "random": measurer.random_replies()}
     if baseline:
-        rows["baseline"] = baseline.replies([sample.question for sample in samples])
+        rows["baseline"] = [baseline.reply(sample.question) for sample in samples]
     measures = {
         "pairs": len(samples),
         "tokens": likelihood.tokens,

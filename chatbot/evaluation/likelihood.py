@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
-from tqdm import tqdm
 
 from chatbot.corpus.batches import pad_batch
 from chatbot.corpus.ngrams import histories_of
@@ -16,7 +15,6 @@ from chatbot.corpus.pair_ids import EncodedPairs
 from chatbot.model.device_copies import DeviceCopies
 from chatbot.model.seq2seq import Seq2Seq
 from chatbot.model.sequences import Sequences, packed_array, specs_of
-from chatbot.quiet import no_bars
 
 # The maximum number of padded positions in a batch, questions and replies together.
 POSITIONS = 4096
@@ -80,16 +78,14 @@ class Scorer:
 
     def _sums_of(self, pairs: EncodedPairs) -> list[tf.Tensor]:
         """Return the sums of a shard on each device that has a part of it, in nats."""
-        with tqdm(total=len(pairs), desc="Scoring", unit=" pairs", leave=False, delay=2, disable=no_bars()) as bar:
 
-            def summed(weights: list[tf.Tensor], batches: Iterator[Rows]) -> tf.Tensor:
-                total = tf.constant(0.0, tf.float64)
-                for rows in batches:
-                    total = self._add(weights, total, *self._inputs(pairs, rows))
-                    bar.update(len(rows))
-                return total
+        def summed(weights: list[tf.Tensor], batches: Iterator[Rows]) -> tf.Tensor:
+            total = tf.constant(0.0, tf.float64)
+            for rows in batches:
+                total = self._add(weights, total, *self._inputs(pairs, rows))
+            return total
 
-            return self._copies.run(summed, self._batches(pairs))
+        return self._copies.run(summed, self._batches(pairs))
 
     def _batches(self, pairs: EncodedPairs) -> list[Rows]:
         """Return the rows of each batch."""

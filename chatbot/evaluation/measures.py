@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from chatbot.config.evaluation import ANY, AUTO_TOKENIZE, CHAR, ZH
+from chatbot.corpus.dataset import Corpus
 from chatbot.corpus.history import question_of
 from chatbot.corpus.pair_ids import EncodedPairs, Ragged
 from chatbot.corpus.tokenizer import text_of
@@ -49,6 +50,19 @@ def sample_of(source: list[int], target: Sequence[int], vocabulary: Vocabulary) 
     """Return the sample of an encoded pair. Its ids include the turns before the question."""
     question, answer = (vocabulary.tokens_of(ids) for ids in (question_of(source, vocabulary), target))
     return Sample(source, text_of(question), text_of(answer))
+
+
+def samples_of(corpus: Corpus, most: int | None = None) -> list[Sample]:
+    """Return the pairs of a corpus. most: of more pairs, this many are drawn by a seed."""
+    rows = np.arange(corpus.pairs)
+    if most is not None and most < corpus.pairs:
+        rows = np.sort(np.random.default_rng(SEED).choice(rows, most, replace=False))
+    samples, first = [], 0
+    for pairs in corpus.shards:
+        for i in rows[(rows >= first) & (rows < first + len(pairs))] - first:
+            samples.append(sample_of(pairs.sources.row(i).tolist(), pairs.targets.row(i).tolist(), corpus.vocabulary))
+        first += len(pairs)
+    return samples
 
 
 class Measurer:

@@ -13,6 +13,7 @@ from chatbot.attempts.__main__ import main
 from chatbot.attempts.attempt import Attempt, all_attempts
 from chatbot.attempts.table import table
 from chatbot.corpus.reading.display import width
+from chatbot.corpus.vocabulary import BYTES, Vocabulary
 from chatbot.errors import exit_code_of
 from tests.attempts.folders import save_attempt
 
@@ -46,7 +47,7 @@ def test_each_attempt_is_listed_with_its_state(listed: Callable[..., str], work_
         shutil.copytree(whole, f"checkpoints/{name}")
     Path("checkpoints/no last/last").unlink()
     Path("checkpoints/cut/ckpt-10.safetensors").write_bytes(b"1")  # `best` names it
-    Path("checkpoints/words/vocabulary.txt").write_text("你\n")
+    Vocabulary(["你", *BYTES]).save(Path("checkpoints/words/vocabulary.txt"))
     Path("checkpoints/config/config.json").write_text('{"rnn_size": {}}')
     Path("checkpoints/pointer/last").write_text('{"checkpoint": "../ckpt-1", "step": 1}')
     Path("checkpoints/values/ckpt-20.safetensors").write_bytes(b"")

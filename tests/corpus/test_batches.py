@@ -152,8 +152,9 @@ def earlier_plan(batches: Batches, pairs: list[EncodedPairs], epoch: int) -> lis
     order, epoch_plan = rng.permutation(len(pairs)).tolist(), []
     for shard in order:
         planned = []
+        buckets = batches._bucket_of[pairs[shard].sources.lengths, pairs[shard].targets.lengths + 1]
         for i, bucket in enumerate(batches.buckets):
-            rows = rng.permutation(bucket.rows(pairs[shard]))
+            rows = rng.permutation(np.flatnonzero(buckets == i))
             rows = rows[np.argsort(pairs[shard].sources.lengths[rows], kind="stable")]
             positions = np.concatenate([left_over[i], np.stack([np.full_like(rows, shard), rows], axis=1)])
             size = bucket.batch_size

@@ -6,13 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from chatbot.config.corpus import CorpusSettings
 from chatbot.config.training import Settings
-from chatbot.corpus.reading.open.sources import find_sources
+from chatbot.corpus.vocabulary import BYTES, Vocabulary
 from chatbot.errors import UserError
-from chatbot.evaluation import baseline as baseline_module
 from chatbot.evaluation.__main__ import main
-from chatbot.evaluation.baseline import Baseline, pairs_of, training_pairs
+from chatbot.evaluation.baseline import Baseline, corpus_of
+from chatbot.evaluation.measures import Sample, samples_of
 from chatbot.flags import compose
 from tests.training.small_run import train_small
 
@@ -25,26 +24,29 @@ PAIRS = [
 
 
 def test_reply_to_the_most_similar_question() -> None:
-    baseline = Baseline(PAIRS)
+    samples = [Sample([], *pair) for pair in PAIRS]
+    baseline = Baseline(samples)
     questions = ["明天的天气呢", "名字叫什么", "吃不吃苹果", "xyz"]
-    assert baseline.replies(questions) == ["下雨了", "我叫小明", "喜欢", "下雨了"]
-    assert Baseline(PAIRS[:1]).reply("") == "下雨了"
+    assert [*map(baseline.reply, questions)] == ["下雨了", "我叫小明", "喜欢", "下雨了"]
+    assert Baseline(samples[:1]).reply("") == "下雨了"
 
 
 def test_training_pairs_of_an_attempt_exclude_its_validation_pairs(
-    work_dir: Path, monkeypatch: pytest.MonkeyPatch
+    work_dir: Path,
 ) -> None:
     Path("pairs.tsv").write_text("".join(f"{q}\t{a}\n" for q, a in [*PAIRS, PAIRS[0]]))
     Path("held_out.tsv").write_text("".join(f"{q}\t{a}\n" for q, a in PAIRS[1:2]))
     settings = compose(Settings, data=("pairs.tsv",), validation="held_out.tsv")
-    assert training_pairs(settings, "cache") == [PAIRS[0], *PAIRS[2:]]  # duplicates are dropped, too
-    everything = pairs_of(find_sources(["pairs.tsv"]), CorpusSettings(clean=("none",)))
-    assert everything == [*PAIRS, PAIRS[0]]
-    monkeypatch.setattr(baseline_module, "MOST_PAIRS", 2)
-    assert len(training_pairs(settings, "cache")) == 2
+    vocabulary = Vocabulary(BYTES)
+    corpus = corpus_of(settings, vocabulary, "cache")
+    expected = [PAIRS[0], *PAIRS[2:]]  # duplicates are dropped, too
+    assert [sample[1:] for sample in samples_of(corpus)] == expected
+    drawn = [sample[1:] for sample in samples_of(corpus, 2)]
+    assert len(drawn) == 2
+    assert [pair for pair in expected if pair in drawn] == drawn
     Path("pairs.tsv").unlink()
     with pytest.raises(UserError, match=r"--baseline: .*pairs\.tsv.*; give pairs with --baseline-data FILE"):
-        training_pairs(settings, "cache")
+        corpus_of(settings, vocabulary, "cache")
 
 
 def test_command_measures_the_baseline(
