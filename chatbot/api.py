@@ -155,14 +155,14 @@ def _train_with_others(settings: Settings) -> TrainingResult:
     return TrainingResult(directory, last["step"], stopped, last["best_step"], last["best_nats"])
 
 
-def _values(kind: type, given: dict[str, Any]) -> dict[str, Any]:
+def _values(kind: type, keywords: dict[str, Any]) -> dict[str, Any]:
     """Convert keywords to flat values of settings: a path to text, and the value of a `many` flag to a tuple."""
     fields = fields_of(kind)
-    unknown = [flag_of(name) for name in given if name not in fields]
+    unknown = [flag_of(name) for name in keywords if name not in fields]
     if unknown:
         raise UserError(unknown_flags(kind, unknown))
     values = {}
-    for name, value in given.items():
+    for name, value in keywords.items():
         if not fields[name].metadata["many"]:
             values[name] = _text(value)
             continue

@@ -255,18 +255,18 @@ def parse_flags(
             groups[heading].add_argument(name, nargs=number, type=convert, metavar=metavar, help=text)
         else:
             groups[heading].add_argument(flag_of(name), dest=name, **_argparse_options(field))
-    given, unknown = parser.parse_known_args(arguments)
+    values, unknown = parser.parse_known_args(arguments)
     if unknown:
         names = [word.partition("=")[0] for word in unknown if word.startswith("-")]
         parser.error(unknown_flags(settings, names or unknown))
     missing = [
         field.metadata["metavar"] if name == positional else flag_of(name)
         for name, field in fields_of(settings).items()
-        if field.default is ... and name not in given
+        if field.default is ... and name not in values
     ]
     if missing:
         parser.error(f"the following arguments are required: {', '.join(missing)}")
-    return {name: tuple(value) if isinstance(value, list) else value for name, value in vars(given).items()}
+    return {name: tuple(value) if isinstance(value, list) else value for name, value in vars(values).items()}
 
 
 def _usage(positional: "dataclasses.Field[Any]") -> str:

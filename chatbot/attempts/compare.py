@@ -50,7 +50,8 @@ def different_settings(values: Sequence[dict[str, Any]]) -> list[list[str]]:
 def results(attempts: Sequence[Attempt], records: Sequence[Sequence[dict[str, Any]]]) -> list[list[str]]:
     """Return the rows of sizes and results."""
     losses = [
-        next((record["loss"] for record in own[::-1] if isinstance(record.get("loss"), float)), None) for own in records
+        next((record["loss"] for record in of_attempt[::-1] if isinstance(record.get("loss"), float)), None)
+        for of_attempt in records
     ]
     return [
         ["training pairs", *(number(attempt.pairs) for attempt in attempts)],

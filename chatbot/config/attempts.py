@@ -35,8 +35,9 @@ PICTURES = (".png", ".svg", ".pdf")
 def attempt_directory(attempt: str, flag: str = "--attempt") -> Path:
     """Return the directory of an attempt. Raises UserError for a name that is not a plain folder name."""
     if not re.fullmatch(r"\w[\w.-]*", attempt) or len(attempt.encode()) > 200:
-        wanted = "a short name of letters, digits, '_', '-' and '.' is needed, without slashes"
-        raise UserError(f"{flag} {attempt!r}: {wanted}")
+        raise UserError(
+            f"{flag} {attempt!r}: a short name of letters, digits, '_', '-' and '.' is needed, without slashes"
+        )
     return CHECKPOINTS / attempt
 
 
@@ -50,20 +51,20 @@ def trained_directory(attempt: str, flag: str = "--attempt") -> Path:
 
     attempt: the name of a folder in checkpoints/, or the path of a folder anywhere. flag: the one that names it.
     """
-    path, given = Path(attempt), f"{flag} {attempt}"
+    path, subject = Path(attempt), f"{flag} {attempt}"
     is_name = path.name == attempt  # it has no slash
     for directory in (CHECKPOINTS / attempt, path) if is_name else (path,):
         if (directory / EXPORT).exists():
             use = f"{program('chat.py')} --export {directory}"
-            raise UserError(f"{given}: an export, not an attempt; talk to it with {use}")
+            raise UserError(f"{subject}: an export, not an attempt; talk to it with {use}")
         if (directory / CONFIG).exists():
             return directory.absolute()
     if not is_name:
-        raise UserError(f"{given}: no attempt, {path.absolute()} has no {CONFIG}; check the path")
+        raise UserError(f"{subject}: no attempt, {path.absolute()} has no {CONFIG}; check the path")
     known = sorted(path.parent.name for path in CHECKPOINTS.glob(f"*/{CONFIG}"))
     have = f"there are: {', '.join(known)}" if known else f"none is there; train one with {program('train.py')}"
     none = f"no such attempt in {CHECKPOINTS.absolute()}"
-    raise UserError(f"{given}: {none}; {have}, or give the path of its folder")
+    raise UserError(f"{subject}: {none}; {have}, or give the path of its folder")
 
 
 @dataclasses.dataclass(frozen=True)

@@ -92,10 +92,10 @@ class DecodingSettings(Flags):
             for name in ("coverage_penalty", "diverse_groups"):
                 if self.chooses_search and getattr(self, name) != getattr(DecodingSettings, name):
                     raise UserError(f"{flag_of(name)}: for beam search; add --beam-size with at least 2")
-        for name, other in (("diversity", "diverse_groups"), ("anti_lm_tokens", "anti_lm")):
-            changed = [getattr(self, x) != getattr(DecodingSettings, x) for x in (name, other)]
+        for name, needed in (("diversity", "diverse_groups"), ("anti_lm_tokens", "anti_lm")):
+            changed = [getattr(self, x) != getattr(DecodingSettings, x) for x in (name, needed)]
             if changed == [True, False]:
-                raise UserError(f"{flag_of(name)}: not used without {flag_of(other)}; leave it out, or add that")
+                raise UserError(f"{flag_of(name)}: not used without {flag_of(needed)}; leave it out, or add that")
         if not self.chooses_search:
             return  # `over_default` replaces it
         if self.beams % self.diverse_groups:
@@ -160,5 +160,5 @@ def over_default(settings: DecodingSettings, default: Mapping[str, Any]) -> Deco
         return settings
     if settings.coverage_penalty or settings.diverse_groups > 1:
         default = MEMORISED
-    given = {name for name in default if getattr(settings, name) != getattr(DecodingSettings, name)}
-    return dataclasses.replace(settings, **{name: value for name, value in default.items() if name not in given})
+    chosen = {name for name in default if getattr(settings, name) != getattr(DecodingSettings, name)}
+    return dataclasses.replace(settings, **{name: value for name, value in default.items() if name not in chosen})

@@ -41,10 +41,10 @@ class ExportSettings(Flags):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        given = command_line(self.decoding)
-        if given and self.format != SAVEDMODEL:
+        flags = command_line(self.decoding)
+        if flags and self.format != SAVEDMODEL:
             raise UserError(
-                f"{given}: an export for {self.format} takes these flags when it is used, by chat.py --export; "
+                f"{flags}: an export for {self.format} takes these flags when it is used, by chat.py --export; "
                 "leave them out"
             )
         for name in ("stop", "n_best"):

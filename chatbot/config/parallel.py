@@ -70,9 +70,9 @@ class ParallelSettings(Flags, stored=False):
             ("local_workers", self.worker_hosts and "--worker-hosts"),
             ("worker_hosts", update_but("distributed_replicated")),
         ]
-        for name, other in exclusive:
-            if other and getattr(self, name) not in (None, False, "auto"):
-                raise UserError(f"{flag_of(name)} and {other} exclude each other; leave out one of the two")
+        for name, excluded in exclusive:
+            if excluded and getattr(self, name) not in (None, False, "auto"):
+                raise UserError(f"{flag_of(name)} and {excluded} exclude each other; leave out one of the two")
         for name in ("ps_hosts", "chief_host", "job_name") if not self.asynchronous else ():
             if getattr(self, name) is not None:
                 raise UserError(f"{flag_of(name)}: only for --asynchronous; add --asynchronous, or leave it out")

@@ -115,8 +115,8 @@ class RunSettings(Flags):
 
 def seconds_of(time_limit: str) -> int:
     """Return the seconds of a --time-limit. Raises UserError for any other text."""
-    found = re.fullmatch(r"(\d{1,5}):([0-5]\d)(?::([0-5]\d))?", time_limit, re.ASCII)
-    hours, minutes, seconds = (int(part or 0) for part in found.groups()) if found else (0, 0, 0)
+    match = re.fullmatch(r"(\d{1,5}):([0-5]\d)(?::([0-5]\d))?", time_limit, re.ASCII)
+    hours, minutes, seconds = (int(part or 0) for part in match.groups()) if match else (0, 0, 0)
     total = 3600 * hours + 60 * minutes + seconds
     if not total:
         raise UserError(f"--time-limit {time_limit}: expected hours:minutes, such as 35:30 or 0:45, above zero")

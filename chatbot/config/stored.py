@@ -38,41 +38,47 @@ def train_settings(arguments: Sequence[str] | None = None) -> Settings:
     return settings_over_config(parse_flags(Settings, "train.py", about, arguments))
 
 
-def settings_over_config(given: dict[str, Any]) -> Settings:
+def settings_over_config(flags: dict[str, Any]) -> Settings:
     """Return the settings of a run: defaults, overridden by those that the attempt was begun with, then by the file
     named by `config`, then by the given flat values.
 
     Prints what is taken from the attempt, unless `quiet` is given. Raises UserError for a file or a value that cannot
     be used.
     """
-    with contextlib.redirect_stdout(io.StringIO() if given.get("quiet") else sys.stdout):
-        return _settings_over_config(given)
+    with contextlib.redirect_stdout(io.StringIO() if flags.get("quiet") else sys.stdout):
+        return _settings_over_config(flags)
 
 
-def _settings_over_config(given: dict[str, Any]) -> Settings:
-    config = read_settings(Path(given["config"])) if given.get("config") else {}
-    if config and (folder := _attempt_folder(Path(given["config"]), "attempt" in given)):
+def _settings_over_config(flags: dict[str, Any]) -> Settings:
+    config = read_settings(Path(flags["config"])) if flags.get("config") else {}
+    if config and (folder := _attempt_folder(Path(flags["config"]), "attempt" in flags)):
         config["attempt"] = folder
-    above = _over(config, given)
+    above = _over(config, flags)
     attempt = above.get("attempt", RunSettings.attempt)
     check_value(fields_of(RunSettings)["attempt"], attempt)
-    own = attempt_directory(attempt) / CONFIG
+    config_file = attempt_directory(attempt) / CONFIG
     if above.get("selftest"):
         return compose(Settings, **above)
-    if not own.exists():
+    if not config_file.exists():
         inherited = _inherited(above["init_from"], above) if above.get("init_from") else {}
         fixed = fields_of(ModelSettings) if above.get("init_from") else {}  # by the weights of the other attempt
         not_given = settings_of_presets() - {*fixed, *above}
         return compose(Settings, **_over(inherited, above), not_given=not_given)
-    began = {**read_settings(own.absolute()), "attempt": attempt}
-    if began.get("dictionary") and not Path(began["dictionary"]).exists() and own.with_name(DICTIONARY).exists():
-        began["dictionary"] = str(own.with_name(DICTIONARY))  # the original is gone, such as that of --init-from
+    began = {**read_settings(config_file.absolute()), "attempt": attempt}
+    if (
+        began.get("dictionary")
+        and not Path(began["dictionary"]).exists()
+        and config_file.with_name(DICTIONARY).exists()
+    ):
+        began["dictionary"] = str(
+            config_file.with_name(DICTIONARY)
+        )  # the original is gone, such as that of --init-from
     # What may have been "auto" is so again: the attempt keeps its choice, and machines without this file, which are to
     # use identical settings, have "auto", too.
     values = _over({name: value for name, value in began.items() if name not in CHOSEN}, above)
     # What the preset has set is shown, without its name.
-    if taken := as_flags({name: value for name, value in values.items() if name not in {"preset", *above}}):
-        print(f"Settings of {own}: {taken}")
+    if kept_flags := as_flags({name: value for name, value in values.items() if name not in {"preset", *above}}):
+        print(f"Settings of {config_file}: {kept_flags}")
     return compose(Settings, **values)
 
 
@@ -102,8 +108,8 @@ def _inherited(attempt: str, above: dict[str, Any]) -> dict[str, Any]:
     values = {name: value for name, value in read_settings(directory / CONFIG).items() if name in names}
     if values.get("dictionary"):
         values["dictionary"] = str(directory / DICTIONARY)
-    if taken := as_flags({name: value for name, value in values.items() if name not in above}):
-        print(f"Settings of {directory / CONFIG}: {taken}")
+    if kept_flags := as_flags({name: value for name, value in values.items() if name not in above}):
+        print(f"Settings of {directory / CONFIG}: {kept_flags}")
     return values
 
 

@@ -42,8 +42,8 @@ class Settings:
             "--profile": self.run.profile is not None,
             f"--histograms {ALL}": self.run.histograms == ALL,
         }
-        for flag, given in excluded.items():
-            if self.parallel.asynchronous and given:
+        for flag, is_set in excluded.items():
+            if self.parallel.asynchronous and is_set:
                 raise UserError(f"--asynchronous and {flag} exclude each other; leave out one of the two")
         history, needed = self.encoding.history, 2 * (self.encoding.history + 1)  # a mark and a token of each turn
         if history and self.model.max_length < needed:

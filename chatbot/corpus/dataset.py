@@ -4,9 +4,10 @@ import contextlib
 import copy
 import dataclasses
 import functools
+import itertools
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -31,7 +32,7 @@ from chatbot.corpus.shards import (
     write_shards,
 )
 from chatbot.corpus.vocabulary import Vocabulary, build_vocabulary, load_vocabulary
-from chatbot.corpus.workers import Pool, progress_bar, worker_pool
+from chatbot.corpus.workers import Pool, worker_pool
 from chatbot.errors import UserError
 
 # Increase this whenever the same tokens and selection give other shards, or another description, than before.
@@ -54,14 +55,6 @@ class Corpus:
     fingerprint: str  # equal for corpora with the same pairs, order and ids
 
 
-def training_selection(settings: CorpusSettings, encoding: EncodingSettings) -> Selection:
-    """Return the selection of the training pairs. Tokenises validation files, whose pairs are excluded."""
-    selection = Selection.of(settings)
-    if files := validation_files(settings, encoding.validation):
-        return dataclasses.replace(selection, held_out=frozenset(tokenise(files).hashes().pairs.tolist()))
-    return dataclasses.replace(selection, part=TRAINING if encoding.validation == AUTO else None)
-
-
 def training_set(
     settings: CorpusSettings,
     encoding: EncodingSettings,
@@ -73,7 +66,12 @@ def training_set(
 
     vocabulary: None: a new one is built from the pairs. max_length: of the sources with history.
     """
-    selection, files = training_selection(settings, encoding), training_files(settings)
+    selection = Selection.of(settings)
+    if validation := validation_files(settings, encoding.validation):
+        selection = dataclasses.replace(selection, held_out=frozenset(tokenise(validation).hashes().pairs.tolist()))
+    elif encoding.validation == AUTO:
+        selection = dataclasses.replace(selection, part=TRAINING)
+    files = training_files(settings)
     return encode(files, selection, vocabulary or encoding.vocabulary_size, encoding.history, max_length, pool)
 
 
@@ -147,11 +145,14 @@ def _write(
     if isinstance(vocabulary, int):
         vocabulary = build_vocabulary(count_tokens(tokenised, kept, pool), vocabulary, marks=turns > 0)
     vocabulary.save(folder / VOCABULARY)
-    write_shards(folder, shards_needed(pairs), _encoded(tokenised, kept, folder, turns, pool))
-    lengths = count_lengths(folder, shards_needed(pairs))
+    shards = shards_needed(pairs)
+    tasks = tokenised.tasks(kept, folder, shards, turns)
+    parts = itertools.chain.from_iterable(pool.in_order(_encode, tasks, len(tasks) <= SERIAL_CHUNKS))
+    write_shards(folder, shards, parts)
+    lengths = count_lengths(folder, shards)
     description = {
         "fingerprint": key_of(files=[(path.name, content_key(path)) for path in sorted(folder.iterdir())]),
-        "shards": shards_needed(pairs),
+        "shards": shards,
         "dtype": dtype_for(vocabulary).name,
         "pairs": pairs,
         "lengths": {"sides": lengths.sides.tolist(), "counts": lengths.counts.tolist()},
@@ -186,28 +187,14 @@ def _why_empty(report: Report) -> str:
 
 def count_tokens(tokenised: TokenisedFiles, kept: Mask, pool: Pool) -> Counter[str]:
     """Count the tokens of the pairs that are kept."""
-    tasks = zip((chunk.path.absolute() for chunk in tokenised.chunks), tokenised.by_chunk(kept), strict=True)
-    counts = Counter[str]()
-    for of_chunk in pool.in_order(_count, tasks, len(tokenised.chunks) <= SERIAL_CHUNKS):
+    counts, tasks = Counter[str](), tokenised.tasks(kept)
+    for of_chunk in pool.in_order(_count, tasks, len(tasks) <= SERIAL_CHUNKS):
         counts.update(of_chunk)
     return counts
 
 
 def _count(path: Path, kept: Mask) -> Counter[str]:
     return count_chunk(load_chunk(path), kept)
-
-
-def _encoded(
-    tokenised: TokenisedFiles, kept: Mask, folder: Path, turns: int, pool: Pool
-) -> Iterator[tuple[int, ShardArrays]]:
-    """Yield (shard, pairs) for the kept pairs, chunk by chunk."""
-    masks, pairs = tokenised.by_chunk(kept), int(kept.sum())
-    chunks = zip(tokenised.chunks, masks, strict=True)
-    tasks = ((chunk.path.absolute(), mask, folder, shards_needed(pairs), turns) for chunk, mask in chunks)
-    with progress_bar("Encoding", pairs, " pairs") as bar:
-        for parts in pool.in_order(_encode, tasks, len(masks) <= SERIAL_CHUNKS):
-            yield from parts
-            bar.update(sum(len(arrays.lengths) for _, arrays in parts))
 
 
 def _encode(path: Path, kept: Mask, folder: Path, shards: int, turns: int) -> list[tuple[int, ShardArrays]]:

@@ -172,6 +172,11 @@ class TokenisedFiles:
         """Split a mask of all pairs into one mask for each chunk."""
         return np.split(mask, np.cumsum([chunk.pairs for chunk in self.chunks]))[:-1]
 
+    def tasks(self, mask: Mask, *arguments: Any) -> list[tuple[Any, ...]]:
+        """Return (absolute path, part of a mask of all pairs, *arguments) for each chunk."""
+        masks = zip(self.chunks, self.by_chunk(mask), strict=True)
+        return [(chunk.path.absolute(), part, *arguments) for chunk, part in masks]
+
     def by_source(self, mask: Mask) -> list[int]:
         """Return the number of pairs of each source that the mask selects."""
         counts = [0] * len(self.reports)

@@ -39,7 +39,7 @@ def source_of(turns: Sequence[Sequence[int]], vocabulary: Vocabulary, max_length
 def question_of(source: Sequence[int], vocabulary: Vocabulary) -> list[int]:
     """Return the question of a source, without its mark and the turns before it."""
     marks = range(vocabulary.first_mark, vocabulary.first_byte)
-    return list(source[max((place + 1 for place, i in enumerate(source) if i in marks), default=0) :])
+    return list(source[max((position + 1 for position, i in enumerate(source) if i in marks), default=0) :])
 
 
 def turns_that_fit(sources: Ragged, first_mark: int, max_length: int) -> Ragged:

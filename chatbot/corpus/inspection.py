@@ -25,7 +25,7 @@ from chatbot.corpus.reading.report import Report
 from chatbot.corpus.selection import Selection, select
 from chatbot.corpus.shards import encode_chunk
 from chatbot.corpus.vocabulary import Vocabulary, build_vocabulary
-from chatbot.corpus.workers import Pool, worker_pool
+from chatbot.corpus.workers import worker_pool
 from chatbot.flags import command_line, program
 
 # With fewer chunks, one process is faster than starting others.
@@ -80,7 +80,8 @@ def measure(files: CorpusFiles) -> Measurements:
         counts = count_tokens(tokenised, kept, pool)
         coverage = _coverage(counts)
         size = next(size for size, covered in coverage.items() if covered >= COVERED * max(coverage.values()))
-        lengths = _lengths(tokenised, kept, build_vocabulary(counts, size), pool)
+        tasks = tokenised.tasks(kept, build_vocabulary(counts, size))
+        lengths = np.concatenate([*pool.in_order(_lengths, tasks, len(tasks) <= SERIAL_CHUNKS)])
     characters = set().union(*counts)
     longest = int(np.quantile(lengths.max(axis=1), FITTING, method="inverted_cdf"))
     return Measurements(
@@ -107,14 +108,8 @@ def _coverage(counts: Counter[str]) -> dict[int, float]:
     return coverage
 
 
-def _lengths(tokenised: TokenisedFiles, kept: Mask, vocabulary: Vocabulary, pool: Pool) -> npt.NDArray[np.int64]:
-    """Return the lengths of the kept pairs in tokens of the vocabulary, EOS counted in the answers, [pairs, 2]."""
-    masks = tokenised.by_chunk(kept)
-    tasks = ((chunk.path, mask, vocabulary) for chunk, mask in zip(tokenised.chunks, masks, strict=True))
-    return np.concatenate([*pool.in_order(_lengths_of_chunk, tasks, len(masks) <= SERIAL_CHUNKS)])
-
-
-def _lengths_of_chunk(path: Path, kept: Mask, vocabulary: Vocabulary) -> npt.NDArray[np.int64]:
+def _lengths(path: Path, kept: Mask, vocabulary: Vocabulary) -> npt.NDArray[np.int64]:
+    """Return the lengths of the kept pairs of a chunk, EOS counted in the answers, [pairs, 2]."""
     lengths = encode_chunk(load_chunk(path), kept, vocabulary).lengths[:, [SOURCE, TARGET]].astype(np.int64)
     lengths[:, TARGET] += 1
     return lengths

@@ -174,10 +174,10 @@ def _smoothed(counts: npt.NDArray[Any], starts: Ids) -> tuple[Floats, npt.NDArra
     numbers = np.maximum(np.bincount(np.minimum(counts, 5), minlength=6), 1)  # how many n-grams have each count
     ratio = numbers[1] / (numbers[1] + 2 * numbers[2])
     discounts = np.array([0.0] + [max(0.05, n - (n + 1) * ratio * numbers[n + 1] / numbers[n]) for n in (1, 2, 3)])
-    taken = discounts[np.minimum(counts, 3)]
+    discount = discounts[np.minimum(counts, 3)]
     totals = np.add.reduceat(counts, starts[:-1])  # [contexts]
-    probabilities = np.maximum(counts - taken, 0.0) / np.repeat(totals, np.diff(starts))
-    return probabilities.astype(np.float32), np.add.reduceat(taken, starts[:-1]) / totals
+    probabilities = np.maximum(counts - discount, 0.0) / np.repeat(totals, np.diff(starts))
+    return probabilities.astype(np.float32), np.add.reduceat(discount, starts[:-1]) / totals
 
 
 def context_numbers(histories: npt.NDArray[np.integer]) -> Ids:

@@ -209,9 +209,9 @@ def _states_after_bytes() -> npt.NDArray[np.int32]:
         return numbers[key]
 
     def fill(row: npt.NDArray[np.int32], following: range, completions: npt.NDArray[np.bool_]) -> None:
-        for byte, rest in zip(following, completions.reshape(len(following), -1), strict=True):
-            if rest.any():
-                row[byte] = state_before(rest)
+        for byte, completions_after in zip(following, completions.reshape(len(following), -1), strict=True):
+            if completions_after.any():
+                row[byte] = state_before(completions_after)
 
     for continuation_bytes, (leads, first) in enumerate(_LEADS):
         points = spelled[: len(leads) << 6 * continuation_bytes].copy()

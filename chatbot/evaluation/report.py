@@ -102,7 +102,7 @@ def entries_of(
 
 def _turns_before(source: Sequence[int], vocabulary: Vocabulary) -> tuple[str, ...]:
     marks = range(vocabulary.first_mark, vocabulary.first_byte)
-    starts = [place for place, i in enumerate(source) if i in marks]
+    starts = [position for position, i in enumerate(source) if i in marks]
     return tuple(vocabulary.text(source[start:end]) for start, end in itertools.pairwise(starts))
 
 
