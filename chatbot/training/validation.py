@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple, TypeVar
 
 import tensorflow as tf
-from tqdm import tqdm
 
 from chatbot.config.decoding import DecodingSettings
 from chatbot.config.learning import QUESTION_NATS
@@ -97,7 +96,7 @@ class Validator:
                 else:
                     self._score.positions //= 2
                     reaction = f"in batches of {self._score.positions:,} positions"
-            tqdm.write(f"Warning: out of memory in validation, which goes on {reaction}.", file=sys.stderr)
+            print(f"Warning: out of memory in validation, which goes on {reaction}.", file=sys.stderr)
 
     def _validated(self, corpus: Corpus) -> Validation:
         likelihood = self._score(corpus.shards)

@@ -74,7 +74,6 @@ class StepWatch:
     def _end_if_device_is_lost(self) -> None:
         error = self._lost_device()
         if error is not None:
-            print(file=sys.stderr)  # ends the line of the progress bar
             end_process(error)
 
 

@@ -154,14 +154,6 @@ class Checkpoints:
         self._unsaved, self._unsaved_is_best = Checkpoint(dataclasses.replace(progress), weights, state), best
         self._writing = self._writer.submit(self._write_or_report)
 
-    def amend(self, progress: Progress) -> None:
-        """Name the last checkpoint with another progress; a failure is a warning."""
-        self.wait()
-        try:
-            self._point(LAST, progress)
-        except OSError as error:
-            self._warnings.append(f"{self.directory / LAST}: cannot be written ({error.strerror}); training goes on")
-
     def minutes_since_save(self) -> float:
         """Return the time since the last checkpoint began to be written, or since the run began."""
         return (time.monotonic() - self._saved_at) / 60

@@ -10,7 +10,6 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import tensorflow as tf
-from tqdm import tqdm
 
 from chatbot.errors import DeviceError, UserError
 from chatbot.training.devices.gpus import silent_gpus
@@ -162,7 +161,7 @@ def more_pieces(
         ) from error
     if first_time:
         cause = "Out of memory" if certain else f"Perhaps out of memory ({reason})"
-        tqdm.write(
+        print(
             f"{cause}: each share is now split into pieces; the batch size stays the same. Shown once. --accumulate "
             "with a smaller --batch-size splits shares from the start."
         )

@@ -14,10 +14,9 @@ from chatbot.flags import program
 from chatbot.training.alarms import SlowTowers, TowerOutliers
 from chatbot.training.attempt import INTERRUPTED
 from chatbot.training.checkpoints.progress import shown
-from chatbot.training.display import duration, error_stream, line_stream, question_line
 from chatbot.training.reporting.metrics import MetricsFile, start_client
 from chatbot.training.reporting.tensorboard import TensorBoard
-from chatbot.training.reporting.terminal import Terminal
+from chatbot.training.reporting.terminal import Terminal, duration, question_line, show, warn
 from chatbot.training.run import Run
 from chatbot.training.validation import Validation
 
@@ -39,12 +38,13 @@ class Reporter:
         self._failing: set[str] = set()  # what could not be written at the last attempt
         self._outliers, self._slow_towers = TowerOutliers(towers), SlowTowers(towers)
         self._terminal = Terminal(run)
-        self.advance = self._terminal.advance
         self._wandb = self._start_wandb()
-        self._open_metrics()
+        self._metrics: MetricsFile | None = None
         self._tensorboard: TensorBoard | None = None
-        if run.team.chief and run.settings.run.report_to != NONE:
-            self._tensorboard = TensorBoard(run.settings, towers, run.progress.step, run)
+        if run.team.chief:  # a killed run's records of steps after the present one no longer count
+            self._metrics = MetricsFile(run.settings.run.directory / METRICS, run.progress.step)
+            if run.settings.run.report_to != NONE:
+                self._tensorboard = TensorBoard(run.settings, towers, run.progress.step, run)
 
     def _start_wandb(self) -> Any:
         """Return the run of wandb; None without, and after a warning if it cannot be started."""
@@ -54,18 +54,12 @@ class Reporter:
         try:
             return start_client(settings)
         except Exception as error:  # the client may raise any
-            self._terminal.warn(f"wandb cannot be started ({_reason(error)}); training goes on without it")
+            warn(f"wandb cannot be started ({_reason(error)}); training goes on without it")
             return None
-
-    def _open_metrics(self) -> None:
-        """Open metrics.jsonl. Records of steps after the present one no longer count."""
-        run = self._run
-        path = run.settings.run.directory / METRICS
-        self._metrics = MetricsFile(path, run.progress.step) if run.team.chief else None
 
     def warn(self, text: str) -> None:
         """Show a warning, without a full stop at its end."""
-        self._terminal.warn(text)
+        warn(text)
         if self._tensorboard:
             self._try("TensorBoard", self._tensorboard.warning, text, self._run.progress.step)
 
@@ -99,15 +93,8 @@ class Reporter:
         if self._tensorboard and is_written:
             self._try("TensorBoard", self._tensorboard.validation, validation, data.shown, self._run.progress.step)
 
-    def went_back(self) -> None:
-        """Begin again at the step of the run, which is earlier than the last record's, after which nothing counts."""
-        self._terminal.went_back()
-        self._open_metrics()
-        if self._tensorboard:
-            self._try("TensorBoard", self._tensorboard.begin_after, self._run.progress.step)
-
     def close(self) -> None:
-        """Close the bar and the files."""
+        """Show the last metrics, and close the files."""
         self._terminal.close()
         if self._tensorboard:
             self._try("TensorBoard", self._tensorboard.close, self.stopped)
@@ -121,8 +108,7 @@ class Reporter:
         except Exception as error:  # wandb may raise any
             if name not in self._failing:
                 self._failing.add(name)
-                again = "training goes on, and writing is tried again"
-                self._terminal.warn(f"{name} cannot be written ({_reason(error)}); {again}")
+                warn(f"{name} cannot be written ({_reason(error)}); training goes on, and writing is tried again")
         else:
             self._failing.discard(name)
 
@@ -134,7 +120,7 @@ def _reason(error: Exception) -> str:
 
 def conclude(run: Run, stop: str, first_step: int, seconds: float) -> None:
     """Print why the run ended, on the chief also replies, a summary and the next command. Draws curves.png."""
-    attempt, progress, output = run.settings.run.attempt, run.progress, line_stream()
+    attempt, progress = run.settings.run.attempt, run.progress
     stopped = f"Stopped at step {progress.step:,}: {stop}."
     if not run.team.chief:
         print(stopped)
@@ -151,8 +137,7 @@ def conclude(run: Run, stop: str, first_step: int, seconds: float) -> None:
     chat = f"{program('chat.py')} --attempt {attempt}"
     resumes = f"Saved. The same command resumes from here; to talk to it: {chat}"
     lines.append(resumes if stop == INTERRUPTED else f"Talk to it: {chat}")
-    output.write("".join(f"{line}\n" for line in lines))
-    output.flush()
+    show(*lines)
 
 
 def _replies(run: Run) -> list[str]:
@@ -183,5 +168,5 @@ def _drawn(run: Run) -> bool:
             draw([(run.settings.run.attempt, records)], directory / CURVES)
             return True
     except Exception as error:  # of a drawing library: fonts, files, memory
-        error_stream().write(f"Warning: {CURVES} cannot be drawn ({_reason(error)}).\n")
+        warn(f"{CURVES} cannot be drawn ({_reason(error)})")
     return False
