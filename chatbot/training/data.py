@@ -1,6 +1,5 @@
 """The training and validation pairs of a run, read and checked before any device is used."""
 
-import codecs
 import dataclasses
 from collections import defaultdict
 from collections.abc import Sequence
@@ -43,9 +42,8 @@ FILES_SHOWN = 5
 FEWEST_DECIDING = 50
 # --both-directions auto: with more pairs than this, the replies alone teach the decoder the language.
 MOST_PAIRS_BOTH_DIRECTIONS = 50_000
-# --probe: bytes of the file that are read, questions that are asked, and characters of each that the model is given, as
-# in chat.
-MOST_BYTES, MOST_QUESTIONS, MOST_CHARACTERS = 256 * 2**10, 20, 2000
+# --probe: questions that are asked, and characters of each that the model is given, as in chat.
+MOST_QUESTIONS, MOST_CHARACTERS = 20, 2000
 
 
 @dataclasses.dataclass(frozen=True)
@@ -235,13 +233,9 @@ def read_probe(file: str | None) -> list[str]:
         return []
     remedy = "give a text file with a question in each line"
     try:
-        with open(file, "rb") as opened:
-            content = opened.read(MOST_BYTES)
+        text = Path(file).read_text(encoding="utf-8-sig")
     except OSError as error:
         raise UserError(f"--probe {file}: cannot be read ({error.strerror}); {remedy}") from None
-    # An incremental decoder leaves out a character that ends beyond the bytes that were read.
-    try:
-        text = codecs.getincrementaldecoder("utf-8-sig")().decode(content)
     except UnicodeDecodeError:
         raise UserError(f"--probe {file}: not a text in UTF-8; {remedy}, in UTF-8") from None
     questions = [line.strip() for line in text.splitlines() if line.strip()][:MOST_QUESTIONS]

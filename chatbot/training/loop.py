@@ -13,11 +13,11 @@ from chatbot.corpus.vocabulary import PAD
 from chatbot.errors import UserError
 from chatbot.training.alarms import PATIENCE, Divergence, SkippedUpdates
 from chatbot.training.attempt import INTERRUPTED, TIME_UP, TrainingResult
-from chatbot.training.devices.failures import lost_gpus
+from chatbot.training.devices.failures import lost_gpu
 from chatbot.training.machines.team import tower_names
 from chatbot.training.reporting.reporter import Reporter, conclude
 from chatbot.training.run import Run
-from chatbot.training.schedule import Due, describe
+from chatbot.training.schedule import Due
 from chatbot.training.share import Prepared
 from chatbot.training.signals import GRACE_SECONDS, Interrupts, interrupts
 from chatbot.training.step import StepResult
@@ -32,7 +32,7 @@ def train(run: Run) -> TrainingResult:
     """
     announce(run)
     first = run.progress.step
-    watch = StepWatch(run.team.chief, lambda: run.train_step.is_tracing, lambda: lost_gpus(run.towers))
+    watch = StepWatch(run.team.chief, lambda: run.train_step.is_tracing, lambda: lost_gpu(run.towers))
     names = tower_names(run.team, run.train_step.tower_names)
     with (
         profiled(run) as profile,
@@ -53,9 +53,7 @@ def train(run: Run) -> TrainingResult:
 
 
 def announce(run: Run) -> None:
-    """Print the learning rate, the step to resume from, and a note if nothing is validated."""
-    if learning_rate := describe(run.settings.learning, run.schedule, run.pairs_per_step):
-        print(learning_rate)
+    """Print the step to resume from, and a note if nothing is validated."""
     if run.progress.step:
         print(f"Resuming from step {run.progress.step:,} of checkpoints/{run.settings.run.attempt}.")
     if run.data.validation is None:

@@ -50,7 +50,6 @@ class Run:
     model: Seq2Seq
     team: Team
     batches: Batches
-    pairs_per_step: float  # on average
     schedule: Schedule
     calendar: Calendar
     train_step: VariableUpdate
@@ -169,7 +168,6 @@ def open_run(settings: Settings, data: Data, towers: Sequence[Tower], team: Team
         model=model,
         team=team,
         batches=batches,
-        pairs_per_step=pairs,
         schedule=schedule,
         calendar=calendar,
         train_step=train_step,

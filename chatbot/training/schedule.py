@@ -77,20 +77,6 @@ def schedule_of(settings: LearningSettings, pairs: float, steps_per_epoch: int) 
     return Schedule(highest, warm_up, settings.schedule, length)
 
 
-def describe(settings: LearningSettings, schedule: Schedule, pairs: float) -> str:
-    """Return one line about the scaling, the warm-up and the schedule of --learning-rate; "" without them."""
-    line, scaling = "", settings.scale_learning_rate
-    if scaling != "none":
-        line += f": {settings.learning_rate:g} scaled by {scaling} of {pairs:,.0f}/{BASE_BATCH} pairs in a batch"
-    if schedule.warm_up:
-        line += f", reached after {counted(schedule.warm_up, 'step')}"
-    if schedule.kind in (COSINE, ONE_CYCLE):
-        line += f"; falls to 0 at step {schedule.length:,}"
-    elif schedule.kind == INVERSE_SQUARE_ROOT:
-        line += "; falls with the square root of the step"
-    return line and f"Learning rate {schedule.highest:.4g}{line}."
-
-
 class Due(NamedTuple):
     """The actions that are due after a step."""
 

@@ -1,11 +1,13 @@
 """Signals that end a run between two steps: SIGINT (Ctrl-C), SIGTERM and SIGHUP (a closed terminal)."""
 
 import contextlib
+import math
 import os
 import signal
 import socket
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
@@ -16,7 +18,7 @@ from chatbot.corpus.reading.display import counted
 GRACE_SECONDS = 100.0
 # Seconds after a second signal in which an operation of TensorFlow that is running may end.
 SECOND_TIMEOUT = 2.0
-# Seconds between two calls of `tick`.
+# Seconds between two calls of `tick`, and between two looks at the time.
 TICK = 1.0
 # As in shells: 128 + SIGINT. A run that ends within the grace time has this exit code after every signal.
 EXIT_INTERRUPTED = 130
@@ -40,7 +42,7 @@ class Interrupts:
 
 @contextmanager
 def interrupts(
-    announced: bool = True, grace: float | None = None, tick: Callable[[], str] | None = None
+    announced: bool = True, grace: float = math.inf, tick: Callable[[], str] = lambda: ""
 ) -> Iterator[Interrupts]:
     """Yield an object that receives the first signal. A second one raises KeyboardInterrupt.
 
@@ -57,75 +59,52 @@ def interrupts(
     numbers = [signal.SIGINT, signal.SIGTERM]
     if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
         numbers.append(signal.SIGHUP)
-    with _watched(announced, grace, tick):
+    # The thread hears of a signal from the interpreter's C handler, also while the main thread waits in TensorFlow.
+    reader, writer = socket.socketpair()
+    writer.setblocking(False)
+    thread = threading.Thread(target=_watch, args=(reader, announced, grace, tick), daemon=True, name="signals")
+    with reader:
+        file_before = signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
+        thread.start()
         before = {number: signal.signal(number, received.receive) for number in numbers}
         try:
             yield received
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
+            signal.set_wakeup_fd(file_before)
+            writer.close()  # ends the thread
+            thread.join()
 
 
-@contextmanager
-def _watched(announced: bool, grace: float | None, tick: Callable[[], str] | None) -> Iterator[None]:
-    """Announce the first signal within the block, and end the process if that does not end it in time.
-
-    A thread hears of it from the interpreter's C handler, also while the main thread waits in TensorFlow.
-    """
-    reader, writer = socket.socketpair()
-    reader.settimeout(None if tick is None else TICK)
-    writer.setblocking(False)
-    timers: list[threading.Timer] = []
-
-    def next_signal() -> bytes:
-        while True:
-            try:
-                return reader.recv(1)
-            except TimeoutError:
-                line = tick() if tick is not None else ""
-                if line:
-                    _print(line)
-
-    def wait_for_signals() -> None:
-        count = 0
-        while data := next_signal():
-            number, count = data[0], count + 1
-            if number == getattr(signal, "SIGHUP", None):
-                _leave_terminal()
-            if count == 1 and announced:
-                limit = (
-                    "Ctrl-C again"
-                    if number == signal.SIGINT or grace is None
-                    else f"After {counted(grace, 'second')} it"
-                )
-                _print(f"Finishing this step, then saving. {limit} exits without saving.")
-            if count > 1:
-                _start_timer(timers, SECOND_TIMEOUT, "a second signal")
-            elif grace is not None and number != signal.SIGINT:
-                _start_timer(timers, grace, f"not finished within {counted(grace, 'second')}")
-
-    before = signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
-    thread = threading.Thread(target=wait_for_signals, daemon=True, name="signals")
-    thread.start()
-    try:
-        yield
-    finally:
-        signal.set_wakeup_fd(before)
-        writer.close()  # ends the thread
-        thread.join()
-        for timer in timers:
-            timer.cancel()
-        reader.close()
-
-
-def _start_timer(timers: list[threading.Timer], seconds: float, reason: str) -> None:
-    def end() -> None:
-        _print(f"error: {reason}; the last checkpoint is kept")
-        os._exit(EXIT_INTERRUPTED)
-
-    timers.append(threading.Timer(seconds, end))
-    timers[-1].daemon = True
-    timers[-1].start()
+def _watch(reader: socket.socket, announced: bool, grace: float, tick: Callable[[], str]) -> None:
+    """Announce the first signal, and end the process if that does not end it in time. reader: yields the signals."""
+    reader.settimeout(TICK)
+    count, deadline, reason = 0, math.inf, ""
+    while True:
+        try:
+            data = reader.recv(1)
+        except TimeoutError:
+            if line := tick():
+                _print(line)
+            if time.monotonic() > deadline:
+                _print(f"error: {reason}; the last checkpoint is kept")
+                os._exit(EXIT_INTERRUPTED)
+            continue
+        if not data:
+            return
+        number, count = data[0], count + 1
+        if number == getattr(signal, "SIGHUP", None):
+            _leave_terminal()
+        limit = math.inf if number == signal.SIGINT else grace
+        if count == 1 and announced:
+            end = "Ctrl-C again" if limit == math.inf else f"After {counted(limit, 'second')} it"
+            _print(f"Finishing this step, then saving. {end} exits without saving.")
+        if count > 1:
+            limit, reason = SECOND_TIMEOUT, "a second signal"
+        else:
+            reason = f"not finished within {counted(grace, 'second')}"
+        deadline = time.monotonic() + limit
 
 
 def _print(text: str) -> None:

@@ -48,7 +48,7 @@ class Validator:
     only if it decides which checkpoint is the best.
 
     towers: those that share the work, the first of which has the model on its device. The values are the same for any
-    number of them, up to rounding. When memory runs out, the first one validates alone, and then in smaller batches.
+    number of them, up to rounding. When memory runs out, the first one validates alone, in smaller batches.
     """
 
     def __init__(self, model: Seq2Seq, data: Data, settings: Settings, towers: Sequence[Tower]) -> None:
@@ -85,18 +85,15 @@ class Validator:
             except tf.errors.OpError as error:
                 if not is_out_of_memory(error, self._towers):
                     raise
-                if self._copies.number == 1 and self._score.positions <= FEWEST_POSITIONS:
+                if self._score.positions <= FEWEST_POSITIONS:
                     raise UserError(
                         f"out of memory in validation, with one pair at a time; {RESUME}: first free memory on the "
                         "device"
                     ) from error
-                if self._copies.number > 1:
-                    self._copies.keep_first()
-                    reaction = f"with {self._towers[0].name} alone"
-                else:
-                    self._score.positions //= 2
-                    reaction = f"in batches of {self._score.positions:,} positions"
-            print(f"Warning: out of memory in validation, which goes on {reaction}.", file=sys.stderr)
+            self._copies.keep_first()
+            self._score.positions //= 2
+            smaller = f"{self._towers[0].name} alone, in batches of {self._score.positions:,} positions"
+            print(f"Warning: out of memory in validation, which goes on with {smaller}.", file=sys.stderr)
 
     def _validated(self, corpus: Corpus) -> Validation:
         likelihood = self._score(corpus.shards)

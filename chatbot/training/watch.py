@@ -1,6 +1,5 @@
 """What watches the steps: for one without progress, for the time of each GPU, and for --profile."""
 
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -33,7 +32,7 @@ class StepWatch:
     """Says once in a run that a step has made no progress for LIMIT seconds, and ends the process if a GPU is lost.
 
     A collective between GPUs that hangs would give no other sign. The time in which graphs are traced does not count.
-    says_so: whether there is a line. lost_device: asks the driver for lost GPUs, a second after each LIMIT.
+    says_so: whether there is a line. lost_device: asks the driver for lost GPUs, after each LIMIT.
     """
 
     def __init__(
@@ -63,13 +62,12 @@ class StepWatch:
             self._counted, self._seconds = step, 0
             return ""
         self._seconds += 1
-        if self._seconds > LIMIT and self._seconds % LIMIT == 1:  # when the line, which was due before, is printed
-            # A driver that has lost a GPU may not answer either, and this thread must.
-            threading.Thread(target=self._end_if_device_is_lost, daemon=True).start()
-        if self._seconds % LIMIT or not self._is_due:
+        if self._seconds % LIMIT:
             return ""
-        self._is_due = False
-        return f"Step {step:,} has made no progress for {LIMIT} seconds. {ADVICE}."
+        # A driver that has lost a GPU may not answer either, and this thread must.
+        threading.Thread(target=self._end_if_device_is_lost, daemon=True).start()
+        is_due, self._is_due = self._is_due, False
+        return f"Step {step:,} has made no progress for {LIMIT} seconds. {ADVICE}." if is_due else ""
 
     def _end_if_device_is_lost(self) -> None:
         error = self._lost_device()
@@ -119,9 +117,7 @@ class Profile:
     """Traces the steps of a range into the folder of a TensorBoard run. An empty range traces nothing."""
 
     def __init__(self, folder: Path, steps: Sequence[int]) -> None:
-        self.folder, self._steps = folder, steps
-        self.traced: list[int] = []  # the steps that were traced
-        self.written = False
+        self._folder, self._steps = folder, steps
         self._active = False
 
     @contextmanager
@@ -130,10 +126,9 @@ class Profile:
         if number not in self._steps:
             yield
             return
-        if not self.traced:
-            tf.profiler.experimental.start(str(self.folder))
+        if not self._active:
+            tf.profiler.experimental.start(str(self._folder))
             self._active = True
-        self.traced.append(number)
         with tf.profiler.experimental.Trace("train", step_num=number, _r=1):
             yield
         if number == self._steps[-1]:
@@ -143,29 +138,21 @@ class Profile:
             self.stop()
 
     def stop(self) -> None:
-        """Write the trace, if there is one. Training goes on if it cannot be written."""
-        if not self._active:
-            return
-        self._active, self._steps = False, ()  # a run that goes back to a checkpoint repeats steps
-        try:
+        """Write the trace, if there is one."""
+        if self._active:
+            self._active = False
             tf.profiler.experimental.stop()
-            self.written = True
-        except (tf.errors.OpError, OSError) as error:
-            reason = str(error).splitlines()[0]
-            print(f"\n--profile: {self.folder} cannot be written ({reason}); training goes on", file=sys.stderr)
+            print(f"Profile: tensorboard --logdir {self._folder}")
 
 
 @contextmanager
 def profiled(run: Run) -> Iterator[Profile]:
-    """Open the profile of --profile. Each machine writes its own; the chief says where."""
+    """Open the profile of --profile. Each machine writes its own."""
     steps, folder = run.settings.run.profiled_steps, TENSORBOARD / run.settings.run.attempt
-    profile = Profile(folder if run.team.chief else folder / f"worker_{run.team.machine}", steps)
-    if steps and run.progress.step >= steps[-1] and run.team.chief:
+    if steps and run.progress.step >= steps[-1]:
         print(f"Nothing is profiled: step {steps[-1]:,} of --profile {run.settings.run.profile} is over.")
+    profile = Profile(folder if run.team.chief else folder / f"worker_{run.team.machine}", steps)
     try:
         yield profile
     finally:
         profile.stop()
-    if profile.written and run.team.chief:
-        first, last = profile.traced[0], profile.traced[-1]
-        print(f"Profile of the steps {first:,} to {last:,}: tensorboard --logdir {folder}")

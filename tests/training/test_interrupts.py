@@ -1,6 +1,7 @@
 """Signals in real processes, one of them on a pseudo-terminal that is closed."""
 
 import json
+import math
 import os
 import pty
 import signal
@@ -29,7 +30,7 @@ def busy(seconds):
     # As within TensorFlow, no Python handler runs meanwhile.
     hashlib.pbkdf2_hmac("sha256", b"", b"", int(seconds * {rounds}))
 
-with interrupts(True, {grace}) as received:
+with interrupts(True, float('{grace}')) as received:
     pathlib.Path("started").touch()
     {code}
 print("done", received.number, flush=True)
@@ -46,7 +47,7 @@ def rounds_per_second() -> int:
     return int(200_000 / (time.perf_counter() - started))
 
 
-def script(code: str, grace: float | None = None) -> list[str]:
+def script(code: str, grace: float = math.inf) -> list[str]:
     """The command line of a process that runs this code while it receives signals."""
     return [sys.executable, "-c", SCRIPT.format(code=code, grace=grace, rounds=rounds_per_second())]
 
@@ -70,16 +71,22 @@ WAIT = "while not received: time.sleep(0.02)"
 @pytest.mark.parametrize(
     ("code", "grace", "numbers", "code_expected", "text"),
     [
-        (WAIT, None, [signal.SIGTERM], 0, f"done {signal.SIGTERM:d}"),
-        (WAIT, None, [signal.SIGHUP], 0, f"done {signal.SIGHUP:d}"),
-        ("busy(60)", None, [signal.SIGINT, signal.SIGINT], 130, "error: a second signal; the last checkpoint is kept"),
+        (WAIT, math.inf, [signal.SIGTERM], 0, f"done {signal.SIGTERM:d}"),
+        (WAIT, math.inf, [signal.SIGHUP], 0, f"done {signal.SIGHUP:d}"),
+        (
+            "busy(60)",
+            math.inf,
+            [signal.SIGINT, signal.SIGINT],
+            130,
+            "error: a second signal; the last checkpoint is kept",
+        ),
         ("busy(60)", 0.5, [signal.SIGTERM], 130, "error: not finished within 0.5 seconds; the last"),
         ("busy(2)", 0.5, [signal.SIGINT], 0, f"done {signal.SIGINT:d}"),  # a Ctrl-C has no grace time
     ],
     ids=["SIGTERM", "SIGHUP", "second Ctrl-C", "grace time", "Ctrl-C"],
 )
 def test_signals_end_a_process(
-    work_dir: Path, code: str, grace: float | None, numbers: list[signal.Signals], code_expected: int, text: str
+    work_dir: Path, code: str, grace: float, numbers: list[signal.Signals], code_expected: int, text: str
 ) -> None:
     with subprocess.Popen(
         script(code, grace),

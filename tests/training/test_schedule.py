@@ -1,6 +1,5 @@
 """The learning rate of each step, which steps are logged, validated and saved, and which step is the last."""
 
-import dataclasses
 from math import cos, pi, sqrt
 from types import SimpleNamespace
 from typing import Any
@@ -17,7 +16,6 @@ from chatbot.training.schedule import (
     Due,
     Schedule,
     calendar_of,
-    describe,
     last_step,
     schedule_of,
     steps_between,
@@ -64,16 +62,6 @@ def test_learning_rate_rises_linearly_and_stays() -> None:
     schedule = Schedule(0.8, warm_up=4)
     assert [schedule.rate(step) for step in range(6)] == pytest.approx([0.2, 0.4, 0.6, 0.8, 0.8, 0.8])
     assert Schedule(0.8, warm_up=0).rate(0) == 0.8
-
-
-def test_scaled_learning_rate_is_described() -> None:
-    settings = LearningSettings(scale_learning_rate="linear")
-    line = describe(settings, schedule_of(settings, 256, 300), 256)
-    assert line == "Learning rate 0.008: 0.002 scaled by linear of 256/64 pairs in a batch, reached after 300 steps."
-    plain = dataclasses.replace(settings, scale_learning_rate="none")
-    assert describe(plain, schedule_of(plain, 256, 300), 256) == ""
-    cosine = dataclasses.replace(plain, schedule="cosine", epochs=2)
-    assert describe(cosine, schedule_of(cosine, 256, 300), 256) == "Learning rate 0.002; falls to 0 at step 600."
 
 
 RATE, WARM_UP, LENGTH = 0.8, 4, 20

@@ -23,7 +23,6 @@ from chatbot.training.selftest import (
     STEPS,
     TOLERANCE,
     VOCABULARY,
-    every_pair_once,
     largest_difference,
     masks_differ,
     random_pairs,
@@ -214,10 +213,6 @@ def test_tower_losses_and_counts_add_up_to_those_of_the_batch(cpus: list[Tower])
 
 def test_towers_have_different_dropout_masks(cpus: list[Tower]) -> None:
     assert masks_differ(cpus)
-
-
-def test_every_pair_is_seen_once_by_one_tower(cpus: list[Tower]) -> None:
-    assert every_pair_once(len(cpus))
 
 
 def test_batch_may_have_fewer_pairs_than_towers(cpus: list[Tower]) -> None:

