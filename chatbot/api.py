@@ -132,9 +132,9 @@ def train(**settings: Any) -> TrainingResult:
     with as_user_errors(), _script_not_imported():
         chosen = settings_over_config(_values(Settings, settings))
         from chatbot.training.machines.cluster import cluster_of
-        from chatbot.training.start import several_processes, train_here
+        from chatbot.training.start import needs_processes, train_here
 
-        if chosen.parallel.selftest or several_processes(chosen.parallel, cluster_of(chosen.parallel)):
+        if chosen.parallel.selftest or needs_processes(chosen.parallel, cluster_of(chosen.parallel)):
             return _train_with_others(chosen)
         return train_here(chosen)
 

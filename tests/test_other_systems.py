@@ -44,19 +44,17 @@ def test_one_machine_trains_and_chats_without_posix_functions(work_dir: Path) ->
 
 
 @pytest.mark.parametrize(
-    ("flags", "subject"),
+    "flags",
     [
-        (["--local-workers", "2"], "--local-workers"),
-        (["--asynchronous"], "--asynchronous"),
-        (["--restarts", "1"], "--restarts"),
-        (["--worker-hosts", "localhost:2222,localhost:2223", "--task-index", "0"], "--worker-hosts or TF_CONFIG"),
+        ["--local-workers", "2"],
+        ["--asynchronous"],
+        ["--restarts", "1"],
+        ["--worker-hosts", "localhost:2222,localhost:2223", "--task-index", "0"],
     ],
 )
 def test_several_processes_are_refused_on_windows(
-    work_dir: Path, monkeypatch: pytest.MonkeyPatch, flags: list[str], subject: str
+    work_dir: Path, monkeypatch: pytest.MonkeyPatch, flags: list[str]
 ) -> None:
     monkeypatch.setattr(start, "WINDOWS", True)
-    with pytest.raises(
-        UserError, match=f"^{subject}: not on Windows; leave it out, or train on Linux, macOS or in WSL 2$"
-    ):
+    with pytest.raises(UserError, match=r"^not on Windows: leave out --local-workers, --asynchronous"):
         start.start(train_settings(flags))

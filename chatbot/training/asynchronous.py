@@ -16,12 +16,11 @@ from chatbot.config.learning import LearningSettings
 from chatbot.corpus.batches import GlobalBatch
 from chatbot.model.seq2seq import Seq2Seq, embedding_index
 from chatbot.training.allreduce import counted_tokens
-from chatbot.training.buffer import Buffer
 from chatbot.training.gradients import dense, gradient_function
 from chatbot.training.machines.cluster import WORKER
 from chatbot.training.optimizer import Clipped, is_overflow, update_scalars
 from chatbot.training.replica import Replica, TrainState
-from chatbot.training.share import Preparation, Prepared, Share
+from chatbot.training.share import Buffer, Preparation, Prepared, Share
 from chatbot.training.step import Graph, StepResult, VariableUpdate
 
 CHIEF_DEVICE = "/job:chief/replica:0/task:0/device:CPU:0"

@@ -6,7 +6,10 @@ import itertools
 import json
 import time
 from collections.abc import Generator, Sequence
+from pathlib import Path
 
+import numpy as np
+import numpy.typing as npt
 import tensorflow as tf
 
 from chatbot.config.attempts import LAST
@@ -15,21 +18,23 @@ from chatbot.config.training import Settings
 from chatbot.corpus.batches import Batches
 from chatbot.corpus.ngrams import Ngrams, ngrams_of
 from chatbot.corpus.reading.display import counted
+from chatbot.corpus.vocabulary import Vocabulary
+from chatbot.corpus.word_vectors import read_word_vectors
 from chatbot.corpus.workers import prefetched
 from chatbot.errors import UserError
 from chatbot.flags import replace
 from chatbot.model.copying import spelling_table
-from chatbot.model.new_model import built_model
+from chatbot.model.new_model import built_model, start_from_frequencies, start_from_vectors
+from chatbot.model.saved import load_trained, weights_of
 from chatbot.model.seq2seq import Seq2Seq
 from chatbot.training.asynchronous import Asynchronous
-from chatbot.training.attempt import write_attempt
+from chatbot.training.attempt import other_attempt, write_attempt
 from chatbot.training.checkpoints.progress import Progress, read_progress, shown
 from chatbot.training.checkpoints.provenance import Provenance
 from chatbot.training.checkpoints.store import Checkpoints
 from chatbot.training.data import Data
 from chatbot.training.devices.memory import check_sampled_logits, loss_size, most_tokens
 from chatbot.training.devices.towers import Tower
-from chatbot.training.initial_weights import set_initial_weights
 from chatbot.training.machines.team import ALONE, Team
 from chatbot.training.precision import chosen_precision
 from chatbot.training.replica import TrainState
@@ -38,6 +43,8 @@ from chatbot.training.share import Prepared
 from chatbot.training.step import VariableUpdate
 from chatbot.training.update import open_update
 from chatbot.training.validation import Validator
+
+Array = npt.NDArray[np.float32]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -208,6 +215,44 @@ def new_model(settings: Settings, data: Data, towers: Sequence[Tower], team: Tea
         size = loss_size(settings, towers, team.machines)
         tables = spelling_table(data.vocabulary.spellings()), ngrams, learning.label_smoothing
         return built_model(settings.model, tokens, learning.seed, learning.precision, size, *tables)
+
+
+def set_initial_weights(model: Seq2Seq, settings: Settings, data: Data) -> None:
+    """Set the bias to log frequencies of tokens, embeddings to --word-vectors, all weights to --init-from."""
+    start_from_frequencies(model, data.training)
+    if settings.model.word_vectors is not None:
+        vectors = Path(settings.model.word_vectors)
+        start_from_vectors(model, read_word_vectors(vectors, data.vocabulary, settings.model.embedding_size))
+    if settings.run.init_from is None:
+        return
+    with tf.device("/CPU:0"):
+        other = load_trained(other_attempt(settings))
+    recurrent = {id(v.value) for layer in (model.encoder, model.decoder) for v in layer.trainable_variables}
+    sizes = len(data.vocabulary), len(other.vocabulary)
+    for weight, old in zip(weights_of(model), weights_of(other.model), strict=True):
+        value = old.numpy()
+        of_tokens = [axis for axis, both in enumerate(zip(weight.shape, old.shape, strict=True)) if both == sizes]
+        if of_tokens and id(weight) not in recurrent:
+            axis = of_tokens[0]
+            drawn, value = (np.moveaxis(array, axis, 0) for array in (weight.numpy(), value))
+            value = np.moveaxis(rows_by_token(drawn, data.vocabulary, value, other.vocabulary), 0, axis)
+        weight.assign(value)
+
+
+def rows_by_token(drawn: Array, vocabulary: Vocabulary, other: Array, old: Vocabulary) -> Array:
+    """Return the rows of the tokens of a vocabulary, taken from those of an old one.
+
+    drawn: at random, [vocabulary, ...]. other: [old, ...]. A new token starts with the mean of the rows of its
+    characters or bytes; its bias, and a byte, stay as they are.
+    """
+    ids = {token: i for i, token in enumerate(old.tokens)}
+    rows = drawn.copy()
+    for i, token in enumerate(vocabulary.tokens):
+        if token in ids:
+            rows[i] = other[ids[token]]
+        elif i < vocabulary.first_byte and drawn.ndim > 1:
+            rows[i] = other[old.ids([token])].mean(axis=0)
+    return rows
 
 
 def broadcast_progress(team: Team, progress: Progress) -> Progress:

@@ -11,11 +11,10 @@ import tensorflow as tf
 
 from chatbot.model.seq2seq import Seq2Seq, embedding_index
 from chatbot.training.allreduce import Total, of_first_replica
-from chatbot.training.buffer import Buffer
 from chatbot.training.devices.towers import Tower
 from chatbot.training.gradients import Sums
 from chatbot.training.replica import Inputs, TrainState, Values
-from chatbot.training.share import Prepared, Share
+from chatbot.training.share import Buffer, Prepared, Share
 from chatbot.training.step import Graph, StepResult, Synchronous, TowerSums, step_result
 
 LARGEST_FLOAT = np.finfo(np.float32).max

@@ -42,11 +42,10 @@ def start(settings: Settings) -> int:
         return selftest(settings, towers)
     parallel = settings.parallel
     cluster = cluster_of(parallel)  # checked here to report an error once, not in each process
-    several = several_processes(parallel, cluster)
-    if settings.run.dry_run and several:
-        raise UserError(f"--dry-run and {several} exclude each other; leave out {several}: one machine is planned")
-    if WINDOWS and several:
-        raise UserError(f"{several}: not on Windows; leave it out, or train on Linux, macOS or in WSL 2")
+    if needs_processes(parallel, cluster):
+        reason = "--dry-run plans one machine" if settings.run.dry_run else "not on Windows" if WINDOWS else ""
+        if reason:
+            raise UserError(f"{reason}: leave out --local-workers, --asynchronous, --restarts and other machines")
     if cluster is None:
         check_client(settings.run.report_to)  # here, too, to report an error before processes are started
     elif parallel.local_workers is not None:
@@ -69,15 +68,9 @@ def with_deadline(settings: Settings) -> Settings:
     return replace(settings, deadline=time.time() + seconds_of(run.time_limit))
 
 
-def several_processes(parallel: ParallelSettings, cluster: Cluster | None) -> str:
-    """Return the setting that needs other processes, and POSIX's signals and process groups; "" for none."""
-    several = {
-        "--local-workers": parallel.local_workers is not None,
-        "--asynchronous": parallel.asynchronous,
-        "--restarts": parallel.restarts > 0,
-        "--worker-hosts or TF_CONFIG": cluster is not None,
-    }
-    return next((name for name, given in several.items() if given), "")
+def needs_processes(parallel: ParallelSettings, cluster: Cluster | None) -> bool:
+    """Return whether the settings need other processes, and POSIX's signals and process groups."""
+    return bool(cluster or parallel.local_workers is not None or parallel.asynchronous or parallel.restarts)
 
 
 def run_local_workers(settings: Settings, workers: int) -> int:

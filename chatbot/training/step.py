@@ -14,13 +14,12 @@ from chatbot.corpus.batches import GlobalBatch
 from chatbot.model.seq2seq import Seq2Seq
 from chatbot.model.sequences import specs_of
 from chatbot.training.allreduce import Exchange, Summation, broadcast, no_exchange
-from chatbot.training.buffer import Buffer
 from chatbot.training.devices.failures import is_out_of_memory, more_pieces
 from chatbot.training.devices.towers import Tower
 from chatbot.training.gradients import Sums, gradient_functions
 from chatbot.training.machines.team import ALONE, Team
 from chatbot.training.replica import Inputs, Replica, TrainState
-from chatbot.training.share import Preparation, Prepared, Share
+from chatbot.training.share import Buffer, Preparation, Prepared, Share
 
 
 class StepResult(NamedTuple):

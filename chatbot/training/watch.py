@@ -11,11 +11,10 @@ import tensorflow as tf
 
 from chatbot.config.attempts import TENSORBOARD
 from chatbot.errors import DeviceError, end_process
-from chatbot.training.buffer import Buffer
 from chatbot.training.devices.towers import Tower
 from chatbot.training.replica import Inputs
 from chatbot.training.run import Run
-from chatbot.training.share import Prepared, Share
+from chatbot.training.share import Buffer, Prepared, Share
 from chatbot.training.step import Graph, Synchronous, VariableUpdate
 
 # A tower takes the least time of so many measurements.

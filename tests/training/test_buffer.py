@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 
 from chatbot.model.sequences import specs_of
-from chatbot.training.buffer import Buffer, buffer_of, tensors_of
+from chatbot.training.share import Buffer, buffer_of, tensors_of
 from chatbot.training.step import Graph
 
 TYPES = ("bool", "uint8", "int32", "float16", "float32", "int64", "uint64", "float64")

@@ -231,9 +231,7 @@ def test_frequencies_are_counted_by_the_chief_of_a_new_attempt_only(
     pairs_file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     counted: list[int] = []
-    monkeypatch.setattr(
-        "chatbot.training.initial_weights.start_from_frequencies", lambda model, pairs: counted.append(len(pairs))
-    )
+    monkeypatch.setattr("chatbot.training.run.start_from_frequencies", lambda model, pairs: counted.append(len(pairs)))
     train_small(1, data=(str(pairs_file),), steps=1)
     assert len(counted) == 1
     train_small(1, data=(str(pairs_file),), steps=2)

@@ -29,7 +29,7 @@ from chatbot.training.checkpoints.progress import Progress, read_progress
 from chatbot.training.checkpoints.provenance import Provenance
 from chatbot.training.checkpoints.store import Checkpoints, read_checkpoint
 from chatbot.training.replica import TrainState
-from chatbot.training.reporting.metrics import MetricsFile
+from chatbot.training.reporting.metrics import drop_after
 from tests.training.small_run import small_settings
 
 SETTINGS = small_settings(rnn_size=4, embedding_size=4, both_directions="off")
@@ -124,7 +124,7 @@ READERS: dict[str, Callable[[Path, Any], object]] = {
     "config.json": lambda directory, _: stored_settings(directory / "config.json"),
     "vocabulary.txt": lambda directory, _: load_vocabulary(directory / "vocabulary.txt"),
     "data.json": lambda directory, _: check_data(SETTINGS, DATA),
-    "metrics.jsonl": lambda directory, _: MetricsFile(directory / "metrics.jsonl", 1),
+    "metrics.jsonl": lambda directory, _: drop_after(directory / "metrics.jsonl", 1),
     "ckpt-1.json": lambda directory, shapes: read_checkpoint(
         directory / "ckpt-1", shapes, STATE, Provenance(SETTINGS, DATA)
     ),

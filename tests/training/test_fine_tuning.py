@@ -16,9 +16,8 @@ from chatbot.model.new_model import built_model
 from chatbot.model.saved import load_trained
 from chatbot.training.attempt import grown_vocabulary
 from chatbot.training.data import prepare
-from chatbot.training.initial_weights import rows_by_token, set_initial_weights
 from chatbot.training.loop import train as train_run
-from chatbot.training.run import open_run
+from chatbot.training.run import open_run, rows_by_token, set_initial_weights
 from chatbot.training.validation import Validator
 from tests.training.attempts import metrics
 from tests.training.small_run import SMALL, TOWERS

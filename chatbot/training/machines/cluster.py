@@ -52,8 +52,8 @@ def cluster_of(settings: ParallelSettings, environment: Mapping[str, str] = os.e
     if cluster is None:
         if settings.variable_update == "distributed_replicated" and settings.local_workers is None:
             raise UserError(
-                "--variable-update distributed_replicated: the machines are missing; set --worker-hosts and "
-                "--task-index, or TF_CONFIG, or try it on one machine with --local-workers 2"
+                "--variable-update distributed_replicated: the machines are missing; set --worker-hosts, TF_CONFIG or "
+                "--local-workers"
             )
         return None
     job, index = cluster.job, cluster.index
@@ -135,25 +135,20 @@ def _of_environment(settings: ParallelSettings, environment: Mapping[str, str]) 
             'TF_CONFIG: expected {"cluster": {"worker": ["host:port", ...]}, "task": {"type": "worker", "index": 0}}'
         ) from None
     chiefs, workers, ps = hosts[CHIEF], hosts[WORKER], hosts[PS]
-    if job not in (CHIEF, WORKER, PS):
-        raise UserError(f"TF_CONFIG: task type {job!r}; expected chief, worker or ps")
-    if job == CHIEF and not chiefs:
+    if job not in hosts or (job == CHIEF and not chiefs):
         raise UserError(f"TF_CONFIG: task type {job!r} is not in its cluster; add it there, or correct the task type")
     if settings.asynchronous:
-        if len(chiefs) > 1:
-            raise UserError(f"TF_CONFIG: lists {len(chiefs)} chiefs; --asynchronous needs exactly one")
-        if not ps:
-            raise UserError("TF_CONFIG: lists no ps; --asynchronous on several machines needs a parameter server")
-    else:
-        if ps or job == PS:
-            remedy = "add --asynchronous, or remove the ps"
-            raise UserError(f"TF_CONFIG: lists a ps, which only --asynchronous uses; {remedy}")
-        # A chief is the first worker.
-        workers, index, job = chiefs + workers, index + (len(chiefs) if job == WORKER else 0), WORKER
-    if not workers:
+        if not (workers and ps and len(chiefs) <= 1):
+            raise UserError(
+                "TF_CONFIG: --asynchronous needs workers, at least one ps, and at most one chief; correct it"
+            )
+        return Cluster(tuple(workers), job, index, tuple(ps), *chiefs)
+    if ps or job == PS:
+        raise UserError("TF_CONFIG: lists a ps, which only --asynchronous uses; add --asynchronous, or remove the ps")
+    if not chiefs + workers:
         raise UserError("TF_CONFIG: lists no worker; list the host:port of every worker")
-    chief = chiefs[0] if settings.asynchronous and chiefs else None
-    return Cluster(tuple(workers), job, index, tuple(ps), chief)
+    # A chief is the first worker.
+    return Cluster((*chiefs, *workers), WORKER, index + (len(chiefs) if job == WORKER else 0))
 
 
 def _listed(hosts: str | None) -> tuple[str, ...]:

@@ -19,16 +19,9 @@ from chatbot.errors import UserError
 DEFAULTS = {"WANDB_MODE": "offline", "WANDB_PROJECT": "chatbot", "WANDB_ERROR_REPORTING": "false"}
 
 
-class MetricsFile:
-    """Appends the records of a run to a file. step: that of the checkpoint, after which a killed run's are removed."""
-
-    def __init__(self, path: Path, step: int) -> None:
-        _drop_after(path, step)
-        self._path = path
-
-    def record(self, record: dict[str, Any]) -> None:
-        """Append a record. NaN and infinity become null. Raises OSError as `_append_line` does."""
-        _append_line(self._path, (json.dumps(_finite(record), ensure_ascii=False) + "\n").encode())
+def append_record(path: Path, record: dict[str, Any]) -> None:
+    """Append a record to metrics.jsonl. NaN and infinity become null. Raises OSError as `_append_line` does."""
+    _append_line(path, (json.dumps(_finite(record), ensure_ascii=False) + "\n").encode())
 
 
 def _append_line(path: Path, line: bytes) -> None:
@@ -53,7 +46,7 @@ def _finite(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def _drop_after(path: Path, step: int) -> None:
+def drop_after(path: Path, step: int) -> None:
     """Keep the lines up to this step: a killed run repeats the steps since its checkpoint."""
     if not path.exists():
         return

@@ -14,7 +14,7 @@ from chatbot.flags import program
 from chatbot.training.alarms import SlowTowers, TowerOutliers
 from chatbot.training.attempt import INTERRUPTED
 from chatbot.training.checkpoints.progress import shown
-from chatbot.training.reporting.metrics import MetricsFile, start_client
+from chatbot.training.reporting.metrics import append_record, drop_after, start_client
 from chatbot.training.reporting.tensorboard import TensorBoard
 from chatbot.training.reporting.terminal import Terminal, duration, question_line, show, warn
 from chatbot.training.run import Run
@@ -39,10 +39,9 @@ class Reporter:
         self._outliers, self._slow_towers = TowerOutliers(towers), SlowTowers(towers)
         self._terminal = Terminal(run)
         self._wandb = self._start_wandb()
-        self._metrics: MetricsFile | None = None
         self._tensorboard: TensorBoard | None = None
-        if run.team.chief:  # a killed run's records of steps after the present one no longer count
-            self._metrics = MetricsFile(run.settings.run.directory / METRICS, run.progress.step)
+        if run.team.chief:
+            drop_after(run.settings.run.directory / METRICS, run.progress.step)
             if run.settings.run.report_to != NONE:
                 self._tensorboard = TensorBoard(run.settings, towers, run.progress.step, run)
 
@@ -66,9 +65,9 @@ class Reporter:
     def record(self, record: dict[str, Any]) -> None:
         """Show and write the metrics of a logged step."""
         self._terminal.record(record)
-        if not self._metrics:
+        if not self._run.team.chief:
             return
-        self._try("metrics.jsonl", self._metrics.record, record)
+        self._try("metrics.jsonl", append_record, self._run.settings.run.directory / METRICS, record)
         if self._tensorboard:
             self._try("TensorBoard", self._tensorboard.record, record)
         outliers = self._outliers.record(record["step"], record["tower_losses"])

@@ -169,10 +169,10 @@ def test_invalid_tf_config_is_an_error(config: Any, message: str) -> None:
 @pytest.mark.parametrize(
     ("cluster", "job", "message"),
     [
-        ({"worker": ["a:1"], "chief": ["d:4"]}, "chief", "TF_CONFIG: lists no ps"),
-        ({"ps": ["c:3"], "chief": ["d:4"]}, "chief", "TF_CONFIG: lists no worker"),
+        ({"worker": ["a:1"], "chief": ["d:4"]}, "chief", "TF_CONFIG: --asynchronous needs"),
+        ({"ps": ["c:3"], "chief": ["d:4"]}, "chief", "TF_CONFIG: --asynchronous needs"),
         ({"worker": ["a:1"], "ps": ["c:3"]}, "evaluator", "TF_CONFIG: task type 'evaluator'"),
-        ({"worker": ["a:1"], "ps": ["c:3"], "chief": ["d:4", "e:5"]}, "chief", "TF_CONFIG: lists 2 chiefs"),
+        ({"worker": ["a:1"], "ps": ["c:3"], "chief": ["d:4", "e:5"]}, "chief", "TF_CONFIG: --asynchronous needs"),
     ],
 )
 def test_invalid_tf_config_with_parameter_servers_is_an_error(cluster: Any, job: str, message: str) -> None:
