@@ -178,7 +178,7 @@ def test_initialised_devices_are_reported(trained: Path, monkeypatch: pytest.Mon
     monkeypatch.chdir(trained)
     with pytest.raises(chatbot.UserError) as error:
         chatbot.train(data="pairs.tsv", attempt="more", towers=9, batch_size=9, **SIZES)
-    message = "--towers 9: TensorFlow already computes in this process, with its CPU as 4; train in a new process"
+    message = "--towers 9: TensorFlow already computes in this process, with fewer; train in a new process"
     assert str(error.value) == message
 
 

@@ -163,10 +163,7 @@ class TowerOutliers:
 def medians_of_others(values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
     """Return for each value the median of the others, NaN if there is none. NaN are no values."""
     medians = np.full(len(values), np.nan)
-    order = np.argsort(values)[: np.count_nonzero(~np.isnan(values))]  # NaN are sorted last
-    if len(order) < 2:
-        return medians
-    ordered, ranks = values[order], np.arange(len(order))
-    low, high = (len(order) - 2) // 2, (len(order) - 1) // 2  # the middle ones of the others
-    medians[order] = (ordered[low + (ranks <= low)] + ordered[high + (ranks <= high)]) / 2
+    finite = np.flatnonzero(~np.isnan(values))
+    for i in finite if len(finite) > 1 else ():
+        medians[i] = np.median(values[finite[finite != i]])
     return medians

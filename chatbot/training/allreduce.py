@@ -16,9 +16,9 @@ from chatbot.training.replica import Replica
 # processes, in the same form.
 Exchange = Callable[[list[list[tf.Tensor]]], list[list[tf.Tensor]]]
 
-# Gradients of one stage are exchanged together up to this size between CPUs. A smaller one would pay the latency of an
-# exchange more often; with a larger one, the first gradients would wait longer for the others. It is also about what
-# GPUs exchange in the time that a group costs them in addition (`group_bytes`).
+# Gradients of one stage are exchanged between CPUs in groups of at least this size. A smaller one would pay the latency
+# of an exchange more often; with a larger one, the first gradients would wait longer for the others. It is also about
+# what GPUs exchange in the time that a group costs them in addition (`group_bytes`).
 GROUP_BYTES = 4 << 20
 
 
@@ -171,7 +171,7 @@ def exchange_groups(model: Seq2Seq, on_gpus: bool) -> list[list[int]]:
     size = group_bytes(sum(sizes[i] for layer in layers for i in layer), on_gpus)
     own = [model.bias] if model.tied else [model.bias, model.projection]
     of_projection = [tokens, report, *projection, *(index[id(variable)] for variable in own)]
-    return [of_projection, *(group for layer in layers for group in grouped(layer, sizes, size, on_gpus)), [rows]]
+    return [of_projection, *(group for layer in layers for group in grouped(layer, sizes, size)), [rows]]
 
 
 def group_bytes(total: int, on_gpus: bool) -> int:
@@ -185,16 +185,11 @@ def group_bytes(total: int, on_gpus: bool) -> int:
     return max(GROUP_BYTES, math.isqrt(total * GROUP_BYTES)) if on_gpus else GROUP_BYTES
 
 
-def grouped(indices: Sequence[int], sizes: Mapping[int, int], size: int, on_gpus: bool) -> list[list[int]]:
-    """Divide indices into groups of about a size, in their order.
-
-    Between CPUs, a group has at most this size, or one index. On GPUs it has at least this size, unless it is the last,
-    so that no small gradient is exchanged alone.
-    """
+def grouped(indices: Sequence[int], sizes: Mapping[int, int], size: int) -> list[list[int]]:
+    """Divide indices into groups, in their order, each of at least a size, but for the last one."""
     groups: list[list[int]] = [[]]
     for index in indices:
-        present = sum(sizes[i] for i in groups[-1])
-        if groups[-1] and (present >= size if on_gpus else present + sizes[index] > size):
+        if sum(sizes[i] for i in groups[-1]) >= size:
             groups.append([])
         groups[-1].append(index)
     return groups

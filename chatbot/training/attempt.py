@@ -62,16 +62,24 @@ def attempt_lock(settings: Settings) -> Iterator[None]:
     trains it.
     """
     directory = settings.run.directory
-    lock, made = _acquired_lock(settings)
+    lock = lock_of(directory)
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        lock.acquire()
+    except filelock.Timeout:
+        in_use = f"--attempt {settings.run.attempt}: another process is training it"
+        raise UserError(f"{in_use}; wait for it, or use another --attempt") from None
+    except OSError as error:
+        raise UserError(f"{directory}: cannot be made ({error.strerror}); check the folder above it") from None
     try:
         remove_unfinished(directory)
         yield
     except BaseException:
-        with suppress(OSError):  # the folder holds more than the lock
-            if made and [path.name for path in directory.iterdir()] == [LOCK]:
+        with suppress(OSError):  # a folder holds more than that
+            if [path.name for path in directory.iterdir()] == [LOCK]:
                 (directory / LOCK).unlink()
-                for folder in made:
-                    folder.rmdir()
+                directory.rmdir()
+                directory.parent.rmdir()
         raise
     finally:
         lock.release()
@@ -80,22 +88,6 @@ def attempt_lock(settings: Settings) -> Iterator[None]:
 def lock_of(directory: Path) -> filelock.BaseFileLock:
     """Return the lock of an attempt, not acquired yet. Any thread may acquire and release it."""
     return filelock.FileLock(directory / LOCK, timeout=LOCK_TIMEOUT, thread_local=False)
-
-
-def _acquired_lock(settings: Settings) -> tuple[filelock.BaseFileLock, list[Path]]:
-    """Return the lock and the folders that were made for it, the innermost first."""
-    directory = settings.run.directory
-    made = [folder for folder in (directory, *directory.parents) if not folder.exists()]
-    lock = lock_of(directory)
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-        lock.acquire()
-        return lock, made
-    except filelock.Timeout:
-        in_use = f"--attempt {settings.run.attempt}: another process is training it"
-        raise UserError(f"{in_use}; wait for it, or use another --attempt") from None
-    except OSError as error:
-        raise UserError(f"{directory}: cannot be made ({error.strerror}); check the folder above it") from None
 
 
 def has_checkpoint(settings: Settings) -> bool:

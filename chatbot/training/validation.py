@@ -2,8 +2,8 @@
 
 import os
 import sys
-from collections.abc import Callable, Sequence
-from typing import NamedTuple, TypeVar
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import tensorflow as tf
 
@@ -27,7 +27,6 @@ from chatbot.training.devices.towers import Tower
 # Batches of fewer positions have one pair each.
 FEWEST_POSITIONS = 16
 
-Result = TypeVar("Result")
 # Replies collapse when the ten most common have a share of all that is larger than that of the references by this much.
 COLLAPSE_MARGIN = 0.25
 
@@ -75,13 +74,9 @@ class Validator:
 
         Raises UserError if memory does not suffice even for one pair at a time.
         """
-        return self._with_less_memory(lambda: self._validated(corpus))
-
-    def _with_less_memory(self, compute: Callable[[], Result]) -> Result:
-        """Return a result, which is computed again in less memory as long as memory runs out."""
         while True:
             try:
-                return compute()
+                return self._validated(corpus)
             except tf.errors.OpError as error:
                 if not is_out_of_memory(error, self._towers):
                     raise

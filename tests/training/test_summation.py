@@ -92,24 +92,17 @@ def test_groups_have_every_tensor_once_and_follow_the_backward_pass(
     assert len(by_device[1]) < len(by_device[0])
 
 
-@given(st.lists(st.integers(1, 100 << 20), min_size=1, max_size=40), st.booleans())
-def test_groups_are_of_about_their_size(sizes: list[int], on_gpus: bool) -> None:
-    total = sum(sizes)
-    bound = group_bytes(total, on_gpus)
-    groups = grouped(range(len(sizes)), dict(enumerate(sizes)), bound, on_gpus)
+@given(st.lists(st.integers(1, 100 << 20), min_size=1, max_size=40))
+def test_groups_are_of_about_their_size(sizes: list[int]) -> None:
+    bound = group_bytes(sum(sizes), on_gpus=True)
+    groups = grouped(range(len(sizes)), dict(enumerate(sizes)), bound)
     assert [index for group in groups for index in group] == list(range(len(sizes)))
     for group, following in itertools.zip_longest(groups, groups[1:]):
         *others, last = (sizes[index] for index in group)
-        if on_gpus:
-            assert sum(others) < bound
-            assert following is None or sum(others) + last >= bound
-        else:
-            assert not others or sum(others) + last <= bound
-            assert following is None or sum(others) + last + sizes[following[0]] > bound
-    if on_gpus:
-        assert len(groups) <= 1 + math.sqrt(total / GROUP_BYTES)
-    else:
-        assert bound == GROUP_BYTES
+        assert sum(others) < bound
+        assert following is None or sum(others) + last >= bound
+    assert len(groups) <= 1 + math.sqrt(sum(sizes) / GROUP_BYTES)
+    assert group_bytes(sum(sizes), on_gpus=False) == GROUP_BYTES
 
 
 @pytest.mark.parametrize("megabytes", [1, 4, 64, 400, 3000])

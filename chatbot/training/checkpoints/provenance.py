@@ -17,7 +17,6 @@ from chatbot.model.checkpoint import DamagedError, check_vocabulary, manifest_pa
 from chatbot.version import __version__
 
 OTHER = "restore this attempt's own from a backup, or use another --attempt"
-SOFTWARE = {"chatbot": "chatbot", "tensorflow": "TensorFlow", "keras": "Keras", "numpy": "NumPy", "python": "Python"}
 
 
 def versions() -> dict[str, str]:
@@ -67,7 +66,7 @@ class Provenance:
             yield f"Changed since step {step_of(path):,}: {'; '.join(free)}."
         then = manifest.get("versions", {})
         changed = [
-            f"{SOFTWARE[name]} {then[name]!s:.20} (now {now})"
+            f"{name} {then[name]!s:.20} (now {now})"
             for name, now in versions().items()
             if then.get(name) not in (None, now)
         ]

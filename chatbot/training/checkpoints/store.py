@@ -34,7 +34,7 @@ from chatbot.model.checkpoint import (
 from chatbot.model.saved import assign_weights, weights_of
 from chatbot.model.seq2seq import Seq2Seq
 from chatbot.training.attempt import lock_of
-from chatbot.training.checkpoints.progress import Progress, progress_of, read_progress
+from chatbot.training.checkpoints.progress import Progress, progress_of
 from chatbot.training.checkpoints.provenance import Provenance
 from chatbot.training.replica import TrainState, Values
 
@@ -110,10 +110,14 @@ class Checkpoints:
         with suppress(OSError):  # the run goes on, and reports it at the next save
             if damage is not None:
                 print(f"Warning: {damage.found}; the checkpoint of step {step:,} is used instead.", file=sys.stderr)
-                self._return_to(progress, pointed)
-            elif progress.best_step and progress.best_step == step != pointed.get(BEST):
-                # The process was killed between the two pointers.
+                self._point(LAST, progress)
+            if progress.best_step == step != pointed.get(BEST):
+                # The process was killed between the two pointers, or a later best checkpoint is damaged.
                 self._point(BEST, progress)
+            elif progress.best_step != pointed.get(BEST, 0):  # the best one is damaged, or was before
+                progress.take_best_of(Progress())
+                if pointed.get(BEST, 0) > step:
+                    (self.directory / BEST).unlink()
         self._best = dataclasses.replace(progress)
         if new.trained:
             state = state._replace(trained=state.trained or weights)
@@ -247,17 +251,6 @@ class Checkpoints:
         with suppress(OSError, UserError):  # they are removed after the next save
             remove_unnamed(self.directory, self._keep)
 
-    def _return_to(self, progress: Progress, pointed: Mapping[str, int]) -> None:
-        """Let the pointers, to these steps, name the checkpoint of this progress: those after it are damaged."""
-        best_lost = pointed.get(BEST, 0) > progress.step
-        if best_lost and progress.best_step != progress.step:
-            progress.take_best_of(Progress())
-        self._point(LAST, progress)
-        if best_lost and progress.best_step == progress.step:
-            self._point(BEST, progress)
-        elif best_lost:
-            (self.directory / BEST).unlink()
-
     def _point(self, name: str, progress: Progress) -> None:
         """Write `last` or `best`, which names the checkpoint of this step."""
         write_json(self.directory / name, {"checkpoint": f"ckpt-{progress.step}", **dataclasses.asdict(progress)})
@@ -282,12 +275,12 @@ def read_checkpoint(
 ) -> tuple[Checkpoint, list[str]]:
     """Read a checkpoint; return also what has changed since it was written, one change a line.
 
-    shapes: of the weights. new: of a new run, which has the loss scale that the checkpoint lacks. Raises DamagedError;
-    UserError for a damaged pointer to it, for a checkpoint of another run.
+    shapes: of the weights. new: of a new run, which has the loss scale that the checkpoint lacks. Raises DamagedError,
+    and UserError for a checkpoint of another run.
     """
     manifest = verified_manifest(path)
     changes = provenance.check(manifest, path) if provenance else []
-    progress = _progress_at(path, manifest)
+    progress = _progress_in(manifest, path)
     groups = group_sizes(path)
     state = TrainState(
         read_group(path, OPTIMIZER, [value.shape for value in new.optimizer]),
@@ -297,18 +290,15 @@ def read_checkpoint(
     return Checkpoint(progress, read_group(path, WEIGHTS, shapes), state), changes
 
 
-def _progress_at(path: Path, manifest: Mapping[str, Any]) -> Progress:
-    """Return the progress in the pointer that names a checkpoint, else in its manifest."""
-    for pointer in (path.with_name(LAST), path.with_name(BEST)):
-        if pointer.exists() and read_pointer(pointer)["checkpoint"] == path.name:
-            return read_progress(pointer)[1]
-    own = manifest_path(path)
+def _progress_in(manifest: Mapping[str, Any], path: Path) -> Progress:
+    """Return the progress in the manifest of a checkpoint. Raises DamagedError."""
+    name = manifest_path(path).name
     try:
-        progress = progress_of(dict(manifest["progress"]), own)
+        progress = progress_of(dict(manifest["progress"]), manifest_path(path))
     except (UserError, ValueError, KeyError, TypeError):
-        raise DamagedError(path, "damaged", f"no progress in {own.name}") from None
+        raise DamagedError(path, "damaged", f"no progress in {name}") from None
     if f"ckpt-{progress.step}" != path.name:
-        raise DamagedError(path, "damaged", f"{own.name} is of step {progress.step:,}")
+        raise DamagedError(path, "damaged", f"{name} is of step {progress.step:,}")
     return progress
 
 

@@ -116,38 +116,21 @@ def _gpu(number: int) -> Gpu:
     capability = None
     with contextlib.suppress(pynvml.NVMLError):
         capability = tuple(pynvml.nvmlDeviceGetCudaComputeCapability(handle))
-    memory = pynvml.nvmlDeviceGetMemoryInfo(handle)
-    return Gpu(
-        number=number,
-        name=pynvml.nvmlDeviceGetName(handle),
-        memory=memory.total,
-        uuid=pynvml.nvmlDeviceGetUUID(handle),
-        instances=_find_instances(number, handle),
-        capability=capability,
-        used=memory.used,
-    )
+    return Gpu(number, instances=tuple(_instances(number, handle)), capability=capability, **_description(handle))
 
 
-def _find_instances(number: int, gpu: Any) -> tuple[Gpu, ...]:
-    """Return the MIG instances of a GPU. gpu: its handle."""
+def _instances(number: int, gpu: Any) -> Iterator[Gpu]:
+    """Yield the MIG instances of a GPU. gpu: its handle."""
     try:
         most = pynvml.nvmlDeviceGetMaxMigDeviceCount(gpu)
     except pynvml.NVMLError:  # an old driver
-        return ()
-    instances = []
+        return
     for i in range(most):
-        try:
-            handle = pynvml.nvmlDeviceGetMigDeviceHandleByIndex(gpu, i)
-        except pynvml.NVMLError:
-            continue  # fewer instances than the GPU could have
-        memory = pynvml.nvmlDeviceGetMemoryInfo(handle)
-        instances.append(
-            Gpu(
-                number=number,
-                name=pynvml.nvmlDeviceGetName(handle),
-                memory=memory.total,
-                uuid=pynvml.nvmlDeviceGetUUID(handle),
-                used=memory.used,
-            )
-        )
-    return tuple(instances)
+        with contextlib.suppress(pynvml.NVMLError):  # fewer instances than the GPU could have
+            yield Gpu(number, **_description(pynvml.nvmlDeviceGetMigDeviceHandleByIndex(gpu, i)))
+
+
+def _description(handle: Any) -> dict[str, Any]:
+    """Return what is known of a GPU and of an instance."""
+    name, memory = pynvml.nvmlDeviceGetName(handle), pynvml.nvmlDeviceGetMemoryInfo(handle)
+    return {"name": name, "memory": memory.total, "used": memory.used, "uuid": pynvml.nvmlDeviceGetUUID(handle)}

@@ -122,17 +122,14 @@ def open_towers(gpus: list[Gpu], towers: int | None) -> list[Tower]:
         return [Tower(f"cpu_{i}", f"/CPU:{i}", cpu_name(), None) for i in range(count)]
 
     physical = tf.config.list_physical_devices("GPU")
-    if running and len(physical) != len(gpus):
-        raise UserError(
-            f"{counted(len(gpus), 'GPU')} selected, but TensorFlow already computes in this process with "
-            f"{len(physical)}; train in a new process"
-        )
     if len(physical) != len(gpus):
-        raise UserError(
-            f"TensorFlow sees {len(physical)} of the GPUs {', '.join(gpu.id for gpu in gpus)}; install CUDA's "
-            "libraries with `make gpu`, update NVIDIA's driver, or train on the CPU: "
+        remedy = (
+            "it already computes in this process; train in a new one"
+            if running
+            else "install CUDA's libraries with `make gpu`, update NVIDIA's driver, or train on the CPU: "
             "CUDA_VISIBLE_DEVICES= and --towers N"
         )
+        raise UserError(f"TensorFlow sees {len(physical)} of the GPUs {', '.join(gpu.id for gpu in gpus)}; {remedy}")
     least = least_capability(tf.sysconfig.get_build_info())
     for gpu in gpus:
         if gpu.capability is not None and gpu.capability < least:  # TensorFlow lists it, and computes on the CPU
@@ -164,12 +161,9 @@ def _split(device: Any, towers: int, configuration: Any) -> None:
     try:
         tf.config.set_logical_device_configuration(device, [configuration] * towers)
     except RuntimeError:  # TensorFlow was used before in this process, for example by chatbot.load
-        kind = device.device_type
-        devices = len(tf.config.list_logical_devices(kind))
-        if devices < towers:
+        if len(tf.config.list_logical_devices(device.device_type)) < towers:
             raise UserError(
-                f"--towers {towers}: TensorFlow already computes in this process, with its {kind} as {devices}; "
-                "train in a new process"
+                f"--towers {towers}: TensorFlow already computes in this process, with fewer; train in a new process"
             ) from None
 
 

@@ -45,7 +45,7 @@ def test_changes_that_are_allowed_are_printed(capsys: pytest.CaptureFixture[str]
     out = capsys.readouterr().out
     assert "\nChanged since step 1: --learning-rate 0.002 -> 0.005; --steps 1 -> 2.\n" in out
     now = provenance.versions()
-    assert f"with chatbot 0.0.1 (now {now['chatbot']}), TensorFlow 2.20.0 (now {now['tensorflow']}): results may" in out
+    assert f"with chatbot 0.0.1 (now {now['chatbot']}), tensorflow 2.20.0 (now {now['tensorflow']}): results may" in out
     versions = json.loads((ATTEMPT / "ckpt-2.json").read_text())["versions"]
     assert versions == now
 
