@@ -84,8 +84,8 @@ def detect_format(text: TextFile, options: ReadOptions = DETECTED) -> tuple[str,
             )
         if options.columns and each.name == "csv" and dialect_of(text.first_lines, 0):
             return "csv", ""
-        if found := each.matches(text):
-            return each.name, found if isinstance(found, str) else ""
+        if match := each.matches(text):
+            return each.name, match if isinstance(match, str) else ""
     return "", ""
 
 

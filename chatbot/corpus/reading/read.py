@@ -138,8 +138,8 @@ def _settled(
     """Yield the pairs of a file. Raises UserError, which shows the first ones, if their reading is in doubt."""
     before, report.doubt = report.columns, ""
     first = list(itertools.islice(pairs, SHOWN))
-    asked = f"{doubt}; if the pairs above are right, give --format {format_name}" if doubt and first else ""
-    if doubt := report.doubt or asked:
+    question = f"{doubt}; if the pairs above are right, give --format {format_name}" if doubt and first else ""
+    if doubt := report.doubt or question:
         columns = report.columns[-1:] if report.columns is not before else ()
         reading = ", ".join(filter(None, (f"format {format_name}", charset, *columns)))
         shown = [f"  {one_line(pair[0], LONGEST)}  ->  {one_line(pair[1], LONGEST)}" for pair in first]

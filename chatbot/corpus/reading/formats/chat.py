@@ -93,11 +93,11 @@ def pairs_of_messages(
     """
     me = options.me.strip().casefold() if options.me else None
     people: dict[str, None] = {}  # their names, in order of appearance
-    found = False
+    has_written = False
     pairs = 0
 
     def turns() -> Iterator[Turn | None]:
-        nonlocal found
+        nonlocal has_written
         for turn in _turns(_oldest_first(messages), report, place):
             if turn is None:
                 yield None
@@ -106,15 +106,15 @@ def pairs_of_messages(
             if len(people) < MAX_NAMES:
                 people.setdefault(names[0])
             mine = me is None or me in map(str.casefold, names)
-            found = found or mine
+            has_written = has_written or mine
             yield Turn(text, answers=mine)
 
     for pair in pairs_of_turns(turns()):
         pairs += 1
         yield pair
-    if found and not pairs:
+    if has_written and not pairs:
         report.drop("chats in which nobody answers", place)
-    if people and not found:
+    if people and not has_written:
         problem = f"{place}: nobody is called {one_line(options.me or '', 30)}; give --me one of: "
         raise UserError(listing(problem, [one_line(name, 30) for name in people]))
 
@@ -201,20 +201,20 @@ def messages_of_lines(
     current: Message | None = None
     in_notice = False
     for number, line in lines(text, report):
-        found = kind_of(line) if line is not None else None
+        kind = kind_of(line) if line is not None else None
         if line is None:
             current = None
             yield None
-        elif found is None:
+        elif kind is None:
             if current is not None:
                 current = with_line(current, line)
             elif line.strip() and not in_notice:
                 report.drop("lines before the first message", f"{text.place}, line {number}")
-        elif found is not Mark.DATE:
+        elif kind is not Mark.DATE:
             if current is not None:
                 yield finished(current)
-            current = found if isinstance(found, Message) else None
-            in_notice = found is Mark.NOTICE
+            current = kind if isinstance(kind, Message) else None
+            in_notice = kind is Mark.NOTICE
             if in_notice:
                 report.drop(NOTICES, f"{text.place}, line {number}")
             elif current is None:

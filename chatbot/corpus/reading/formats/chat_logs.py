@@ -228,8 +228,8 @@ def _kind_in(layout: _Layout, order: str) -> LineKind:
                 return message
             unnamed = message
             return Mark.DATE
-        if found := _match(layout.date, line):
-            date = found[0]
+        if dated := _match(layout.date, line):
+            date = dated[0]
             return Mark.DATE
         if layout.end and layout.end.match(line):
             return Mark.END

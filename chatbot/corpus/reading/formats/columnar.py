@@ -121,19 +121,19 @@ def _pairs(
     report.read_bytes = before + size
 
 
-def _columns(schema: Any, wanted: Sequence[str], place: str) -> tuple[list[str], list[str]]:
+def _columns(schema: Any, chosen: Sequence[str], place: str) -> tuple[list[str], list[str]]:
     """Return the names of the columns to read, and the names under which `pairs_of` knows them.
 
-    Without `wanted`: all columns that contain text, if their names tell what they are or if there are only two; or the
+    Without `chosen`: all columns that contain text, if their names tell what they are or if there are only two; or the
     only one, if it contains lists.
     """
     names = list(schema.names)
-    if wanted:
-        by_number = all(column.isdecimal() for column in wanted)
-        places = [int(column) - 1 for column in wanted] if by_number else named(tuple(names), tuple(wanted))
+    if chosen:
+        by_number = all(column.isdecimal() for column in chosen)
+        places = [int(column) - 1 for column in chosen] if by_number else named(tuple(names), tuple(chosen))
         if places and max(places) < len(names):
             return [names[place] for place in places], ["question", "answer"]
-        problem = f"no columns {' and '.join(wanted)}"
+        problem = f"no columns {' and '.join(chosen)}"
     else:
         texts = [name for name in names if _has_text(schema.field(name).type)]
         lists = [name for name in texts if schema.field(name).type.num_fields]

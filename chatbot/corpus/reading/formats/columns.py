@@ -67,8 +67,8 @@ def sides_of(rows: Sequence[Sequence[str]]) -> tuple[int, int] | None:
 
     rows: of two columns.
     """
-    found = _sides(rows[0])
-    return found if len(rows) > 1 and not any(map(_sides, rows[1:])) else None
+    sides = _sides(rows[0])
+    return sides if len(rows) > 1 and not any(map(_sides, rows[1:])) else None
 
 
 def _sides(first: Sequence[str]) -> tuple[int, int] | None:
@@ -188,8 +188,8 @@ def check_columns(columns: Sequence[str]) -> None:
 def named(names: tuple[str, ...], columns: tuple[str, ...] = ()) -> tuple[int, int] | None:
     """Return the indices of question and answer among the names: of the given columns, or of well-known names."""
     places = {key_of(name): index for index, name in reversed(list(enumerate(names)))}
-    wanted: list[tuple[str, ...]] = [(column.casefold(),) for column in columns] or [QUESTIONS, ANSWERS]
-    question, answer = (next((places[name] for name in choice if name in places), None) for choice in wanted)
+    choices: list[tuple[str, ...]] = [(column.casefold(),) for column in columns] or [QUESTIONS, ANSWERS]
+    question, answer = (next((places[name] for name in choice if name in places), None) for choice in choices)
     return None if question is None or answer is None else (question, answer)
 
 
@@ -298,16 +298,16 @@ def misfit(row: list[str], layout: Layout) -> str | None:
 
 def widths(rows: Iterable[Sequence[str]]) -> Counter[int]:
     """Count the rows by their number of columns, without empty columns at the end; the first two always count."""
-    found: Counter[int] = Counter()
+    counts: Counter[int] = Counter()
     for row in rows:
         width = len(row)
         while width > 2 and not row[width - 1]:
             width -= 1
-        found[width] += 1
-    return found
+        counts[width] += 1
+    return counts
 
 
 def usual_width(rows: Sequence[Sequence[str]]) -> int:
     """Return the most frequent number of columns of the rows with several, 0 without any."""
-    found = widths(row for row in rows if len(row) > 1)
-    return found.most_common(1)[0][0] if found else 0
+    counts = widths(row for row in rows if len(row) > 1)
+    return counts.most_common(1)[0][0] if counts else 0

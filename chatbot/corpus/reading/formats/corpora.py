@@ -221,17 +221,17 @@ def read_parallel(paths: tuple[Path, ...], name: str, report: Report, charset: s
 
 
 def _aligned(questions: TextFile, answers: TextFile, report: Report) -> Iterator[Pair]:
-    asked = answered = 0
-    for (number, question), (other, answer) in zip_longest(
+    questions_read = answers_read = 0
+    for (number, question), (answer_number, answer) in zip_longest(
         lines(questions, report), lines(answers, report), fillvalue=(0, None)
     ):
-        asked, answered = max(asked, number), max(answered, other)
+        questions_read, answers_read = max(questions_read, number), max(answers_read, answer_number)
         if question is None or answer is None:
             continue  # counted by `lines`, or the end of the shorter file
         if question or answer:
             yield question, answer, NEW
-    if asked != answered:
+    if questions_read != answers_read:
         raise UserError(
-            f"{questions.place} has {counted(asked, 'line')} and {answers.place} has {answered:,}; "
+            f"{questions.place} has {counted(questions_read, 'line')} and {answers.place} has {answers_read:,}; "
             "line i of the second answers line i of the first, so the numbers must be equal"
         )

@@ -130,7 +130,7 @@ def dialect_of(sample: Sequence[str], least: float = 2.0) -> Dialect | None:
 def _shapes(sample: Sequence[str]) -> list[Shape]:
     """Return the sample in the best dialect of each separator."""
     text = "".join(sample)
-    found = []
+    best = []
     for separator in SEPARATORS:
         dialects = [Dialect(separator)]
         if '\\"' in text:  # of two dialects that fit equally well, the first is taken
@@ -138,8 +138,8 @@ def _shapes(sample: Sequence[str]) -> list[Shape]:
             dialects.insert(int(doubled), Dialect(separator, escape="\\"))
         shapes = [_shape(sample, dialect) for dialect in dialects]
         escaped = dialects[0].escape is not None and shapes[0].share == 1  # its rows may be fewer, of more lines
-        found.append(shapes[0] if escaped else max(shapes, key=lambda shape: shape.same))
-    return found
+        best.append(shapes[0] if escaped else max(shapes, key=lambda shape: shape.same))
+    return best
 
 
 def _shape(sample: Sequence[str], dialect: Dialect) -> Shape:

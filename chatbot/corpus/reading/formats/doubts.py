@@ -83,8 +83,8 @@ def are_choices(cells: Sequence[str]) -> bool:
 
 def is_date(cell: str) -> bool:
     """Return whether a cell is a number, a date or a time."""
-    rest = cell if NUMBER_CHARACTERS.issuperset(cell) else DATE_WORDS.sub(" ", cell.casefold())
-    return NUMBER_CHARACTERS.issuperset(rest) and any(map(str.isdigit, rest))
+    remainder = cell if NUMBER_CHARACTERS.issuperset(cell) else DATE_WORDS.sub(" ", cell.casefold())
+    return NUMBER_CHARACTERS.issuperset(remainder) and any(map(str.isdigit, remainder))
 
 
 def _is_no_text(cell: str) -> bool:

@@ -92,13 +92,13 @@ def by_lower(names: tuple[str, ...]) -> dict[str, str]:
 @functools.lru_cache(maxsize=256)  # the messages of a file have the same fields
 def message_fields(names: tuple[str, ...]) -> MessageFields | None:
     """Return the fields of a message, None for an object without text."""
-    found = by_lower(names)
+    by_name = by_lower(names)
 
     def first(choice: tuple[str, ...]) -> str | None:
-        return next((found[name] for name in choice if name in found), None)
+        return next((by_name[name] for name in choice if name in by_name), None)
 
     text = first(TEXTS)
-    others = tuple(found[name] for name in OTHER_NAMES if name in found)
+    others = tuple(by_name[name] for name in OTHER_NAMES if name in by_name)
     if text is None:
         return None
     speaker, time, chat, mine, kind = map(first, (SPEAKERS, TIMES, CHATS, MINE, KINDS))
@@ -207,11 +207,11 @@ class Walk:
 
     def checked(self, pairs: Iterable[Pair]) -> Iterator[Pair]:
         """Yield the pairs. Raises UnknownFieldsError at the end if there were none, but objects of texts."""
-        found = False
+        has_pairs = False
         for pair in pairs:
-            found = True
+            has_pairs = True
             yield pair
-        if not found and self.fields and not self.options.columns:
+        if not has_pairs and self.fields and not self.options.columns:
             problem = f"{self.place}: no known question and answer; give --columns and two of: "
             raise UnknownFieldsError(listing(problem, [one_line(name, SHOWN_NAME) for name in self.fields]))
 
@@ -222,17 +222,17 @@ class Ahead(Iterator[object]):
     def __init__(self, values: Iterable[tuple[int, int, object]]) -> None:
         """values: (its number, its size in bytes, a value)."""
         self._values = iter(values)
-        self._held: deque[tuple[int, int, object]] = deque()
+        self._first: deque[tuple[int, int, object]] = deque()
         self.number = 0  # of the value taken last
 
     def __next__(self) -> object:
-        self.number, _, value = self._held.popleft() if self._held else next(self._values)
+        self.number, _, value = self._first.popleft() if self._first else next(self._values)
         return value
 
     def head(self) -> list[object]:
         """Return the first values, before any is taken: at most HEAD, and not many more than MAX_HEAD bytes."""
         size = 0
-        while len(self._held) < HEAD and size < MAX_HEAD and (item := next(self._values, None)) is not None:
-            self._held.append(item)
+        while len(self._first) < HEAD and size < MAX_HEAD and (item := next(self._values, None)) is not None:
+            self._first.append(item)
             size += item[1]
-        return [value for _, _, value in self._held]
+        return [value for _, _, value in self._first]

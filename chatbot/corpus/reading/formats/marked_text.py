@@ -160,12 +160,12 @@ def labelled(utterances: Sequence[str], sure: bool = False) -> list[tuple[str, s
     sure: whether they are known to be a conversation; else each unknown speaker must speak twice.
     """
     matches = [_LABEL.match(utterance) for utterance in utterances]
-    found = [(match[1].strip(), text[match.end() :]) for match, text in zip(matches, utterances, strict=True) if match]
-    names = {name.casefold() for name, _ in found}
-    if len(found) < max(2, len(utterances)) or not 1 < len(names) <= 6:
+    turns = [(match[1].strip(), text[match.end() :]) for match, text in zip(matches, utterances, strict=True) if match]
+    names = {name.casefold() for name, _ in turns}
+    if len(turns) < max(2, len(utterances)) or not 1 < len(names) <= 6:
         return None
     known = names <= {*_ASKS, *_ANSWERS} and bool(names & {*_ASKS}) and bool(names & {*_ANSWERS})
-    return found if known or len(found) >= (len(names) + 1 if sure else 2 * len(names)) else None
+    return turns if known or len(turns) >= (len(names) + 1 if sure else 2 * len(names)) else None
 
 
 def role_of(label: str) -> str:

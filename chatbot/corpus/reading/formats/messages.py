@@ -197,8 +197,10 @@ def _message(value: Mapping[str, object], fields: MessageFields, number: int) ->
     mine = fields.mine is not None and str(value.get(fields.mine)).strip().casefold() in _YES
     speaker = value[fields.speaker] if fields.speaker else None
     name = speaker_of(speaker) or (ME if mine else "")
-    others = [other for part in (speaker, *map(value.get, fields.names)) for other in _names_of(part) if other != name]
-    names = [name, *others, *([ME] if mine else [])]
+    synonyms = [
+        synonym for part in (speaker, *map(value.get, fields.names)) for synonym in _names_of(part) if synonym != name
+    ]
+    names = [name, *synonyms, *([ME] if mine else [])]
     content = value[fields.text]
     text = text_of(content) or ""
     kind = content.get("contentType") if isinstance(content, dict) else value.get("content_type")
@@ -221,25 +223,25 @@ def _names_of(part: object) -> list[str]:
 def _by_chat(messages: Iterable[tuple[str, Message]]) -> Iterator[Message | None]:
     """Yield the messages of each conversation together, with None after it.
 
-    When MAX_OPEN messages are held, those of all chats but the present one are yielded.
+    When MAX_OPEN messages are count, those of all chats but the present one are yielded.
     """
     chats: dict[str, list[Message]] = {}  # in the order of their first messages
-    held = 0
+    count = 0
     for chat, message in messages:
         if not chat:
             yield message  # there is a single chat
             continue
         conversation = chats.setdefault(chat, [])
         if conversation and _is_pause(conversation[-1], message):
-            held -= len(conversation)
+            count -= len(conversation)
             yield from (*conversation, None)
             conversation.clear()
         conversation.append(message)
-        held += 1
-        if held > MAX_OPEN:
-            for other in [other for other in chats if other != chat]:
-                held -= len(chats[other])
-                yield from (*chats.pop(other), None)
+        count += 1
+        if count > MAX_OPEN:
+            for name in [name for name in chats if name != chat]:
+                count -= len(chats[name])
+                yield from (*chats.pop(name), None)
     for conversation in chats.values():
         yield from (*conversation, None)
 
@@ -283,7 +285,7 @@ def _is_said(row: Mapping[str, object]) -> bool:
 def pairs_of_replies(rows: Iterable[object], walk: Walk) -> Iterator[Pair]:
     """Yield the pairs of rows of messages in any order; holds at most 2 x MAX_HELD of them."""
     before: dict[str, _Node] = {}
-    held: dict[str, _Node] = {}
+    nodes: dict[str, _Node] = {}
     for row in rows:
         node = _node(row) if isinstance(row, dict) else None
         if node is None:
@@ -291,11 +293,11 @@ def pairs_of_replies(rows: Iterable[object], walk: Walk) -> Iterator[Pair]:
             continue
         if not node.text:
             walk.drop(REMOVED)
-        held[node.key] = node
-        if len(held) >= MAX_HELD:
-            yield from _pairs_of_nodes(held, before, walk)
-            before, held = held, {}
-    yield from _pairs_of_nodes(held, before, walk)
+        nodes[node.key] = node
+        if len(nodes) >= MAX_HELD:
+            yield from _pairs_of_nodes(nodes, before, walk)
+            before, nodes = nodes, {}
+    yield from _pairs_of_nodes(nodes, before, walk)
 
 
 def _node(row: Mapping[str, object]) -> _Node | None:
@@ -312,11 +314,11 @@ def _node(row: Mapping[str, object]) -> _Node | None:
     return _Node(key, parent, text if usable and len(text) <= MAX_TEXT else "", role)
 
 
-def _pairs_of_nodes(held: Mapping[str, _Node], before: Mapping[str, _Node], walk: Walk) -> Iterator[Pair]:
+def _pairs_of_nodes(nodes: Mapping[str, _Node], before: Mapping[str, _Node], walk: Walk) -> Iterator[Pair]:
     children: dict[str, list[_Node]] = {}
     roots: list[_Node] = []
-    for node in held.values():
-        if node.parent in held and node.parent != node.key:
+    for node in nodes.values():
+        if node.parent in nodes and node.parent != node.key:
             children.setdefault(node.parent, []).append(node)
         else:
             roots.append(node)
@@ -327,7 +329,7 @@ def _pairs_of_nodes(held: Mapping[str, _Node], before: Mapping[str, _Node], walk
     while waiting:
         node = waiting.pop()
         waiting += reversed(children.get(node.key, ()))
-        parent = held.get(node.parent) or before.get(node.parent)
+        parent = nodes.get(node.parent) or before.get(node.parent)
         if parent is None or parent is node or not node.text or not parent.text:
             continue
         if not node.role or not ({node.role, parent.role} & (ASKING | ANSWERING)):
@@ -349,9 +351,9 @@ def shown_branch(value: Mapping[str, object]) -> list[object] | None:
     if key not in mapping:  # the last message that has no reply
         key = next((key for key in reversed(mapping) if not mapping[key].get("children")), None)
     branch: list[object] = []
-    seen: set[object] = set()
-    while isinstance(key, str) and key in mapping and key not in seen:
-        seen.add(key)
+    visited: set[object] = set()
+    while isinstance(key, str) and key in mapping and key not in visited:
+        visited.add(key)
         message = mapping[key]["message"]
         if isinstance(message, dict) and isinstance(fragments := message.get("fragments"), list):  # DeepSeek
             for part in reversed(fragments):

@@ -127,8 +127,8 @@ def _utterances(text: TextFile, report: Report) -> Iterator[_Utterance | None]:
         if line is None:
             current = None
             yield None
-        elif found := _labelled(line):
-            label, content = found
+        elif labelled := _labelled(line):
+            label, content = labelled
             if current is not None and current.label == label and label in ("user", "bot") and not is_first:
                 current.parts.append(content)
                 continue
@@ -180,9 +180,9 @@ def is_headings(text: TextFile) -> bool | str:
     headings = answered = choices = 0
     open_question = False
     for line in text.first_lines:
-        if found := _heading_of(line):
+        if heading := _heading_of(line):
             headings += 1
-            open_question = found.asks
+            open_question = heading.asks
         elif line.strip():
             answered += open_question
             open_question = False
@@ -200,16 +200,16 @@ def read_headings(text: TextFile, options: ReadOptions, report: Report) -> Itera
     answer: list[str] = []
     start = 0
     for number, line in lines(text, report):
-        found = _heading_of(line) if line else None
-        if found is None and line is not None and not _RULE.fullmatch(line):
+        heading = _heading_of(line) if line else None
+        if heading is None and line is not None and not _RULE.fullmatch(line):
             if question is not None and len(answer) < MAX_LINES:
                 answer.append(line)
             elif line.strip():
                 report.drop("lines below no question", f"{text.place}, line {number}")
             continue
         yield from _pair(question, answer, report, f"{text.place}, line {start}")
-        question, answer, start = found.text if found and found.asks else None, [], number
-        if found and not found.asks:
+        question, answer, start = heading.text if heading and heading.asks else None, [], number
+        if heading and not heading.asks:
             report.drop("headings that are no questions", f"{text.place}, line {number}")
     yield from _pair(question, answer, report, f"{text.place}, line {start}")
 

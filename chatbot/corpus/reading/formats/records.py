@@ -200,13 +200,13 @@ def _pairs_after(history: list[object], question: str, answer: str) -> list[Pair
 
 def _questions(question: object, record: dict[str, object], fields: _Fields) -> list[str]:
     """Return the phrasings of a question, [] if it is not text."""
-    found: list[str] = []
+    texts: list[str] = []
     for value in (question, *(record[name] for name in fields.phrasings)):
         parts = value if isinstance(value, list) else [text_of(value)] if isinstance(value, dict) else [value]
         if not all(isinstance(part, str | type(None)) for part in parts):
             return []
-        found += [part for part in parts if isinstance(part, str) and (part.strip() or len(parts) == 1)]
-    return list(dict.fromkeys(found))
+        texts += [part for part in parts if isinstance(part, str) and (part.strip() or len(parts) == 1)]
+    return list(dict.fromkeys(texts))
 
 
 def _answers(value: object) -> list[str]:
@@ -226,24 +226,26 @@ def _answers(value: object) -> list[str]:
 
 @functools.lru_cache(maxsize=256)  # the records of a file have the same fields
 def _fields_of(names: tuple[str, ...]) -> _Fields | None:
-    found = by_lower(names)
-    histories = tuple(found[name] for name in HISTORIES if name in found)
+    by_name = by_lower(names)
+    histories = tuple(by_name[name] for name in HISTORIES if name in by_name)
     places = named(names)
-    if "patterns" in found and "responses" in found:
-        question, answer = found["patterns"], found["responses"]
+    if "patterns" in by_name and "responses" in by_name:
+        question, answer = by_name["patterns"], by_name["responses"]
     elif places is not None:
         question, answer = names[places[0]], names[places[1]]
     else:
-        answer = next((found[name] for name in ANSWERS if name in found), "")
-        phrasing = next((found[name] for name in found if name in EXTRA), "")
-        text = next((found[name] for name in TEXTS if name in found), "") if answer.casefold() in REPLIES else ""
+        answer = next((by_name[name] for name in ANSWERS if name in by_name), "")
+        phrasing = next((by_name[name] for name in by_name if name in EXTRA), "")
+        text = next((by_name[name] for name in TEXTS if name in by_name), "") if answer.casefold() in REPLIES else ""
         if not answer or not (histories or phrasing or text or answer.casefold() == "chosen"):
             return None
-        turns = next((found[name] for name in PROMPTS if name in found), "") if answer.casefold() == "chosen" else ""
+        turns = (
+            next((by_name[name] for name in PROMPTS if name in by_name), "") if answer.casefold() == "chosen" else ""
+        )
         question = histories[-1] if histories else phrasing or text or turns
-    inputs = tuple(found[name] for name in INPUTS if name in found and found[name] not in (question, answer))
+    inputs = tuple(by_name[name] for name in INPUTS if name in by_name and by_name[name] not in (question, answer))
     histories = tuple(name for name in histories if name != question)
-    phrasings = tuple(found[name] for name in found if name in EXTRA and found[name] not in (question, answer))
+    phrasings = tuple(by_name[name] for name in by_name if name in EXTRA and by_name[name] not in (question, answer))
     used = {question, answer, *inputs, *histories, *phrasings}
     others = tuple(name for name in names if name not in used and name.casefold() not in UNUSED)
     return _Fields(question, answer, inputs, histories, phrasings, others)

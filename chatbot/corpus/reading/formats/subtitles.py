@@ -137,9 +137,9 @@ def _seconds(fields: Sequence[str | None]) -> float:
 
 def _is_bilingual(cues: Iterable[_Cue | None]) -> bool:
     """Return whether most cues have both lines with Chinese and lines without."""
-    found = [{_CHINESE.search(line) is not None for line in _plain(cue.lines)} for cue in cues if cue]
-    found = [kinds for kinds in found if kinds]
-    return bool(found) and sum(len(kinds) == 2 for kinds in found) >= BILINGUAL * len(found)
+    scripts = [{_CHINESE.search(line) is not None for line in _plain(cue.lines)} for cue in cues if cue]
+    scripts = [kinds for kinds in scripts if kinds]
+    return bool(scripts) and sum(len(kinds) == 2 for kinds in scripts) >= BILINGUAL * len(scripts)
 
 
 def _is_rolling(cues: Sequence[_Cue]) -> bool:
@@ -192,11 +192,11 @@ def _turns(
 
 def _texts_of(cue: _Cue, chinese_only: bool) -> list[str]:
     """Return the turns of a cue: several if its lines begin with dashes."""
-    kept = _plain(cue.lines)
+    shown = _plain(cue.lines)
     if chinese_only:
-        kept = [line for line in kept if _CHINESE.search(line)] or kept
+        shown = [line for line in shown if _CHINESE.search(line)] or shown
     turns: list[list[str]] = []
-    for line in kept:
+    for line in shown:
         if _DASH.match(line) or not turns:
             turns.append([])
         turns[-1].append(_DASH.sub("", line, count=1) if _DASH.match(line) else line)

@@ -144,50 +144,50 @@ def pairs_in(values: "Ahead | list[object]", walk: Walk, depth: int = 0, inside:
 
     inside: whether the list stands where a conversation is expected.
     """
-    rest = iter(values)
+    stream = iter(values)
     head = values.head() if isinstance(values, Ahead) else values[:HEAD]
     if are_short(head, inside):
-        head, rest = [as_message(value) for value in head], map(as_message, rest)
+        head, stream = [as_message(value) for value in head], map(as_message, stream)
         inside = True
     if any(isinstance(value, dict) for value in head):
         kind = kind_of(head, inside)
         if not inside and are_replies(head):
-            yield from pairs_of_replies(rest, walk)
+            yield from pairs_of_replies(stream, walk)
         elif kind == "roles":
-            yield from pairs_of_roles(rest, head, walk)
+            yield from pairs_of_roles(stream, head, walk)
         elif kind == "people":
-            yield from pairs_of_people(rest, walk)
+            yield from pairs_of_people(stream, walk)
         else:
-            yield from _pairs_of_values(rest, walk, depth)
+            yield from _pairs_of_values(stream, walk, depth)
     elif (header := header_of(head)) is not None:
-        for row in islice(rest, 1, None):
+        for row in islice(stream, 1, None):
             yield from pairs_of(dict(zip(header, row, strict=False)) if isinstance(row, list) else row, walk, depth + 1)
     else:
-        yield from _pairs_of_values(rest, walk, depth)
+        yield from _pairs_of_values(stream, walk, depth)
 
 
 def _pairs_of_values(values: Iterator[object], walk: Walk, depth: int) -> Iterator[Pair]:
-    asked: str | None = None  # the utterance that the next one may answer
+    question: str | None = None  # the utterance that the next one may answer
     turns = pairs = 0
     link = NEW
     for value in values:
         if isinstance(value, str):
             turns += 1
-            if asked is not None:
+            if question is not None:
                 pairs += 1
-                yield asked, value, link
+                yield question, value, link
                 link = OVERLAP
-            asked = value
-        elif isinstance(value, list) and asked is not None and turns == 1:  # a question and its answers
+            question = value
+        elif isinstance(value, list) and question is not None and turns == 1:  # a question and its answers
             pairs += 1
             for part in value:
                 if isinstance(part, str):
-                    yield asked, part, NEW
+                    yield question, part, NEW
                 else:
                     walk.drop(NOT_TEXT)
-            asked = None
+            question = None
         else:
-            asked, link = None, NEW
+            question, link = None, NEW
             if isinstance(value, list | dict):
                 yield from pairs_of(value, walk, depth + 1, alone=False)
             else:
@@ -220,8 +220,8 @@ def _pairs_of_object(value: dict[str, object], walk: Walk, depth: int, alone: bo
         yield from pairs_in(branch, walk, depth + 1, True)
     elif (records := records_of_columns(value)) is not None:
         yield from pairs_in(records, walk, depth + 1)
-    elif (found := pairs_of_record(value, walk)) is not None:
-        yield from found
+    elif (pairs_inside := pairs_of_record(value, walk)) is not None:
+        yield from pairs_inside
     else:
         yield from _pairs_inside(value, walk, depth, alone)
 
@@ -240,14 +240,14 @@ def _pairs_inside(value: dict[str, object], walk: Walk, depth: int, alone: bool)
         for key, answer in value.items() if walk.doubts(QUESTION) else ():
             yield from pairs_of_entry(key, answer)
     else:
-        found = False
+        has_pairs = False
         for name, part in value.items():
             if not isinstance(part, list | dict) or not part or name.casefold() in NO_CONVERSATIONS:
                 continue
             for pair in pairs_of(part, walk, depth + 1) if reading or not _is_texts(part) else ():
-                found = True
+                has_pairs = True
                 yield pair
-        if not found:
+        if not has_pairs:
             _drop_object(value, walk)
 
 

@@ -26,8 +26,8 @@ class Member(NamedTuple):
     stream: Stream
 
 
-def zip_members(path: Path, name: str, report: Report, wanted: Sequence[str] = ()) -> Iterator[Member]:
-    """Yield the files of the zip, sorted by name. wanted: the names of those to read, () for all.
+def zip_members(path: Path, name: str, report: Report, members: Sequence[str] = ()) -> Iterator[Member]:
+    """Yield the files of the zip, sorted by name. members: the names of those to read, () for all.
 
     Each content must be read before the next is requested. Raises UserError for a zip file that is damaged, encrypted,
     compressed by an unknown method, suspiciously large when decompressed, or empty.
@@ -36,7 +36,7 @@ def zip_members(path: Path, name: str, report: Report, wanted: Sequence[str] = (
     before = report.read_bytes
     try:
         with path.open("rb") as file, zipfile.ZipFile(file) as archive:
-            infos = _chosen(archive, name, wanted)
+            infos = _chosen(archive, name, members)
             allowed = allowance(name, size)
             allowance(name, size).spend(sum(info.file_size for info in infos.values()))  # as its directory declares
             for member_name, info in infos.items():
@@ -53,13 +53,13 @@ def zip_members(path: Path, name: str, report: Report, wanted: Sequence[str] = (
     report.read_bytes = before + size
 
 
-def _chosen(archive: zipfile.ZipFile, name: str, wanted: Sequence[str]) -> dict[str, zipfile.ZipInfo]:
+def _chosen(archive: zipfile.ZipFile, name: str, members: Sequence[str]) -> dict[str, zipfile.ZipInfo]:
     """Return the members to read by their names, sorted."""
     infos = {_name_of(info): info for info in archive.infolist() if info.file_size}
     if is_document(infos):
         raise UserError(f"{name}: a document of an office program, {CONVERT}")
     chosen = {
-        member: infos[member] for member in sorted(infos) if not member.endswith("/") and _is_read(member, wanted)
+        member: infos[member] for member in sorted(infos) if not member.endswith("/") and _is_read(member, members)
     }
     if not chosen:
         raise UserError(f"{name}: the zip file contains no file of pairs; give another")
@@ -75,8 +75,8 @@ def _decoded(name: bytes) -> str:
     return name.decode(detect_charset(name)[0], "replace")
 
 
-def _is_read(member: str, wanted: Sequence[str]) -> bool:
-    return member in wanted if wanted else bool(member) and not is_hidden(member)
+def _is_read(member: str, members: Sequence[str]) -> bool:
+    return member in members if members else bool(member) and not is_hidden(member)
 
 
 class _TarInfo(tarfile.TarInfo):
@@ -99,13 +99,13 @@ def is_tar(head: bytes) -> bool:
     return True
 
 
-def tar_members(file: BinaryIO, name: str, wanted: Sequence[str] = ()) -> Iterator[Member]:
-    """Yield the files of a tar file in its order. wanted: the names of those to read, () for all.
+def tar_members(file: BinaryIO, name: str, members: Sequence[str] = ()) -> Iterator[Member]:
+    """Yield the files of a tar file in its order. members: the names of those to read, () for all.
 
     Each content must be read before the next is requested. Raises UserError for a tar file that is damaged or has no
     files.
     """
-    found = False
+    has_files = False
     try:
         with tarfile.open(
             fileobj=file, mode="r|", tarinfo=_TarInfo, encoding="utf-8", errors="surrogateescape"
@@ -113,14 +113,14 @@ def tar_members(file: BinaryIO, name: str, wanted: Sequence[str] = ()) -> Iterat
             while (info := archive.next()) is not None:
                 archive.members = []  # type: ignore[attr-defined]  # otherwise it keeps all headers
                 member_name = _decoded(info.name.encode("utf-8", "surrogateescape"))
-                if not info.isreg() or info.issparse() or not info.size or not _is_read(member_name, wanted):
+                if not info.isreg() or info.issparse() or not info.size or not _is_read(member_name, members):
                     continue
                 member = archive.extractfile(info)
                 assert member is not None
-                found = True
+                has_files = True
                 place = f"{name}: {one_line(member_name)}"
                 yield Member(member_name, place, Stream(guarded(member.read, name)))
     except (tarfile.TarError, ValueError, EOFError, OverflowError):
         raise UserError(f"{name}: damaged tar file; download it again") from None
-    if not found:
+    if not has_files:
         raise UserError(f"{name}: the tar file contains no file of pairs; give another")

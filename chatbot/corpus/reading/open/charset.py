@@ -239,8 +239,8 @@ def damage_of(text: str, content: bytes) -> str:
     if len(from_latin) >= REPAIRED * len(beyond):
         return _message("Latin-1", *from_latin[0])
     from_gbk = [line.encode("gb18030", "replace").decode("utf-8", "replace") for line in beyond]
-    kept = [character for line in from_gbk for character in line if not character.isascii()]
-    if len(kept) >= 8 and sum(character in _frequent() for character in kept) >= FREQUENT * len(kept):
+    characters = [character for line in from_gbk for character in line if not character.isascii()]
+    if len(characters) >= 8 and sum(character in _frequent() for character in characters) >= FREQUENT * len(characters):
         return _message("GB18030", beyond[0], from_gbk[0])
     # In the text, bytes that cannot be decoded are U+FFFD as well: such lines are in another charset.
     written = [line for line in content[:COMPARED].split(b"\n") if line.strip()]

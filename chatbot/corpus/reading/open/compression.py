@@ -46,12 +46,12 @@ class Allowance:
     """The number of bytes that a compressed file may still expand to."""
 
     place: str
-    left: int
+    remaining: int
 
     def spend(self, count: int) -> None:
-        """Subtract these bytes. Raises UserError if fewer are left."""
-        self.left -= count
-        if self.left < 0:
+        """Subtract these bytes. Raises UserError if fewer remain."""
+        self.remaining -= count
+        if self.remaining < 0:
             raise UserError(
                 f"{self.place}: refused, it expands to more than {FREE_OUTPUT // 2**20} MiB and {OUTPUT_RATIO} times "
                 "its size; if it is genuine, unpack it and give the file"
@@ -110,13 +110,13 @@ def decompress(file: io.BufferedReader, place: str, size: int, report: Report) -
 
 def reading(chunks: Iterator[bytes]) -> Read:
     """Return a function that reads from these chunks."""
-    held = bytearray()
+    buffer = bytearray()
 
     def read(size: int) -> bytes:
-        while len(held) < size and (chunk := next(chunks, None)) is not None:
-            held.extend(chunk)
-        data = bytes(held[:size])
-        del held[:size]
+        while len(buffer) < size and (chunk := next(chunks, None)) is not None:
+            buffer.extend(chunk)
+        data = bytes(buffer[:size])
+        del buffer[:size]
         return data
 
     return read

@@ -61,11 +61,11 @@ def part_of(name: str) -> str | None:
     """
     for step in reversed(PurePosixPath(name).parts):
         words = WORD.findall(step)
-        found = {part for word in words if (part := WORDS.get(word.casefold()) or CHINESE_WORDS.get(word))}
-        if found == {VALIDATION, TEST}:  # such as dev-test
+        parts = {part for word in words if (part := WORDS.get(word.casefold()) or CHINESE_WORDS.get(word))}
+        if parts == {VALIDATION, TEST}:  # such as dev-test
             return TEST
-        if len(found) == 1:
-            return found.pop()
+        if len(parts) == 1:
+            return parts.pop()
     return None
 
 

@@ -46,12 +46,12 @@ def part_keys(stream: io.BufferedReader) -> list[str]:
     if first is None or _word(first[1]) is None:
         return []
     keys = [first[1].decode()]
-    rest = b""
+    tail = b""
     while block := stream.read(BLOCK):
-        text = rest + block
+        text = tail + block
         if b'":' in text or b'" :' in text:  # in lists of lists, no key is left
             keys += [match[1].decode() for match in NEXT.finditer(text) if _word(match[1])]
-        rest = text[-OVERLAP:]
+        tail = text[-OVERLAP:]
     return list(dict.fromkeys(keys))
 
 

@@ -56,24 +56,24 @@ class OpenFile(NamedTuple):
     stream: io.BufferedReader  # that has read its first SAMPLE bytes
 
 
-def open_files(path: Path, name: str, report: Report, wanted: Sequence[str] = ()) -> Generator[OpenFile, None, None]:
+def open_files(path: Path, name: str, report: Report, members: Sequence[str] = ()) -> Generator[OpenFile, None, None]:
     """Yield the content of a file, or of the members of a zip or tar file. Updates report.read_bytes.
 
-    wanted: the names of the members to read from an archive; () for all.
+    members: the names of the members to read from an archive; () for all.
 
     Each content must be read before the next is requested. Raises UserError for data that cannot be decompressed.
     """
     with path.open("rb") as file:
         if file.peek(4)[:4] in (*ZIP, OLE[:4]):
             read = sheets if is_workbook(path) else zip_members
-            for member in read(path, name, report, wanted):
+            for member in read(path, name, report, members):
                 yield OpenFile(member.name, member.place, _buffered(member.stream))
             return
         size, before = path.stat().st_size, report.read_bytes
         with contextlib.closing(decompress(file, name, size, report)) as stream:
             buffered = _buffered(stream)
             if is_tar(buffered.peek()):
-                for member in tar_members(buffered, name, wanted):
+                for member in tar_members(buffered, name, members):
                     yield OpenFile(member.name, member.place, _buffered(member.stream))
                 report.read_bytes = before + size
             else:
@@ -81,14 +81,14 @@ def open_files(path: Path, name: str, report: Report, wanted: Sequence[str] = ()
 
 
 def open_text_files(
-    path: Path, name: str, report: Report, wanted: Sequence[str] = (), charset: str | None = None
+    path: Path, name: str, report: Report, members: Sequence[str] = (), charset: str | None = None
 ) -> Generator[TextFile, None, None]:
     """Yield the text of a file, or the texts in an archive, as `open_files` does.
 
     charset: one of Python's codecs; None to detect it.
     """
     charset = "utf-8" if is_workbook(path) else charset
-    for file in open_files(path, name, report, wanted):
+    for file in open_files(path, name, report, members):
         yield _text(file, charset, _ending(file.member or path.name))
 
 
@@ -144,7 +144,7 @@ def raw_lines(text: TextFile, report: Report) -> Iterator[str]:
     readline = functools.partial(text.stream.readline, MAX_LINE + 1)
     for number, line in enumerate(iter(readline, ""), start=1):
         if len(line) > MAX_LINE and line[-1] not in "\r\n":
-            while (rest := readline()) and rest[-1] not in "\r\n":
+            while (part := readline()) and part[-1] not in "\r\n":
                 pass
             report.drop(f"lines longer than {MAX_LINE:,} characters", f"{text.place}, line {number}")
             yield ""

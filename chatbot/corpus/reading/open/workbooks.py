@@ -42,8 +42,8 @@ def is_workbook(path: Path) -> bool:
         return False
 
 
-def sheets(path: Path, name: str, report: Report, wanted: Sequence[str] = ()) -> Iterator[Member]:
-    """Yield the visible sheets, each as a text with the name SHEET.tsv. wanted: the names of those to read, () for all.
+def sheets(path: Path, name: str, report: Report, members: Sequence[str] = ()) -> Iterator[Member]:
+    """Yield the visible sheets, each as a text with the name SHEET.tsv. members: those to read, () for all.
 
     Each content must be read before the next is requested. Raises UserError when the package is not installed, for a
     damaged or encrypted file, and for one that is suspiciously large when decompressed.
@@ -53,7 +53,7 @@ def sheets(path: Path, name: str, report: Report, wanted: Sequence[str] = ()) ->
         read = _sheets_of_xls if file.read(len(OLE)) == OLE else _sheets_of_xlsx
     for title, rows in read(path, name, report):
         member = f"{title}.tsv"
-        if not wanted or member in wanted:
+        if not members or member in members:
             place = f"{name}: {one_line(title, 40)}"
             yield Member(member, place, Stream(reading(_lines(rows, place, report))))
     report.read_bytes = before + path.stat().st_size
