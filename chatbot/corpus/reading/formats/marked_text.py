@@ -8,7 +8,6 @@ import re
 from collections.abc import Iterable, Sequence
 
 from chatbot.corpus.reading.conversation import Pair, Turn, pairs_of_turns
-from chatbot.corpus.reading.formats.fields import ANSWERING, ASKING, text_of
 
 _ASKS = (
     *("human", "user", "usr", "customer", "prompter", "question", "q", "instruction", "patient"),
@@ -116,32 +115,6 @@ def side(asks: bool, text: str) -> Turn:
 def pairs_of_dialogue(turns: Iterable[Turn]) -> list[Pair]:
     """Return the pairs of a dialogue whose turns may be empty."""
     return [*pairs_of_turns(turn if turn.text else Turn("", False, False) for turn in turns)]
-
-
-def turns_of_messages(value: object) -> list[Turn] | None:
-    """Return the turns of a list of messages with roles, None for any other value."""
-    if not isinstance(value, list) or not value:
-        return None
-    turns: list[Turn] = []
-    for message in value:
-        if not isinstance(message, dict):
-            return None
-        role = str(message.get("role", message.get("from", ""))).casefold()
-        text = text_of(message.get("content", message.get("value")))
-        if role == "system":
-            continue
-        if text is None or role not in ASKING | ANSWERING:
-            return None
-        turns.append(side(role in ASKING, text))
-    return turns
-
-
-def pairs_of_prompt(question: object, messages: Sequence[Turn]) -> list[Pair]:
-    """Return the pairs of the messages of an answer, which may begin with those of the question."""
-    prompt = turns_of_messages(question)
-    if prompt is None:
-        prompt = [side(True, question)] if isinstance(question, str) and question else []
-    return pairs_of_dialogue(messages if messages[:1] and messages[0].asks else [*prompt, *messages])
 
 
 def separated(text: str) -> list[str] | None:

@@ -70,9 +70,9 @@ def as_message(value: object) -> object:
     """Return {"user": text} or [speaker, text] as a message with a speaker; any other value as it is."""
     if isinstance(value, dict) and len(value) == 1:
         ((name, text),) = value.items()
-        return {"role": name, "content": text} if name.strip().casefold() in ASKING | ANSWERING else value
+        return said_by(name, text) if name.strip().casefold() in ASKING | ANSWERING else value
     if isinstance(value, list) and len(value) == 2 and isinstance(value[0], str) and isinstance(value[1], str):
-        return {"role": value[0], "content": value[1]}
+        return said_by(value[0], value[1])
     return value
 
 
@@ -89,13 +89,19 @@ def are_short(head: Sequence[object], inside: bool) -> bool:
     return few or letters or bool({*names} <= ASKING | ANSWERING | {"system"} and len({*names}) > 1)
 
 
+def asks(value: object) -> bool:
+    """Return whether a value is a message of a user."""
+    fields = fields_of_message(value)
+    return fields is not None and _role(value, fields) in ASKING
+
+
 def kind_of(head: Sequence[object], inside: bool) -> str:
     """Return "roles" or "people" for a list of messages that begins with these, "" for any other list.
 
     inside: whether the list stands where a conversation is expected. Elsewhere, texts with an author may be posts or
     reviews: only those are a chat in which people write more than once, with a time.
     """
-    if head and (first := fields_of_message(head[0])) and _role(head[0], first) in ASKING:
+    if head and asks(head[0]):
         return "roles"
     fields = [fields_of_message(value) for value in head]
     messages = [(field, value) for field, value in zip(fields, head, strict=True) if field and isinstance(value, dict)]
@@ -116,6 +122,11 @@ def _are_turns(messages: Sequence[tuple[MessageFields, Mapping[str, object]]], n
         chats.setdefault(scalar(value, field.chat), set()).add(name)
     chats.pop("", None)
     return bool(chats) and len(chats) * 2 <= len(messages) and sum(len(people) > 1 for people in chats.values()) > 0
+
+
+def said_by(role: str, text: object) -> dict[str, object]:
+    """Return a message."""
+    return {"role": role, "content": text}
 
 
 def pairs_of_roles(values: Iterable[object], head: Sequence[object], walk: Walk) -> Iterator[Pair]:
@@ -358,9 +369,9 @@ def shown_branch(value: Mapping[str, object]) -> list[object] | None:
         if isinstance(message, dict) and isinstance(fragments := message.get("fragments"), list):  # DeepSeek
             for part in reversed(fragments):
                 if isinstance(part, dict) and (role := FRAGMENTS.get(scalar(part, "type"))):
-                    branch.append({"role": role, "content": part.get("content")})
+                    branch.append(said_by(role, part.get("content")))
         elif isinstance(message, dict) and not _is_hidden(message):
-            branch.append({"role": speaker_of(message.get("author")), "content": message.get("content")})
+            branch.append(said_by(speaker_of(message.get("author")), message.get("content")))
         key = mapping[key].get("parent")
     return branch[::-1]
 

@@ -24,6 +24,7 @@ from chatbot.corpus.reading.formats.columns import ANSWERS, INPUTS, NAMES, named
 from chatbot.corpus.reading.formats.fields import (
     CHATS,
     CONVERSATION,
+    HEAD,
     NO_PAIR,
     SPEAKERS,
     TEXTS,
@@ -34,13 +35,12 @@ from chatbot.corpus.reading.formats.fields import (
 )
 from chatbot.corpus.reading.formats.marked_text import (
     pairs_of_dialogue,
-    pairs_of_prompt,
     separated,
     side,
     turns_of,
-    turns_of_messages,
     without_mark,
 )
+from chatbot.corpus.reading.formats.messages import asks, kind_of, pairs_of_roles, said_by
 from chatbot.corpus.reading.report import UNUSED_FIELDS
 
 FIELDS = (  # of records of people and goods
@@ -120,7 +120,7 @@ def pairs_of_record(record: dict[str, object], walk: Walk) -> list[Pair] | None:
         return None
     question, answer = record.get(fields.question), record[fields.answer]
     if isinstance(question, str) and isinstance(answer, str) and not fields.phrasings:
-        pairs: list[Pair] | None = _pairs(record, fields, [question], [answer])
+        pairs: list[Pair] | None = _pairs(record, fields, [question], [answer], walk)
     else:
         questions, answers = _questions(question, record, fields), _answers(answer)
         if answers and isinstance(question, list) and len(question) > 1 and questions:
@@ -132,10 +132,11 @@ def pairs_of_record(record: dict[str, object], walk: Walk) -> list[Pair] | None:
                 walk.fields = walk.fields or (fields.question, fields.answer)
                 walk.drop(NO_PAIR)
                 return []
-        pairs = _pairs(record, fields, questions, answers) if answers else None
-        messages = turns_of_messages([answer] if isinstance(answer, dict) else answer)
-        if messages is not None:
-            pairs = pairs_of_prompt(question, messages)
+        pairs = _pairs(record, fields, questions, answers, walk) if answers else None
+        messages = [answer] if isinstance(answer, dict) else answer
+        if isinstance(messages, list) and kind_of(messages[:HEAD], True) == "roles":
+            prompt = question if isinstance(question, list) else [said_by("user", question)] if question else []
+            pairs = [*pairs_of_roles(messages if asks(messages[0]) else [*prompt, *messages], messages, walk)]
     is_number = isinstance(answer, int | float | Decimal) and fields.answer.casefold() not in NUMBERS
     if not pairs or is_number or (len(pairs) == 1 and not all(map(str.strip, pairs[0][:2]))):
         walk.drop(NO_PAIR)
@@ -146,7 +147,9 @@ def pairs_of_record(record: dict[str, object], walk: Walk) -> list[Pair] | None:
     return pairs
 
 
-def _pairs(record: dict[str, object], fields: _Fields, questions: Sequence[str], answers: Sequence[str]) -> list[Pair]:
+def _pairs(
+    record: dict[str, object], fields: _Fields, questions: Sequence[str], answers: Sequence[str], walk: Walk
+) -> list[Pair]:
     """Return the pairs of each question with each answer, after those of the history."""
     if not fields.question:
         turns = turns_of(answers[0])
@@ -161,7 +164,7 @@ def _pairs(record: dict[str, object], fields: _Fields, questions: Sequence[str],
         pairs += _pairs_of_texts(question, answer)
     for name in fields.histories:
         if isinstance(history := record[name], list) and history and len(pairs) == 1:
-            return _pairs_after(history, pairs[0][0], pairs[0][1])
+            return _pairs_after(history, pairs[0][0], pairs[0][1], walk)
     return pairs
 
 
@@ -179,7 +182,7 @@ def _pairs_of_texts(question: str, answer: str) -> list[Pair]:
     return [(question, answer, NEW)]
 
 
-def _pairs_after(history: list[object], question: str, answer: str) -> list[Pair]:
+def _pairs_after(history: list[object], question: str, answer: str, walk: Walk) -> list[Pair]:
     """Return the pairs of the history, a list of turns, of messages or of pairs, and of the question.
 
     Returns none if the history has anything else.
@@ -187,15 +190,14 @@ def _pairs_after(history: list[object], question: str, answer: str) -> list[Pair
     if isinstance(history[0], str):
         texts = [turn for turn in history if isinstance(turn, str)]
         return pairs_of_texts([*texts, question, answer]) if len(texts) == len(history) else []
-    turns = turns_of_messages(history)
-    if turns is None:
-        turns = []
-        for value in history:
-            sides = [*value.values()] if isinstance(value, dict) else value
-            if not isinstance(sides, list) or len(sides) != 2 or not all(isinstance(text, str) for text in sides):
-                return []
-            turns += [side(True, sides[0]), side(False, sides[1])]
-    return pairs_of_dialogue([*turns, side(True, question), side(False, answer)])
+    messages = history if kind_of(history[:HEAD], True) == "roles" else []
+    for value in history if not messages else ():
+        sides = [*value.values()] if isinstance(value, dict) else value
+        if not isinstance(sides, list) or len(sides) != 2 or not all(isinstance(text, str) for text in sides):
+            return []
+        messages += [said_by("user", sides[0]), said_by("assistant", sides[1])]
+    messages = [*messages, said_by("user", question), said_by("assistant", answer)]
+    return [*pairs_of_roles(messages, messages, walk)]
 
 
 def _questions(question: object, record: dict[str, object], fields: _Fields) -> list[str]:

@@ -38,6 +38,7 @@ from chatbot.corpus.reading.formats.messages import (
     pairs_of_people,
     pairs_of_replies,
     pairs_of_roles,
+    said_by,
     shown_branch,
 )
 from chatbot.corpus.reading.formats.records import (
@@ -127,7 +128,7 @@ def pairs_of(value: object, walk: Walk, depth: int = 0, alone: bool = True) -> I
 def _pairs_of_utterances(texts: Sequence[str], walk: Walk) -> Iterator[Pair]:
     """Yield the pairs of utterances, which may begin with the names of their speakers."""
     if (":" in texts[0] or "：" in texts[0]) and (messages := labelled(texts)) is not None:
-        yield from pairs_in([{"role": role_of(name), "content": text} for name, text in messages], walk, 0, True)
+        yield from pairs_in([said_by(role_of(name), text) for name, text in messages], walk, 0, True)
     else:
         yield from pairs_of_texts(texts)
 
@@ -281,7 +282,7 @@ def _pairs_of_only_text(value: Mapping[str, object], walk: Walk) -> list[Pair]:
         pairs = _pairs_of_text(part)
         if not pairs and name.strip().casefold() in CONVERSATION:
             messages = labelled(part.strip().splitlines(), sure=True) or ()
-            pairs = [*pairs_in([{"role": role_of(who), "content": text} for who, text in messages], walk, 0, True)]
+            pairs = [*pairs_in([said_by(role_of(who), text) for who, text in messages], walk, 0, True)]
         if pairs:
             return pairs
     return []
