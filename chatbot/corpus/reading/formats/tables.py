@@ -23,7 +23,6 @@ from chatbot.corpus.reading.report import ReadOptions, Report
 
 # The least share of the rows with the same number of columns, by the name of a table and without it.
 NAMED, SAME_WIDTH = 0.6, 0.95
-EXCEL = "UTF-16 LE"  # the charset of its "Unicode text", whose quotes enclose cells
 
 
 def is_tsv(text: TextFile) -> bool:
@@ -50,9 +49,7 @@ def read_csv(text: TextFile, options: ReadOptions, report: Report) -> Iterator[P
 
 def read_tsv(text: TextFile, options: ReadOptions, report: Report) -> Iterator[Pair]:
     """Yield the pairs of a TSV file."""
-    sample = text.first_lines
-    excel = text.charset == EXCEL and all(_is_regular(row, raw) for _, row, raw in rows_of(sample, TABS))
-    return _pairs_of_rows(text, TABS if excel or is_quoted(sample) else None, options, report)
+    return _pairs_of_rows(text, TABS if is_quoted(text.first_lines) else None, options, report)
 
 
 def _pairs_of_rows(text: TextFile, dialect: Dialect | None, options: ReadOptions, report: Report) -> Iterator[Pair]:

@@ -22,7 +22,7 @@ from chatbot.errors import UserError
 MAX_ROWS, MAX_COLUMNS = 2**20, 256  # of an .xlsx file, which may claim any number
 MAX_EMPTY = 10_000  # rows without a cell, after which a sheet ends: a cell may stand in any row
 MAX_SIZE = 512 * 2**20  # bytes of an .xlsx file without its compression: its texts are held in memory
-HIDDEN = "hidden sheets"
+Sheet = tuple[str, bool, Iterator[Sequence[object]]]  # its title, whether it is visible, its rows
 _ERRORS = frozenset({"#N/A", "#REF!", "#VALUE!", "#DIV/0!", "#NAME?", "#NULL!", "#NUM!"})
 _SPACES = str.maketrans(dict.fromkeys("\t\r\n\v\f\x1c\x1d\x1e\x85\u2028\u2029", " "))
 
@@ -51,10 +51,11 @@ def sheets(path: Path, name: str, report: Report, members: Sequence[str] = ()) -
     before = report.read_bytes
     with path.open("rb") as file:
         read = _sheets_of_xls if file.read(len(OLE)) == OLE else _sheets_of_xlsx
-    for title, rows in read(path, name, report):
-        member = f"{title}.tsv"
-        if not members or member in members:
-            place = f"{name}: {one_line(title, 40)}"
+    for title, is_visible, rows in read(path, name):
+        member, place = f"{title}.tsv", f"{name}: {one_line(title, 40)}"
+        if not is_visible:
+            report.drop("hidden sheets", place)
+        elif not members or member in members:
             yield Member(member, place, Stream(reading(_lines(rows, place, report))))
     report.read_bytes = before + path.stat().st_size
 
@@ -90,7 +91,7 @@ def _damage(place: str, error: Exception) -> str:
     return f"{place}: no workbook, a damaged or an encrypted one ({reason}); save it again, or as CSV (UTF-8)"
 
 
-def _sheets_of_xlsx(path: Path, name: str, report: Report) -> Iterator[tuple[str, Iterator[Sequence[object]]]]:
+def _sheets_of_xlsx(path: Path, name: str) -> Iterator[Sheet]:
     try:
         import openpyxl
     except ModuleNotFoundError:
@@ -103,10 +104,7 @@ def _sheets_of_xlsx(path: Path, name: str, report: Report) -> Iterator[tuple[str
         except Exception as error:  # openpyxl raises almost anything for damaged files
             raise UserError(_damage(name, error)) from None
         for sheet in book.worksheets:
-            if sheet.sheet_state != "visible":
-                report.drop(HIDDEN, f"{name}: {one_line(sheet.title, 40)}")
-            else:
-                yield sheet.title, _rows_of_xlsx(sheet)
+            yield sheet.title, sheet.sheet_state == "visible", _rows_of_xlsx(sheet)
 
 
 def _check_size(path: Path, name: str) -> None:
@@ -130,7 +128,7 @@ def _rows_of_xlsx(sheet: Any) -> Iterator[Sequence[object]]:
         yield row
 
 
-def _sheets_of_xls(path: Path, name: str, report: Report) -> Iterator[tuple[str, Iterator[Sequence[object]]]]:
+def _sheets_of_xls(path: Path, name: str) -> Iterator[Sheet]:
     try:
         import xlrd
     except ModuleNotFoundError:
@@ -145,10 +143,8 @@ def _sheets_of_xls(path: Path, name: str, report: Report) -> Iterator[tuple[str,
             sheet = book.sheet_by_index(number)
         except Exception as error:  # likewise
             raise UserError(_damage(place, error)) from None
-        if sheet.visibility:
-            report.drop(HIDDEN, place)
-        else:
-            yield title, ([_cell_of_xls(cell, book) for cell in sheet.row(row)] for row in range(sheet.nrows))
+        rows = ([_cell_of_xls(cell, book) for cell in sheet.row(row)] for row in range(sheet.nrows))
+        yield title, not sheet.visibility, rows
         book.unload_sheet(number)
 
 
