@@ -11,6 +11,7 @@
 Lines of speakers may also be a list of terms or a recipe, so that this format is read only if the user names it.
 """
 
+import functools
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -270,6 +271,7 @@ def _order_of_dates(times: Iterable[str]) -> str:
     return "mdy" if is_american else "dmy"
 
 
+@functools.lru_cache(maxsize=1024)  # many messages have the same minute
 def _seconds(time: str, order: str) -> float | None:
     """Return the seconds of a date and a clock; None if the date is not known or does not exist."""
     numbers = _numbers(time)

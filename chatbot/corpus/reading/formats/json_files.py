@@ -99,22 +99,14 @@ def items_of(events: Iterator[Event], source: JsonInput) -> Iterator[tuple[int, 
 
 @contextlib.contextmanager
 def json_errors(source: JsonInput) -> Iterator[None]:
-    """Raise UserError for JSON that is incomplete or invalid."""
+    """Raise UserError for JSON that is incomplete or invalid, or has numbers beyond Python's range."""
     try:
         yield
-    except ijson.IncompleteJSONError as error:
-        if "premature EOF" in str(error):
-            raise UserError(
-                f"{source.place}: ends in the middle after item {source.values:,} (of {source.read_bytes:,} bytes "
-                "read); check the file or download it again"
-            ) from None
-        raise UserError(_invalid(source)) from None
-    except (ijson.JSONError, ArithmeticError, ValueError, SystemError):  # the last three: numbers beyond Python's range
-        raise UserError(_invalid(source)) from None
-
-
-def _invalid(source: JsonInput) -> str:
-    return f"{source.place}: is not JSON after item {source.values:,}; correct it or give JSON Lines"
+    except (ijson.JSONError, ArithmeticError, ValueError, SystemError):
+        raise UserError(
+            f"{source.place}: is not JSON after item {source.values:,}, in the first {source.read_bytes:,} bytes; "
+            "correct it, download it again or give JSON Lines"
+        ) from None
 
 
 JSON_START = re.compile(r"[\[{]\s*([\"'\[\]{}]|$)")

@@ -191,10 +191,10 @@ def _messages(values: Iterable[object], walk: Walk) -> Iterator[tuple[str, Messa
             walk.drop(NOTICES if isinstance(value, dict) else NOT_TEXT)
             continue
         kind, sub = scalar(value, fields.kind).strip().casefold(), scalar(value, "subtype")
-        program = scalar(value, "messagetype" if "messagetype" in value else "messageType").casefold()
+        program = (scalar(value, "messagetype") or scalar(value, "messageType")).casefold()
         message = _message(value, fields, number)
         # A text of Messenger's such as "Ann sent an attachment."
-        attached = _ATTACHED & value.keys() and message.text.startswith(message.names[0])
+        attached = not _ATTACHED.isdisjoint(value) and message.text.startswith(message.names[0])
         if kind in NOTICE_KINDS or not (sub in _SPOKEN or sub.isdecimal()) or program.startswith(_PROGRAM) or attached:
             walk.drop(NOTICES)
         elif kind in _NO_TEXT:

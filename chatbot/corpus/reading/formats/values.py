@@ -15,8 +15,6 @@ from chatbot.corpus.reading.formats.fields import (
     MAX_DEPTH,
     NO_PAIR,
     SEPARATE,
-    SPEAKERS,
-    TEXTS,
     Ahead,
     Walk,
     message_fields,
@@ -99,7 +97,6 @@ def records_of_parent(value: Mapping[str, object]) -> list[object] | None:
 
 
 REJECTED = "replies that were rated bad"  # records of data/ratings.jsonl, and of preferences, without a chosen reply
-CHAT = "messages with a sender, as chat programs export them (write a CSV file with the columns sender and content)"
 NO_TEXTS = frozenset({"items", "log"})  # of MultiWOZ and ShareGPT, but elsewhere lists of anything
 # Of a record without an answer, of Self-Instruct, and what text-generation-webui sends beside what it shows.
 NO_CONVERSATIONS = frozenset((*HISTORIES, "rejected", "candidates", "knowledge", "instances", "internal"))
@@ -292,8 +289,6 @@ def _drop_object(value: Mapping[str, object], walk: Walk) -> None:
     fields = {name.casefold() for name in value}
     if "rejected" in fields:
         walk.drop(REJECTED)
-    elif fields & {*TEXTS} and fields & {*SPEAKERS}:
-        walk.drop(CHAT)
     else:
         texts = [name for name, part in value.items() if isinstance(part, str)]
         if len(texts) > 1:

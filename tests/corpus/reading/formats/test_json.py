@@ -247,11 +247,11 @@ def test_json_line_may_be_longer_than_the_sample(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ('[["甲", "乙"],\n["丙", ', "ends in the middle after item 1 (of 25 bytes read)"),
+        ('[["甲", "乙"],\n["丙", ', "is not JSON after item 1, in the first 25 bytes"),
         ('[["甲", "乙"],\n["丙" "丁"]]', "is not JSON after item 1"),
         ('[["甲", "乙"],\n[1e99999999999999999999]]', "is not JSON after item"),
         ('[\n["甲", "乙"],\n[' + "1" * 6000 + "]]", "is not JSON after item"),
-        ('{"train":\n[["甲", ', "ends in the middle"),
+        ('{"train":\n[["甲", ', "is not JSON after item 0"),
         ("[\n" * 100_000, "lists nested more than 32 deep"),
         ('[["甲",\n"' + "x" * 900_000 + '"]]', "an item larger than 0 MiB"),
         ('{"a": [["甲",\n"' + "x" * 900_000 + '"]]}', "an item larger than 0 MiB; split it"),
