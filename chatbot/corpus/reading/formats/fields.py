@@ -28,7 +28,7 @@ SPEAKERS = (
     *("role", "nickname", "sender_name", "sendername", "from_nickname", "from_name", "from", "sender", "speaker"),
     *("author", "agent", "username", "user_name", "user", "user_id", "name", "participant", "from_id"),
     *("sender_full_name", "senderdisplayname", "sendernickname", "senderusername", "creator"),
-    *("speaker_id", "speaker_idx", "talker", "remark"),
+    *("speaker_id", "speaker_idx", "talker"),
     *("发送者", "发送人", "发言人", "说话人", "昵称", "角色", "用户名", "用户", "姓名"),
 )
 # What --me may give beside the speaker.

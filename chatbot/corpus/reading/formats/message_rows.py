@@ -11,6 +11,10 @@ from chatbot.corpus.reading.open.text_file import TextFile, decoded
 from chatbot.corpus.reading.report import ReadOptions, Report
 from chatbot.errors import UserError
 
+_DOUBTFUL = frozenset(  # columns that other tables have, too
+    {"value", "sentence", "parts", "turn", "transcript", "文本", "role", "角色", "agent", "creator", "participant"}
+)
+
 
 def is_messages(text: TextFile) -> bool:
     """Return whether the text is a table with a header of messages."""
@@ -21,7 +25,8 @@ def _dialect_of(sample: Sequence[str]) -> Dialect | None:
     """Return the dialect of a table of messages: a comma, a semicolon or a tab; None for any other text."""
     for dialect in map(Dialect, ",;\t"):
         row = next((row for _, row, _ in rows_of(sample[:20], dialect) if row), [])
-        if len(row) > 1 and fields_of_row(tuple(map(key_of, row))):
+        fields = fields_of_row(tuple(map(key_of, row)))
+        if len(row) > 1 and fields and not _DOUBTFUL.intersection((fields.text, fields.speaker)):
             return dialect
     return None
 

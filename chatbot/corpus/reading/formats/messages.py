@@ -38,6 +38,7 @@ _PROGRAM = ("event", "threadactivity", "systemevent")
 _ATTACHED = frozenset({"share", "photos", "videos", "audio_files", "gifs", "sticker", "files", "call_duration"})
 # Sub-types of Slack's messages; those of WeChat are numbers.
 _SPOKEN = frozenset({"", "bot_message", "me_message", "thread_broadcast", "file_share"})
+_UNUSUAL = _ATTACHED.union(("subtype", "messagetype", "messageType"))  # fields that notices have
 NOT_TEXT = "utterances that are not text"
 # WeChat's numbers of kinds other than text, and words for them.
 _NO_TEXT = frozenset(
@@ -190,12 +191,9 @@ def _messages(values: Iterable[object], walk: Walk) -> Iterator[tuple[str, Messa
         if fields is None or not isinstance(value, dict):
             walk.drop(NOTICES if isinstance(value, dict) else NOT_TEXT)
             continue
-        kind, sub = scalar(value, fields.kind).strip().casefold(), scalar(value, "subtype")
-        program = (scalar(value, "messagetype") or scalar(value, "messageType")).casefold()
+        kind = scalar(value, fields.kind).strip().casefold()
         message = _message(value, fields, number)
-        # A text of Messenger's such as "Ann sent an attachment."
-        attached = not _ATTACHED.isdisjoint(value) and message.text.startswith(message.names[0])
-        if kind in NOTICE_KINDS or not (sub in _SPOKEN or sub.isdecimal()) or program.startswith(_PROGRAM) or attached:
+        if kind in NOTICE_KINDS or (not _UNUSUAL.isdisjoint(value) and _is_notice(value, message)):
             walk.drop(NOTICES)
         elif kind in _NO_TEXT:
             walk.drop(NO_TEXT)
@@ -203,15 +201,21 @@ def _messages(values: Iterable[object], walk: Walk) -> Iterator[tuple[str, Messa
             yield scalar(value, fields.chat).strip(), message
 
 
+def _is_notice(value: Mapping[str, object], message: Message) -> bool:
+    """Return whether Slack, Skype, Teams or Messenger wrote the message, such as "Ann sent an attachment."."""
+    program = (scalar(value, "messagetype") or scalar(value, "messageType")).casefold()
+    subtype = scalar(value, "subtype")
+    attached = not _ATTACHED.isdisjoint(value) and message.text.startswith(message.names[0])
+    return attached or program.startswith(_PROGRAM) or not (subtype in _SPOKEN or subtype.isdecimal())
+
+
 def _message(value: Mapping[str, object], fields: MessageFields, number: int) -> Message:
     """Return the message in an object. number: that of the object, since without speakers every one is a turn."""
     mine = fields.mine is not None and str(value.get(fields.mine)).strip().casefold() in _YES
     speaker = value[fields.speaker] if fields.speaker else None
     name = speaker_of(speaker) or (ME if mine else "")
-    synonyms = [
-        synonym for part in (speaker, *map(value.get, fields.names)) for synonym in _names_of(part) if synonym != name
-    ]
-    names = [name, *synonyms, *([ME] if mine else [])]
+    synonyms = [synonym for part in (speaker, *map(value.get, fields.names)) for synonym in _names_of(part)]
+    names = [*dict.fromkeys((name, *synonyms, *([ME] if mine else [])))]
     content = value[fields.text]
     text = text_of(content) or ""
     kind = content.get("contentType") if isinstance(content, dict) else value.get("content_type")

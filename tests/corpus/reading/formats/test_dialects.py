@@ -52,6 +52,7 @@ NO_TABLES = {
     "JavaScript": "const a = [1,2];\nconst b = f(a,2);\nconst c = g(b,3);\n",
     "a label and a review": "label,review\n1,不错\n0,一般\n",
     "a chat of LINE": "[LINE] 聊天記錄\n\n2023/01/01（日）\n08:00\t小花\t新年好\n08:05\t大明\t早\n",
+    "names and values": "name,value\ncolour,red\nsize,large\nshape,round\n",
     "a header without an answer": "text,label\n甲,一\n乙,二\n",
 }
 
