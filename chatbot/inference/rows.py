@@ -26,8 +26,6 @@ from chatbot.inference.reply_text import ReplyText
 
 # Rows that are not needed any more are left out when they are a quarter of all: the others are copied then.
 LEAVING_SHARE = 0.25
-# The number of logits that fit into a core's cache: rows are computed in parts of that size.
-PART = 1 << 16
 
 Floats = npt.NDArray[np.float32]
 Ids = npt.NDArray[np.int64]
@@ -65,21 +63,13 @@ class Rules:
         logits: [rows, vocabulary]. generic: those without the question, for --anti-lm, in that shape; 0 for rows that
         do not need them. None: no row does.
         """
-        size = max(1, PART // logits.shape[1])
-        ids = np.empty(len(logits), np.int64)
-        for start in range(0, len(logits), size):
-            part = slice(start, start + size)
-            ids[part] = self._chosen(logits[part], rows.of(part), None if generic is None else generic[part])
-        return ids, self.automaton.states_after(rows.states, ids)
-
-    def _chosen(self, logits: Floats, rows: Rows, generic: Floats | None) -> Ids:
         log_probs = self.automaton.allowed_logits(logits, rows.states, rows.positions)
         if self.decoding.repetition_penalty != 1:  # nothing else needs them to be normalised
             log_probs = NumpyFunctions.log_softmax(log_probs)
         log_probs = processed(self.decoding, log_probs, Prefix(rows.positions[:, None], rows.ids), generic)
         uniform = np.take_along_axis(rows.uniform, rows.positions[:, None], axis=1) if self.decoding.samples else None
-        chosen: Ids = picked(self.decoding, log_probs, uniform)
-        return chosen
+        ids: Ids = picked(self.decoding, log_probs, uniform)
+        return ids, self.automaton.states_after(rows.states, ids)
 
 
 @dataclasses.dataclass(eq=False)

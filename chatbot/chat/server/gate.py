@@ -177,9 +177,7 @@ class Keys:
         scheme, _, bearer = authorization.partition(" ")
         bearer = bearer.strip()
         if scheme.lower() != "bearer" or not bearer:
-            lacks = not authorization or scheme.lower() == "bearer"
-            beginning = "A key is needed" if lacks else "The Authorization header must begin with Bearer"
-            raise _unauthorized(f"{beginning}: Authorization: Bearer KEY")
+            raise _unauthorized("A key is needed: Authorization: Bearer KEY")
         known = address, bearer
         if known not in self._known and (wait := self._wrong.seconds_until(address)):
             raise too_many("wrong keys from this address", wait)

@@ -92,12 +92,8 @@ def warning_of(host: str, keys: Sequence[bytes], allowed_hosts: Sequence[str]) -
     """Return the warning that anyone may use a server; "" for one with keys or on the loopback."""
     if keys or is_loopback(host):
         return ""
-    if allowed_hosts:
-        return f"Warning: other machines may reach {host}, and no key is needed; add --api-key-file FILE"
-    return (
-        f"Warning: other machines may reach {host}, web pages of any site, too, and no key is needed; "
-        "add --api-key-file FILE or --allowed-host NAME"
-    )
+    pages, remedy = ("", "") if allowed_hosts else (", web pages of any site, too,", " or --allowed-host NAME")
+    return f"Warning: other machines may reach {host}{pages} and no key is needed; add --api-key-file FILE{remedy}"
 
 
 def url_of(listener: socket.socket) -> str:

@@ -16,9 +16,8 @@ from tests.chat.server.test_gate import CHAT, HELLO, client_at, client_of, error
 def test_keys(tmp_path: Path) -> None:
     with client_of(tmp_path, limits=Limits(keys=(b"one", b"two"))) as client:
         for header, message in {
-            **dict.fromkeys(("", "Bearer", "Bearer "), "A key is needed"),
+            **dict.fromkeys(("", "Bearer", "Bearer ", "one", "Basic one"), "A key is needed"),
             **dict.fromkeys(("Bearer three", "Bearer one two", "Bearer \u00e9"), "This key is not valid"),
-            **dict.fromkeys(("one", "Basic one"), "The Authorization header must begin with Bearer"),
         }.items():
             headers = {"Authorization": header.encode("latin-1")}
             response = client.post(CHAT, json=HELLO, headers=headers)
