@@ -6,7 +6,7 @@ import io
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import TextIO
 
 from chatbot.chat.loading import LoadedModel
@@ -14,7 +14,7 @@ from chatbot.chat.terminal.session import CurrentModel
 from chatbot.config.chat import ChatSettings
 from chatbot.corpus.reading.display import visible
 from chatbot.errors import UserError, as_user_errors, in_c_locale
-from chatbot.inference.text_responder import EMPTY_QUESTION_REPLY, TextResponder
+from chatbot.inference.text_responder import EMPTY_QUESTION_REPLY
 
 
 def chat(model: LoadedModel, settings: ChatSettings) -> int:
@@ -33,20 +33,11 @@ def chat(model: LoadedModel, settings: ChatSettings) -> int:
         else:
             if isinstance(sys.stdin, io.TextIOWrapper):
                 sys.stdin.reconfigure(newline="\n")  # Windows would end a line at a lone "\r", too
-            _answer_pipe(model, settings)
+            current = CurrentModel(model, settings.decoding, settings.follow)
+            answer_lines(current, settings.turns_of(model.turns), sys.stdin, sys.stdout)
     except KeyboardInterrupt:
         print(file=sys.stderr)
     return 0
-
-
-def _answer_pipe(model: LoadedModel, settings: ChatSettings) -> None:
-    current = CurrentModel(model, settings.decoding, settings.follow)
-
-    def responder() -> TextResponder:
-        current.update(functools.partial(print, file=sys.stderr, flush=True))
-        return current.responder()
-
-    answer_lines(responder, settings.turns_of(model.turns), sys.stdin, sys.stdout)
 
 
 def _converse(model: LoadedModel, settings: ChatSettings) -> None:
@@ -86,19 +77,17 @@ def _converse(model: LoadedModel, settings: ChatSettings) -> None:
             screen.note("Stopped.")
 
 
-def answer_lines(
-    responder: Callable[[], TextResponder], history: int, questions: Iterable[str], replies: TextIO
-) -> None:
+def answer_lines(model: CurrentModel, history: int, questions: Iterable[str], replies: TextIO) -> None:
     """Write one reply line for each question, the best one, before the next question is read.
 
-    A line without visible characters ends the conversation; the next line begins another.
-
-    responder: returns the one that answers the next question. history: the maximum number of turns to remember.
+    A line without visible characters ends the conversation; the next line begins another. history: the maximum number
+    of turns to remember.
     """
     turns: collections.deque[str] = collections.deque(maxlen=history)
     in_terminal = replies.isatty()
     for question in questions:
-        reply = responder().reply(question, list(turns))
+        model.update(functools.partial(print, file=sys.stderr, flush=True))
+        reply = model.responder().reply(question, list(turns))
         print(visible(reply) if in_terminal else reply, file=replies, flush=True)
         if reply == EMPTY_QUESTION_REPLY:
             turns.clear()

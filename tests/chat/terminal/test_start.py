@@ -8,6 +8,7 @@ from pathlib import Path
 import pexpect
 import pytest
 
+from chatbot.chat.terminal.session import CurrentModel
 from chatbot.chat.terminal.start import answer_lines, set_encoding
 from chatbot.config.decoding import DecodingSettings
 from chatbot.inference.text_responder import EMPTY_QUESTION_REPLY
@@ -72,9 +73,9 @@ def test_commands_are_questions_and_only_the_best_reply_is_written(capsys: pytes
 def test_reply_reaches_a_pipe_as_it_is_and_a_terminal_without_control_characters(
     stream: type[io.TextIOWrapper], reply: str
 ) -> None:
-    responder = fake_model().responder_of(DecodingSettings())
+    model = CurrentModel(fake_model(), DecodingSettings())
     replies = stream(io.BytesIO(), encoding="utf-8")
-    answer_lines(lambda: responder, 0, [f"{RAW}\n"], replies)
+    answer_lines(model, 0, [f"{RAW}\n"], replies)
     replies.seek(0)
     assert replies.read() == f"{RAW}{reply}/1\n"
 
@@ -90,8 +91,8 @@ def test_each_line_is_answered_before_the_next_is_read() -> None:
             yield line
 
     received_before: list[bytes] = []
-    responder = fake_model().responder_of(DecodingSettings())
-    answer_lines(lambda: responder, 0, lines(), replies)
+    model = CurrentModel(fake_model(), DecodingSettings())
+    answer_lines(model, 0, lines(), replies)
     assert received_before == [b"", b"a/1\n"]
     assert received.getvalue() == b"a/1\nb/1\n"
 
