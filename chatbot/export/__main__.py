@@ -17,8 +17,11 @@ def main() -> int:
     if folder.exists():
         raise UserError(f"--output {folder}: exists already; give another folder, or remove it")
     with_default_search(settings.decoding, directory)
-    if settings.format == ONNX:
-        check_packages()
+    for name in ("tf2onnx", "onnx") if settings.format == ONNX else ():
+        if importlib.util.find_spec(name) is None:
+            # The name of this package and an extra would not do: where it is not installed, pip would search the public
+            # index for that name.
+            raise UserError(f"--format onnx: {name} is not installed; run `pip install tf2onnx onnx onnxruntime`")
     from chatbot.quiet import import_tensorflow
 
     import_tensorflow()
@@ -29,15 +32,6 @@ def main() -> int:
 
     export(settings, directory, folder)
     return 0
-
-
-def check_packages() -> None:
-    """Raise UserError if a package that writes ONNX is not installed."""
-    for name in ("tf2onnx", "onnx"):
-        if importlib.util.find_spec(name) is None:
-            # The name of this package and an extra would not do: where it is not installed, pip would search the public
-            # index for that name.
-            raise UserError(f"--format onnx: {name} is not installed; run `pip install tf2onnx onnx onnxruntime`")
 
 
 if __name__ == "__main__":

@@ -97,16 +97,12 @@ def write_onnx(folder: Path, model: Seq2Seq, settings: ModelSettings, weights: S
     places = _write_weights(folder / WEIGHTS_FILE, weights)
     ids, last = tf.TensorSpec([None, None], tf.int64, name="ids"), tf.TensorSpec([None], tf.int32, name="last")
     for name, function, signature in ((ENCODE, encode_graph, [ids]), (STEP, step_graph, [last, *specs.values()])):
-        converted = _converted(function, [*signature, *inputs])
+        signature = [*signature, *inputs]
+        traced = tf.function(function, input_signature=signature, autograph=False)
+        converted, _ = tf2onnx.convert.from_function(traced, input_signature=signature, opset=OPSET)
         _use_weights(converted.graph, weights, places)
         (folder / name).write_bytes(converted.SerializeToString())
         onnx.checker.check_model(str(folder / name))
-
-
-def _converted(function: Any, signature: list[Any]) -> onnx.ModelProto:
-    traced = tf.function(function, input_signature=signature, autograph=False)
-    model, _ = tf2onnx.convert.from_function(traced, input_signature=signature, opset=OPSET)
-    return model
 
 
 def _write_weights(path: Path, weights: Sequence[Stored]) -> list[list[tuple[int, int]]]:

@@ -139,7 +139,10 @@ def _add_rating_routes(app: FastAPI, ratings: Path) -> None:
 
 
 def _described_models(directories: Mapping[str, Path], loaded: Mapping[str, ServedModel]) -> list[dict[str, Any]]:
-    """Return the models that can be described, the default one first. loaded: those in memory."""
+    """Return the models that can be described, with their cards, the default one first. loaded: those in memory.
+
+    id: as in /v1/models. name, sources: for readers. turns: the number of turns that it reads.
+    """
     described = []
     for name, directory in directories.items():
         try:
@@ -150,7 +153,8 @@ def _described_models(directories: Mapping[str, Path], loaded: Mapping[str, Serv
         except (UserError, OSError) as error:
             log.warning("%s: not on the page: %s", name, error)
             continue
-        described.append(_described(name, card, turns))
+        shown = {"id": name, "name": card.name_for_readers(name), "sources": card.sources, "turns": turns}
+        described.append({**dataclasses.asdict(card), **shown})
     return described
 
 
@@ -160,12 +164,6 @@ def _card_of(directory: Path) -> tuple[ModelCard, int]:
     if (directory / MANIFEST).exists():
         return card_of_export(read_manifest(directory)), turns
     return card_of_attempt(directory, read_pointer(pointer_of(directory))["step"]), turns
-
-
-def _described(name: str, card: ModelCard, turns: int) -> dict[str, Any]:
-    """Return a model and its card. id: as in /v1/models. name, sources: for readers. turns: that it reads."""
-    shown = {"id": name, "name": card.name_for_readers(name), "sources": card.sources, "turns": turns}
-    return {**dataclasses.asdict(card), **shown}
 
 
 def _attention(responder: TextResponder, question: str, reply: str, history: list[str]) -> dict[str, Any]:

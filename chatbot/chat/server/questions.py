@@ -27,12 +27,8 @@ SEEDS = 2**31
 MOST_TOKENS = 2**31 - 1
 
 
-def _without_fraction(value: Any) -> Any:
-    return int(value) if isinstance(value, float) and value.is_integer() else value
-
-
 # In JSON, 2.0 is an integer, too.
-WHOLE = BeforeValidator(_without_fraction)
+WHOLE = BeforeValidator(lambda value: int(value) if isinstance(value, float) and value.is_integer() else value)
 StopText = Annotated[str, Field(max_length=MOST_STOP_CHARACTERS)]
 # A question, and the turns before it, the oldest first.
 Asked = tuple[str, tuple[str, ...]]

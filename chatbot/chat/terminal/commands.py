@@ -97,33 +97,27 @@ def _help(session: Session, text: str) -> None:
 
 
 def _set(session: Session, text: str) -> None:
+    """Change settings. Nothing is changed if one of them is not allowed."""
+    trained, current = session.current.model.turns, session.current
     if not text:
         _settings(session, "")
     elif text.lower() == DEFAULT:
-        session.current.set_decoding(DecodingSettings())
-        session.conversation.read = session.current.model.turns
+        current.set_decoding(DecodingSettings())
+        session.conversation.read = trained
         session.screen.note("All settings have their defaults.")
     else:
         changes = changes_of(text)
-        _change(session, dict(changes))
-        values = {**dataclasses.asdict(session.current.responder().decoding), HISTORY: session.conversation.read}
+        of_decoding = {name: value for name, value in changes.items() if name != HISTORY}
+        read = changes.get(HISTORY, session.conversation.read)
+        read = trained if read is None else read
+        if read > trained:
+            turns = f"{counted(trained, 'turn')} before a question; give at most {trained}"
+            raise UserError(f"/set {HISTORY}={read}: the model was trained to read {turns}")
+        if of_decoding:
+            current.set_decoding(dataclasses.replace(current.decoding, **of_decoding))
+        session.conversation.read = read
+        values = {**dataclasses.asdict(current.responder().decoding), HISTORY: read}
         session.screen.note(", ".join(f"{name}={shown(values[name])}" for name in changes))
-
-
-def _change(session: Session, changes: dict[str, Any]) -> None:
-    """Change settings by name. Raises UserError for values that are not allowed; nothing is changed then."""
-    trained, history = session.current.model.turns, session.conversation.read
-    if HISTORY in changes:
-        value = changes.pop(HISTORY)
-        history = trained if value is None else value
-    if history > trained:
-        turns = counted(trained, "turn")
-        raise UserError(
-            f"/set {HISTORY}={history}: the model was trained to read {turns} before a question; give at most {trained}"
-        )
-    if changes:
-        session.current.set_decoding(dataclasses.replace(session.current.decoding, **changes))
-    session.conversation.read = history
 
 
 def _settings(session: Session, text: str) -> None:
