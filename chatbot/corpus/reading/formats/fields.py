@@ -98,10 +98,10 @@ def message_fields(names: tuple[str, ...]) -> MessageFields | None:
         return next((by_name[name] for name in choice if name in by_name), None)
 
     text = first(TEXTS)
-    others = tuple(by_name[name] for name in OTHER_NAMES if name in by_name)
     if text is None:
         return None
     speaker, time, chat, mine, kind = map(first, (SPEAKERS, TIMES, CHATS, MINE, KINDS))
+    others = tuple(by_name[name] for name in OTHER_NAMES if by_name.get(name, speaker) != speaker)
     return MessageFields(speaker, text, time, chat, mine, kind, others, first(IDS), first(PARENTS), first(("title",)))
 
 

@@ -214,8 +214,11 @@ def _message(value: Mapping[str, object], fields: MessageFields, number: int) ->
     mine = fields.mine is not None and str(value.get(fields.mine)).strip().casefold() in _YES
     speaker = value[fields.speaker] if fields.speaker else None
     name = speaker_of(speaker) or (ME if mine else "")
-    synonyms = [synonym for part in (speaker, *map(value.get, fields.names)) for synonym in _names_of(part)]
-    names = [*dict.fromkeys((name, *synonyms, *([ME] if mine else [])))]
+    names = [name]
+    if fields.names or not isinstance(speaker, str):
+        names += (synonym for part in (speaker, *map(value.get, fields.names)) for synonym in _names_of(part))
+    if mine:
+        names.append(ME)
     content = value[fields.text]
     text = text_of(content) or ""
     kind = content.get("contentType") if isinstance(content, dict) else value.get("content_type")
