@@ -129,7 +129,15 @@ def write_checkpoint(path: Path, tensors: Mapping[str, Sequence[Array]], content
     file = tensors_path(path)
     with replacing(file) as part:
         _write_tensors(part, {f"{group}/{i}": value for group in tensors for i, value in enumerate(tensors[group])})
-    manifest = {"files": {file.name: _checksum(file)}, **content}
+    _write_manifest(path, {"files": {file.name: _checksum(file)}, **content})
+
+
+def amend_manifest(path: Path, content: Mapping[str, Any]) -> None:
+    """Write values of JSON into the manifest of a checkpoint. Raises OSError and DamagedError."""
+    _write_manifest(path, {**verified_manifest(path), **content})
+
+
+def _write_manifest(path: Path, manifest: dict[str, Any]) -> None:
     write_json(manifest_path(path), {**manifest, "checksum": _own_checksum(manifest)})
 
 

@@ -16,8 +16,8 @@ from chatbot.training.step import StepResult
 LEAST_RECORDS, HUGE = 3, 10.0
 # Nats above the start: 2.7 times its perplexity.
 MARGIN = 1.0
-# Skipped updates in a row that end a run.
-PATIENCE = 5
+# After this many skipped updates in a row, a run goes back to its last checkpoint; it does so MOST_RETURNS times.
+PATIENCE, MOST_RETURNS = 5, 3
 
 # A tower is slow if it takes so many times the median of the others. Less may be chance.
 SLOW = 2.0
@@ -33,71 +33,80 @@ MEDIAN_CHANGE = 0.6745 * 2**0.5
 
 
 class Divergence:
-    """Compares the loss of each logged step, in nats per token, with MARGIN above that of the first one of the process.
+    """Compares the loss of each logged step, in nats per token, with MARGIN above that of the first one of the run.
 
-    The first batch may be an easy one: the limit is at least MARGIN above the loss of a uniform guess.
+    The first batch may be an easy one: the limit is at least MARGIN above the loss of a uniform guess. progress: of the
+    run, counts over restarts.
     """
 
-    def __init__(self, vocabulary_size: int) -> None:
-        self._uniform = math.log(vocabulary_size)
-        self._first: float | None = None
-        self._high_losses = 0  # in a row
-        self._step, self._loss = 0, math.nan  # of the last record
+    def __init__(self, vocabulary_size: int, progress: Progress) -> None:
+        self._least_limit, self._progress = math.log(vocabulary_size) + MARGIN, progress
+        self._step, self._loss = progress.step, math.nan  # of the last record
 
     def record(self, step: int, result: StepResult) -> bool:
         """Count the loss of a logged step, if it is finite; return whether the run begins to diverge with it."""
+        progress = self._progress
         loss = float(np.sum(result.loss_sums) / np.sum(result.weight_sums))
         if not math.isfinite(loss):
             return False
-        self._first = self._first or loss
+        if progress.first_loss is None:
+            progress.first_loss = loss
         before, self._step, self._loss = self.diverges, step, loss
-        limit = max(self._uniform, self._first) + MARGIN
+        limit = max(self._least_limit, progress.first_loss + MARGIN)
         count = 0 if loss <= limit else 1 if loss <= HUGE * limit else LEAST_RECORDS
-        self._high_losses = self._high_losses + count if count else 0
+        progress.high_losses = progress.high_losses + count if count else 0
         return self.diverges and not before
 
     @property
     def diverges(self) -> bool:
         """Whether the last logged losses were far above the start."""
-        return self._high_losses >= LEAST_RECORDS
+        return self._progress.high_losses >= LEAST_RECORDS
 
     def describe(self, learning_rate: float) -> str:
         """Return the last loss and the first one. learning_rate: the flag's value."""
         return (
-            f"the loss is {self._loss:,.1f} nats per token at step {self._step:,}, and began at {self._first:,.1f}: "
-            f"--learning-rate {learning_rate:g} is too high"
+            f"the loss is {self._loss:,.1f} nats per token at step {self._step:,}, and began at "
+            f"{self._progress.first_loss:,.1f}: --learning-rate {learning_rate:g} is too high"
         )
 
 
 class SkippedUpdates:
-    """Counts skipped updates, in the progress of the run, and those in a row, which an overflow of float16 is not."""
+    """Counts skipped updates, and those in a row, which an overflow of float16 is not, in the progress of the run."""
 
     def __init__(self, progress: Progress) -> None:
-        self._progress, self._step, self._in_a_row = progress, progress.step, 0
-        self.last_step = 0  # the last step that counts in a row; 0 without one
+        self._progress = progress
+        self._step = self._last_in_a_row = progress.step
+        self.since_return = 0  # those that count in a row, since this process began or last went back
 
     def record(self, results: Sequence[StepResult]) -> None:
-        """Count the next steps, in their order, until PATIENCE in a row."""
+        """Count the next steps, in their order, until PATIENCE in a row: the run goes back."""
+        progress = self._progress
         for result in results:
             self._step += 1
             if bool(result.finite):
-                self._in_a_row = 0
+                progress.skipped_in_a_row = 0
                 continue
-            self._progress.skipped_updates += 1
-            if result.overflow is None or not bool(result.overflow):
-                self._in_a_row += 1
-                self.last_step = self._step
-            if self.are_too_many:
+            progress.skipped_updates += 1
+            if result.overflow is not None and bool(result.overflow):
+                continue
+            progress.skipped_in_a_row += 1
+            self._last_in_a_row = self._step
+            self.since_return += 1
+            if self.due:
                 break
 
     @property
-    def are_too_many(self) -> bool:
-        """Whether the run has to end."""
-        return self._in_a_row >= PATIENCE
+    def due(self) -> bool:
+        """Whether the run has to go back."""
+        return self._progress.skipped_in_a_row >= PATIENCE
+
+    def went_back(self) -> None:
+        """Begin again after the run went back to an earlier step."""
+        self._step, self.since_return = self._progress.step, 0
 
     def describe(self) -> str:
         """Return the step of the last one in a row."""
-        return f"the loss or the gradient was not finite at step {self.last_step:,}"
+        return f"the loss or the gradient was not finite at step {self._last_in_a_row:,}"
 
 
 class SlowTowers:

@@ -12,8 +12,9 @@ from chatbot.config.stored import as_flags, storable
 from chatbot.corpus.reading.display import aligned, counted
 from chatbot.training.attempt import TrainingResult
 from chatbot.training.devices.memory import peak_growth
+from chatbot.training.display import line_stream
 from chatbot.training.optimizer import part_names
-from chatbot.training.reporting.terminal import show, steps_left, time_left
+from chatbot.training.reporting.terminal import steps_left, time_left
 from chatbot.training.run import Run
 from chatbot.training.share import Prepared
 from chatbot.training.update import chosen_update
@@ -34,7 +35,7 @@ def dry_run(run: Run) -> TrainingResult:
     seconds = seconds_per_step(run)
     steps, bound = steps_left(run)
     count = f"{bound} {counted(steps, 'step')}".lstrip()
-    show(
+    lines = [
         f"Settings: {as_flags(storable(run.settings))}",
         *parameter_table(run),
         *memory_table(run, growth),
@@ -42,7 +43,10 @@ def dry_run(run: Run) -> TrainingResult:
         f"{1000 * seconds:.1f} ms a step",
         f"Time: {count}; {f'{time_left(run, seconds)}, without validations' if steps else 'the run is over'}",
         f"Nothing was written. {WITHOUT}.",
-    )
+    ]
+    output = line_stream()
+    output.write("".join(f"{line}\n" for line in lines))
+    output.flush()
     progress = run.progress
     return TrainingResult(run.settings.run.directory, progress.step, DRY_RUN, progress.best_step, progress.best_nats)
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from chatbot.errors import UserError
-from chatbot.training.alarms import PATIENCE, Divergence, SkippedUpdates
+from chatbot.training.alarms import MOST_RETURNS, Divergence, SkippedUpdates
 from chatbot.training.attempt import INTERRUPTED, TIME_UP, TrainingResult
 from chatbot.training.devices.failures import lost_gpu
 from chatbot.training.machines.team import tower_names
@@ -76,7 +76,7 @@ class Loop:
     def __post_init__(self) -> None:
         run = self._run
         self._times = TowerTimes(run.train_step, run.towers)
-        self._divergence = Divergence(len(run.data.vocabulary))
+        self._divergence = Divergence(len(run.data.vocabulary), run.progress)
         self._skipped = SkippedUpdates(run.progress)
         self._saved = run.progress.step  # the last step saved, or 0
 
@@ -90,6 +90,7 @@ class Loop:
             with self._profile.step(number, batch), self._watch.step(number):
                 run.train_step(batch, rate)
             progress.step = number
+            self._reporter.advance()
             due = run.due(progress.step)
             # Several machines stop together, at a step at which all of them log.
             if due.log or (team.alone and (self._interrupted or run.time_is_up)):
@@ -107,9 +108,9 @@ class Loop:
             self.stop = team.agree(INTERRUPTED if self._interrupted else TIME_UP if run.time_is_up else "")
             results = run.train_step.finished_steps()
             self._count_skipped(results)
-        if self._skipped.are_too_many:
-            lower = "with a lower --learning-rate, or with --precision float32"
-            raise UserError(f"{self._skipped.describe()}, {PATIENCE} in a row; {self._kept_checkpoint()} {lower}")
+        if self._skipped.due:
+            self._go_back()
+            return
         record = self._window.record(progress.step, rate, results) | {"skipped_updates": progress.skipped_updates}
         if due.save and team.alone:
             with self._watch.step(progress.step):
@@ -151,12 +152,34 @@ class Loop:
             self._reporter.validation(run.validator.validate(run.data.validation), None)
 
     def _count_skipped(self, results: Sequence[StepResult]) -> None:
-        """Count the updates that were skipped, and warn of the first one since the run began."""
-        before = self._skipped.last_step
+        """Count the updates that were skipped, and warn of the first one since the run began or went back."""
+        before = self._skipped.since_return
         self._skipped.record(results)
-        if self._skipped.last_step and not before and self._run.team.chief:
+        if self._skipped.since_return and not before and self._run.team.chief:
             skipped = f"{self._skipped.describe()}; the update was skipped and the weights are as before"
             self._reporter.warn(f"{skipped}. Further ones are only counted, as skipped_updates in metrics.jsonl")
+
+    def _go_back(self) -> None:
+        """Go back to the last checkpoint with half the learning rate.
+
+        Raises UserError without a checkpoint, and after MOST_RETURNS times.
+        """
+        run, progress = self._run, self._run.progress
+        failure = f"{self._skipped.describe()}, {progress.skipped_in_a_row} in a row"
+        if not self._saved or progress.rate_halvings >= MOST_RETURNS:
+            if progress.rate_halvings:
+                failure += f", after the run had gone back {MOST_RETURNS} times"
+            lower = "with a lower --learning-rate, or with --precision float32"
+            raise UserError(f"{failure}; {self._kept_checkpoint()} {lower}")
+        run.go_back()
+        self._skipped.went_back()
+        if run.team.chief:
+            times = f"{progress.rate_halvings} of at most {MOST_RETURNS} times"
+            start = f"the checkpoint of step {progress.step:,}"
+            self._reporter.warn(f"{failure}: back to {start} with half the learning rate, {run.rate:.3g} ({times})")
+        self._reporter.went_back()
+        self._window.restart(run.batches_ahead())
+        self._saved = progress.step
 
     def check_converging(self) -> None:
         """Raise UserError when the loss of the last steps was far above its start."""
@@ -178,8 +201,11 @@ class Window:
         self._batches = batches
         self.restart()
 
-    def restart(self) -> None:
-        """Start a new window."""
+    def restart(self, batches: Generator[Prepared, None, None] | None = None) -> None:
+        """Start a new window, with other batches if they are given."""
+        if batches is not None:
+            self.close()
+            self._batches = batches
         self._waited = 0.0
         self._started = time.perf_counter()
 

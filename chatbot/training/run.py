@@ -68,7 +68,7 @@ class Run:
     @property
     def rate(self) -> float:
         """The learning rate of the next step."""
-        return self.schedule.rate(self.progress.step)
+        return self.schedule.rate(self.progress.step) * 0.5**self.progress.rate_halvings
 
     def batches_ahead(self) -> Generator[Prepared, None, None]:
         """Prepare the batches from the next step on, ahead of the caller."""
@@ -113,6 +113,29 @@ class Run:
         """Give the model the weights to validate and save; return the rest of a checkpoint. All machines call it."""
         self.checkpoints.forget_lost_best(self.progress)  # waits: the host has memory for one copy more
         return self.train_step.gather_state()
+
+    def go_back(self) -> None:
+        """Restore the last checkpoint, and halve the learning rate.
+
+        The halved rate is written, so that a process that starts again counts on. All machines call it at the same
+        step. Raises UserError when the checkpoint has vanished.
+        """
+        self.checkpoints.wait()
+        if self.team.chief and not self.checkpoints.exist:
+            raise UserError(f"{self.checkpoints.directory}: the checkpoint to go back to is gone; start again")
+        progress, halvings, skipped = Progress(), self.progress.rate_halvings + 1, self.progress.skipped_updates
+        state = tf.nest.map_structure(np.zeros_like, self.train_step.gather_state())
+        if self.team.chief:
+            progress, state = self.checkpoints.restore(state)
+        progress = broadcast_progress(self.team, progress)
+        self.train_step.scatter_state(state)
+        progress.rate_halvings, progress.halved_rate = halvings, self.settings.learning.learning_rate
+        progress.skipped_updates, progress.skipped_in_a_row = skipped, 0
+        if self.progress.validation is not None:
+            progress.measured_on(self.progress.validation, self.progress.best_by)
+        vars(self.progress).update(vars(progress))
+        if self.team.chief:
+            self.checkpoints.amend(self.progress)
 
     def save(self, state: TrainState, best: bool) -> None:
         """Begin to write a checkpoint, on the chief only. best: whether this step's validation is the best so far."""
@@ -161,6 +184,7 @@ def open_run(settings: Settings, data: Data, towers: Sequence[Tower], team: Team
             write()
     progress = broadcast_progress(team, progress)
     train_step.scatter_state(state)
+    progress.trains_at(learning.learning_rate)
     if data.validation:
         progress.measured_on(data.validation.fingerprint, learning.best_by)
     steps, validated = batches.steps_per_epoch, data.validation.pairs if data.validation else 0

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import tensorflow as tf
+from tqdm import tqdm
 
 from chatbot.config.decoding import DecodingSettings
 from chatbot.config.learning import QUESTION_NATS
@@ -88,7 +89,7 @@ class Validator:
             self._copies.keep_first()
             self._score.positions //= 2
             smaller = f"{self._towers[0].name} alone, in batches of {self._score.positions:,} positions"
-            print(f"Warning: out of memory in validation, which goes on with {smaller}.", file=sys.stderr)
+            tqdm.write(f"Warning: out of memory in validation, which goes on with {smaller}.", file=sys.stderr)
 
     def _validated(self, corpus: Corpus) -> Validation:
         likelihood = self._score(corpus.shards)

@@ -1,5 +1,6 @@
 """What watches the steps: for one without progress, for the time of each GPU, and for --profile."""
 
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -71,6 +72,7 @@ class StepWatch:
     def _end_if_device_is_lost(self) -> None:
         error = self._lost_device()
         if error is not None:
+            print(file=sys.stderr)  # ends the line of the progress bar
             end_process(error)
 
 

@@ -47,10 +47,11 @@ QUESTIONS = ("你好", "什么是ai", "你会死吗", "你最喜欢什么书?")
 REPORTED = Path(chatterbot_corpus.__file__).parent / "data" / "chinese" / "conversations.yml"
 OPENED = 2  # replies whose attention the report shows
 
-# The terminal. GitHub shows the picture at about 60% of its size. A slow run prints more lines; rows without text are
-# not drawn.
+# The terminal: the progress bar needs 110 columns. GitHub shows the picture at about 60% of its size. A slow run prints
+# more lines; rows without text are not drawn.
 COLUMNS, ROWS = 114, 60
 FONT_SIZE, ROW_HEIGHT, MARGIN = 24, 32, 28  # pixels
+BLOCKS = "█▉▊▋▌▍▎▏"  # of the progress bar, 8 to 1 eighths of a cell wide; the font's own are too wide
 BACKGROUND, TEXT, PROMPT = "#1e1e2e", "#e4e4ec", "#8fd694"
 
 # Pages, in CSS pixels, drawn at twice that resolution.
@@ -146,7 +147,11 @@ def terminal_picture(screen: pyte.Screen) -> Image.Image:
         for column in range(COLUMNS):
             cell = screen.buffer[row][column]
             x, y = MARGIN + column * cell_width, MARGIN + row * ROW_HEIGHT
-            draw.text((x, y), cell.data, PROMPT if cell.fg == "green" else TEXT, font)
+            if cell.data and cell.data in BLOCKS:  # the second cell of a Chinese character is empty
+                width = cell_width * (len(BLOCKS) - BLOCKS.index(cell.data)) // len(BLOCKS)
+                draw.rectangle((x, y + 6, x + width - 1, y + ROW_HEIGHT - 2), TEXT)
+            else:
+                draw.text((x, y), cell.data, PROMPT if cell.fg == "green" else TEXT, font)
     return picture
 
 

@@ -1,6 +1,7 @@
 """A loss that stays far above where it began is reported once, and the run fails; a spike changes nothing."""
 
 import math
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import tensorflow as tf
 
 from chatbot.errors import UserError
 from chatbot.training.alarms import Divergence
+from chatbot.training.checkpoints.progress import Progress
 from chatbot.training.step import StepResult
 from tests.training.attempts import saved_step, weights
 from tests.training.small_run import train_small
@@ -39,8 +41,13 @@ def result_of(loss: float) -> StepResult:
 def test_divergence_is_a_loss_that_stays_far_above_its_start(
     losses: list[float], starts: list[int], diverges: bool
 ) -> None:
-    divergence = Divergence(1000)
-    begins = [divergence.record(step, result_of(loss)) for step, loss in enumerate(losses)]
+    """A process for each record."""
+    stored = asdict(Progress())
+    begins = []
+    for step, loss in enumerate(losses):
+        divergence = Divergence(1000, progress := Progress(**stored))
+        begins.append(divergence.record(step, result_of(loss)))
+        stored = asdict(progress)
     assert [i for i, has_begun in enumerate(begins) if has_begun] == starts
     assert divergence.diverges == diverges
 

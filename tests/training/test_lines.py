@@ -3,7 +3,8 @@
 import math
 
 from chatbot.corpus.reading.display import aligned
-from chatbot.training.reporting.terminal import HEADER, metrics_line, question_line
+from chatbot.training.display import question_line
+from chatbot.training.reporting.terminal import HEADER, metrics_line
 from tests.training.reporting.fake_run import record_of
 
 

@@ -16,7 +16,8 @@ from chatbot.errors import UserError
 from chatbot.flags import replace
 from chatbot.model.new_model import built_model
 from chatbot.model.seq2seq import Seq2Seq
-from chatbot.training import alarms, loop, share
+from chatbot.training import alarms, share
+from chatbot.training.alarms import MOST_RETURNS
 from chatbot.training.data import prepare
 from chatbot.training.devices.towers import Tower, spread
 from chatbot.training.loop import train
@@ -144,9 +145,8 @@ RUN: dict[str, Any] = {"steps": 12, "save_every": 4}
 
 @pytest.fixture(autouse=True)
 def short_patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Runs end after two skipped updates in a row."""
-    for module in (alarms, loop):
-        monkeypatch.setattr(module, "PATIENCE", 2)
+    """Runs go back after two skipped updates in a row."""
+    monkeypatch.setattr(alarms, "PATIENCE", 2)
 
 
 @pytest.mark.parametrize("log_every", [1, 3])
@@ -157,6 +157,7 @@ def test_single_steps_are_skipped_and_counted(
     assert train_small(data=(str(pairs_file),), **RUN, log_every=log_every) == 0
     err = capsys.readouterr().err
     assert err.count("Warning: the loss or the gradient was not finite at step 1; the update was skipped") == 1
+    assert "back to" not in err
     lines = metrics()
     assert [line["skipped_updates"] for line in lines] == [
         sum(number < line["step"] for number in poisoned) for line in lines
@@ -167,21 +168,57 @@ def test_single_steps_are_skipped_and_counted(
     assert all(np.isfinite(value).all() for value in weights())
 
 
-def test_run_ends_after_several_in_a_row(pairs_file: Path, poisoned: set[int]) -> None:
-    """Its last checkpoint is kept, and resumes with another learning rate."""
-    poisoned |= {5, 7, 8}
-    with pytest.raises(UserError, match="not finite at step 9, 2 in a row; the checkpoint of step 8 is kept: resume"):
+def test_run_goes_back_to_its_checkpoint_with_half_the_rate(
+    pairs_file: Path, poisoned: set[int], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    poisoned |= {5, 6}
+    go_back = Run.go_back
+
+    def healed(run: Run) -> None:
+        go_back(run)
+        poisoned.clear()
+
+    monkeypatch.setattr(Run, "go_back", healed)
+    assert train_small(data=(str(pairs_file),), **RUN, attempt="back") == 0
+    err = capsys.readouterr().err
+    assert (
+        "Warning: the loss or the gradient was not finite at step 7, 2 in a row: back to the checkpoint of step "
+        "4 with half the learning rate, 0.001 (1 of at most 3 times)"
+    ) in err
+    lines = metrics("back")
+    assert [line["step"] for line in lines] == [*range(1, 13)]
+    assert [line["learning_rate"] for line in lines] == [0.002] * 4 + [0.001] * 8
+    assert [line["skipped_updates"] for line in lines] == [0] * 4 + [2] * 8
+
+    train_small(data=(str(pairs_file),), **{**RUN, "steps": 4}, attempt="twin")
+    train_small(data=(str(pairs_file),), **RUN, attempt="twin", learning_rate=0.001)
+    for a, b in zip(weights("back"), weights("twin"), strict=True):
+        np.testing.assert_array_equal(a, b)
+    kept = json.loads(Path("checkpoints/back/last").read_text())  # for a resumed run
+    assert (kept["rate_halvings"], kept["skipped_updates"]) == (1, 2)
+
+
+def test_run_ends_after_it_went_back_three_times(
+    pairs_file: Path, poisoned: set[int], capsys: pytest.CaptureFixture[str]
+) -> None:
+    poisoned |= set(range(6, 100))
+    kept = "the checkpoint of step 4 is kept: resume from it"
+    message = f"not finite at step 8, 2 in a row, after the run had gone back 3 times; {kept}"
+    with pytest.raises(UserError, match=message):
         train_small(data=(str(pairs_file),), **RUN)
-    assert saved_step() == 8
-    poisoned.clear()
-    assert train_small(data=(str(pairs_file),), **RUN, learning_rate=0.001) == 0
-    assert [line["learning_rate"] for line in metrics()] == [0.002] * 8 + [0.001] * 4
-    assert metrics()[-1]["skipped_updates"] == 2
+    rates = [f"{0.002 / 2**n:.3g} ({n} of at most 3 times)" for n in range(1, MOST_RETURNS + 1)]
+    err = capsys.readouterr().err
+    assert [f"step 4 with half the learning rate, {rate}" in err for rate in rates] == [True] * 3
+    assert saved_step() == 4
 
 
 def test_run_without_a_checkpoint_ends(pairs_file: Path) -> None:
     with pytest.raises(UserError, match="at step 2, 2 in a row; no checkpoint was saved: start again with a lower"):
         train_untraced(range(1, 100))
+
+
+class EndedError(BaseException):
+    """In place of the end of a process."""
 
 
 def train_untraced(not_finite: Container[int], overflows: Container[int] = (), **flags: Any) -> Run:
@@ -198,10 +235,43 @@ def train_untraced(not_finite: Container[int], overflows: Container[int] = (), *
     return run
 
 
-def test_overflows_of_float16_are_counted_and_end_no_run(pairs_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """They lower the loss scale. Two losses that are not numbers do end it, with overflows among them."""
+def test_run_goes_back_three_times_in_all_its_processes(pairs_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another --learning-rate is not halved."""
+    go_back, returns = Run.go_back, []
+
+    def ended_after_two(run: Run) -> None:
+        go_back(run)
+        returns.append(run.progress.step)
+        if len(returns) == 2:
+            raise EndedError
+
+    monkeypatch.setattr(Run, "go_back", ended_after_two)
+    with pytest.raises(EndedError):
+        train_untraced(range(6, 100))
+    with pytest.raises(UserError, match="2 in a row, after the run had gone back 3 times"):
+        train_untraced(range(6, 100))
+    assert returns == [4] * 3
+    assert train_untraced((), steps=11).rate == 0.002 / 8
+    assert train_untraced((), learning_rate=0.001).rate == 0.001
+
+
+def test_updates_are_skipped_in_a_row_over_several_processes(
+    pairs_file: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first process ends after step 6, which is its last one."""
+    monkeypatch.setattr(alarms, "PATIENCE", 3)
+    run = train_untraced((5, 6), steps=6)
+    assert (run.progress.step, run.progress.rate_halvings) == (6, 0)
+    assert train_untraced((5, 6, 7), steps=7).progress.rate_halvings == 1
+    assert "not finite at step 7, 3 in a row: back to the checkpoint of step 6" in capsys.readouterr().err
+
+
+def test_overflows_of_float16_are_counted_and_do_not_return(
+    pairs_file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """They lower the loss scale. Two losses that are not numbers do return, with overflows among them."""
     run = train_untraced((), overflows=range(2, 9))
-    assert run.progress.skipped_updates == 7
+    assert (run.progress.skipped_updates, run.progress.rate_halvings) == (7, 0)
     assert "not finite" not in capsys.readouterr().err
     with pytest.raises(UserError, match="at step 5, 2 in a row; no checkpoint was saved"):
         train_untraced((2, 5), overflows=(3, 4), attempt="both", log_every=6, save_every=6)

@@ -6,25 +6,32 @@ import sys
 
 import pytest
 
-from chatbot.training.reporting.terminal import show, warn
+from chatbot.training.display import Stream
 from tests.commands import ENVIRONMENT
 
 
-def test_reader_that_is_gone_is_replaced_by_the_null_device(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reader_that_is_gone_is_replaced_by_the_null_device() -> None:
     reader, writer = os.pipe()
     os.close(reader)
     with open(writer, "w", buffering=1) as file:
-        monkeypatch.setattr("sys.stdout", file)
-        show("nobody reads this")
+        stream = Stream(file)
+        stream.write("nobody reads this\n")
+        stream.flush()
         print("nor this", file=file, flush=True)  # other code, which would end in a BrokenPipeError
+    stream.write("closed\n")
+    stream.flush()
+    Stream(None).write("there is no stream\n")
+    assert not Stream(None).is_terminal
 
 
-def test_full_disk_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_full_disk_is_no_error() -> None:
     if not os.path.exists("/dev/full"):
         pytest.skip("this system has no /dev/full")
-    with open("/dev/full", "w", buffering=1) as file:
-        monkeypatch.setattr("sys.stderr", file)
-        warn("no space")
+    file = open("/dev/full", "w", buffering=1)  # noqa: SIM115  # its content cannot be written when it is closed
+    Stream(file).write("no space\n")
+    Stream(file).flush()
+    os.dup2(os.open(os.devnull, os.O_WRONLY), file.fileno())
+    file.close()
 
 
 @pytest.mark.parametrize("closed", ["2>&-", ">&- 2>&-", "<&- 2>&-"])

@@ -24,12 +24,22 @@ class Progress:
     best_by: str = NATS  # the measure that chose the best
     best_value: float | None = None  # of that measure
     skipped_updates: int = 0  # since the loss or a gradient was not finite
+    skipped_in_a_row: int = 0  # those up to this step
+    rate_halvings: int = 0  # the run went back so often, each time with half the learning rate
+    halved_rate: float | None = None  # the --learning-rate that was halved
+    first_loss: float | None = None  # nats per token at the first logged step
+    high_losses: int = 0  # logged losses in a row that were far above the first one
 
     def measured_on(self, validation: str, best_by: str = NATS) -> None:
         """Set the fingerprint of the validation pairs, and the measure. A different one resets the best validation."""
         if (validation, best_by) != (self.validation, self.best_by):
             self.validation, self.best_by, self.without_best = validation, best_by, 0
             self.best_nats = self.best_value = None
+
+    def trains_at(self, learning_rate: float) -> None:
+        """Set the --learning-rate. Another one than that which was halved is not halved."""
+        if self.halved_rate not in (None, learning_rate):
+            self.rate_halvings, self.halved_rate = 0, None
 
     def validated(self, values: Mapping[str, float | None]) -> bool:
         """Record a validation at this step, its measures by name; return whether it is the best so far."""

@@ -19,6 +19,7 @@ from chatbot.durable import write_file, write_json
 from chatbot.errors import UserError
 from chatbot.model.checkpoint import (
     DamagedError,
+    amend_manifest,
     checkpoint_path,
     first_whole,
     group_sizes,
@@ -157,6 +158,16 @@ class Checkpoints:
                 raise UserError(f"{failure}: start again with a lower --learning-rate")
         self._unsaved, self._unsaved_is_best = Checkpoint(dataclasses.replace(progress), weights, state), best
         self._writing = self._writer.submit(self._write_or_report)
+
+    def amend(self, progress: Progress) -> None:
+        """Write another progress into the last checkpoint, which is of its step; a failure is a warning."""
+        self.wait()
+        path = checkpoint_path(self.directory, progress.step)
+        try:
+            amend_manifest(path, {"progress": dataclasses.asdict(progress)})
+            self._point(LAST, progress)
+        except OSError as error:
+            self._warnings.append(f"{path}: cannot be written ({error.strerror}); training goes on")
 
     def minutes_since_save(self) -> float:
         """Return the time since the last checkpoint began to be written, or since the run began."""

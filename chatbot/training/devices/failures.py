@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterator, Sequence
 
 import tensorflow as tf
+from tqdm import tqdm
 
 from chatbot.errors import DeviceError, UserError
 from chatbot.training.devices.gpus import silent_gpus
@@ -127,7 +128,7 @@ def more_pieces(
         ) from error
     if first_time:
         cause = "Out of memory" if certain else f"Perhaps out of memory ({reason})"
-        print(
+        tqdm.write(
             f"{cause}: each share is now split into pieces; the batch size stays the same. Shown once. --accumulate "
             "with a smaller --batch-size splits shares from the start."
         )

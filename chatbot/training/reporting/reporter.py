@@ -14,9 +14,10 @@ from chatbot.flags import program
 from chatbot.training.alarms import SlowTowers, TowerOutliers
 from chatbot.training.attempt import INTERRUPTED
 from chatbot.training.checkpoints.progress import shown
+from chatbot.training.display import duration, error_stream, line_stream, question_line
 from chatbot.training.reporting.metrics import append_record, drop_after, start_client
 from chatbot.training.reporting.tensorboard import TensorBoard
-from chatbot.training.reporting.terminal import Terminal, duration, question_line, show, warn
+from chatbot.training.reporting.terminal import Terminal
 from chatbot.training.run import Run
 from chatbot.training.validation import Validation
 
@@ -38,6 +39,7 @@ class Reporter:
         self._failing: set[str] = set()  # what could not be written at the last attempt
         self._outliers, self._slow_towers = TowerOutliers(towers), SlowTowers(towers)
         self._terminal = Terminal(run)
+        self.advance = self._terminal.advance
         self._wandb = self._start_wandb()
         self._tensorboard: TensorBoard | None = None
         if run.team.chief:
@@ -53,12 +55,12 @@ class Reporter:
         try:
             return start_client(settings)
         except Exception as error:  # the client may raise any
-            warn(f"wandb cannot be started ({_reason(error)}); training goes on without it")
+            self._terminal.warn(f"wandb cannot be started ({_reason(error)}); training goes on without it")
             return None
 
     def warn(self, text: str) -> None:
         """Show a warning, without a full stop at its end."""
-        warn(text)
+        self._terminal.warn(text)
         if self._tensorboard:
             self._try("TensorBoard", self._tensorboard.warning, text, self._run.progress.step)
 
@@ -92,8 +94,16 @@ class Reporter:
         if self._tensorboard and is_written:
             self._try("TensorBoard", self._tensorboard.validation, validation, data.shown, self._run.progress.step)
 
+    def went_back(self) -> None:
+        """Begin again at the step of the run, which is earlier than the last record's, after which nothing counts."""
+        self._terminal.went_back()
+        if self._run.team.chief:
+            drop_after(self._run.settings.run.directory / METRICS, self._run.progress.step)
+        if self._tensorboard:
+            self._try("TensorBoard", self._tensorboard.begin_after, self._run.progress.step)
+
     def close(self) -> None:
-        """Show the last metrics, and close the files."""
+        """Close the bar and the files."""
         self._terminal.close()
         if self._tensorboard:
             self._try("TensorBoard", self._tensorboard.close, self.stopped)
@@ -107,7 +117,8 @@ class Reporter:
         except Exception as error:  # wandb may raise any
             if name not in self._failing:
                 self._failing.add(name)
-                warn(f"{name} cannot be written ({_reason(error)}); training goes on, and writing is tried again")
+                again = "training goes on, and writing is tried again"
+                self._terminal.warn(f"{name} cannot be written ({_reason(error)}); {again}")
         else:
             self._failing.discard(name)
 
@@ -119,7 +130,7 @@ def _reason(error: Exception) -> str:
 
 def conclude(run: Run, stop: str, first_step: int, seconds: float) -> None:
     """Print why the run ended, on the chief also replies, a summary and the next command. Draws curves.png."""
-    attempt, progress = run.settings.run.attempt, run.progress
+    attempt, progress, output = run.settings.run.attempt, run.progress, line_stream()
     stopped = f"Stopped at step {progress.step:,}: {stop}."
     if not run.team.chief:
         print(stopped)
@@ -136,7 +147,8 @@ def conclude(run: Run, stop: str, first_step: int, seconds: float) -> None:
     chat = f"{program('chat.py')} --attempt {attempt}"
     resumes = f"Saved. The same command resumes from here; to talk to it: {chat}"
     lines.append(resumes if stop == INTERRUPTED else f"Talk to it: {chat}")
-    show(*lines)
+    output.write("".join(f"{line}\n" for line in lines))
+    output.flush()
 
 
 def _replies(run: Run) -> list[str]:
@@ -167,5 +179,5 @@ def _drawn(run: Run) -> bool:
             draw([(run.settings.run.attempt, records)], directory / CURVES)
             return True
     except Exception as error:  # of a drawing library: fonts, files, memory
-        warn(f"{CURVES} cannot be drawn ({_reason(error)})")
+        error_stream().write(f"Warning: {CURVES} cannot be drawn ({_reason(error)}).\n")
     return False

@@ -72,7 +72,10 @@ class TensorBoard:
         for file in self._files:
             file.parent.mkdir(parents=True, exist_ok=True)
             append_event(file, version_event())
-        # Readers forget what earlier files have of later steps, as after a killed run.
+        self.begin_after(step)
+
+    def begin_after(self, step: int) -> None:
+        """Let readers forget what this and earlier files have of later steps, as after a killed run."""
         log = tf.compat.v1.SessionLog(status=tf.compat.v1.SessionLog.START)
         event = tf.compat.v1.Event(wall_time=time.time(), step=step + 1, session_log=log)
         # tf.summary.create_file_writer has no purge_step, which this event is.

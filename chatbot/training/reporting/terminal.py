@@ -1,73 +1,87 @@
-"""What a run prints: lines of metrics, validations, warnings."""
+"""What a run shows: on a terminal a progress bar with lines above it, elsewhere plain lines."""
 
 import datetime
 import math
 import os
 import statistics
-import sys
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from tqdm import tqdm
+
 from chatbot.config.learning import NATS
-from chatbot.corpus.reading.display import one_line
 from chatbot.evaluation.measures import Sample
-from chatbot.quiet import kept_output
 from chatbot.training.checkpoints.progress import shown
+from chatbot.training.display import duration, error_stream, line_stream, question_line
 from chatbot.training.run import Run
 from chatbot.training.schedule import LEAST_STEPS
 from chatbot.training.validation import Validation
 
-# Seconds between two lines of metrics. They grow to a sixtieth of the time since the start, up to MOST_BETWEEN.
-LEAST_BETWEEN, MOST_BETWEEN = 10.0, 300.0
+# Seconds between two lines of metrics, on a terminal and elsewhere. They grow to a sixtieth of the time since the
+# start, up to MOST_BETWEEN.
+BETWEEN_ON_TERMINAL, BETWEEN, MOST_BETWEEN = 10.0, 60.0, 300.0
 SHARE = 1 / 60
 # Lines of metrics between two headers.
 HEADER_EVERY = 20
 # Columns of the number of a step, at the beginning of a line.
 STEP = 7
-# A longer time left is not shown.
+# A longer time left is not shown, and may be beyond the dates that Python knows.
 MOST_LEFT = 1e9
-
-
-def show(*lines: str) -> None:
-    """Print lines on standard output, also with --quiet."""
-    _print(lines, kept_output())
-
-
-def warn(text: str) -> None:
-    """Print a warning, without a full stop at its end, on standard error."""
-    _print([f"Warning: {text}."], sys.stderr)
-
-
-def _print(lines: Sequence[str], stream: Any) -> None:
-    """Print lines. A closed terminal, a pipe without a reader or a full disk does not end a run.
-
-    The file descriptor then becomes the null device, so that other code can write to it, too.
-    """
-    try:
-        print(*lines, sep="\n", file=stream, flush=True)
-    except OSError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+# The bar of a run with a last step, and of one without.
+BAR = "{desc}  {bar}  {n_fmt}/{total_fmt}  {rate_fmt}{postfix}"
+BAR_WITHOUT_END = "{desc}  step {n_fmt}  {rate_fmt}{postfix}"
 
 
 class Terminal:
-    """Prints the lines of a run. With --quiet, and on all machines but the chief, none. now: the time in seconds."""
+    """Shows a run: metrics and validations as lines on standard output, the bar and warnings on standard error.
+
+    There is no bar where standard error is no terminal, or TERM is "dumb". With --quiet, and on all machines but the
+    chief, only warnings are shown. now: the time in seconds.
+    """
 
     def __init__(self, run: Run, now: Callable[[], float] = time.monotonic) -> None:
         self._run, self._now = run, now
         self._shown = run.team.chief and not run.settings.run.quiet
+        self._lines, self._errors = line_stream(), error_stream()
         self._since_line: list[dict[str, Any]] = []  # the records since the last line of metrics
         self._started = self._last_line = now()
         self._rows = 0  # lines of metrics so far
-        self._first: tuple[float, int] | None = None  # the time and the step of the first record
+        self._steps = 0  # of this process
+        self._first: tuple[float, int] | None = None  # the time of the first record, and the steps until then
+        last, step = run.calendar.last_step, run.progress.step
+        with_bar = self._shown and self._errors.is_terminal and os.environ.get("TERM") != "dumb"
+        self._bar = tqdm(
+            desc="compiling",  # until the first record
+            total=last,
+            initial=step,
+            leave=False,
+            file=self._errors,
+            disable=not with_bar,
+            dynamic_ncols=True,
+            unit=" steps",
+            bar_format=BAR_WITHOUT_END if last is None else BAR,
+        )
+
+    def advance(self) -> None:
+        """Count a step."""
+        self._steps += 1
+        self._bar.update(self._run.progress.step - self._bar.n)
+
+    def warn(self, text: str) -> None:
+        """Print a line on standard error."""
+        tqdm.write(f"Warning: {text}.", file=self._errors)
+        self._errors.flush()
 
     def record(self, record: dict[str, Any]) -> None:
         """Take the metrics of a logged step, and show them if the last line is old enough."""
         now = self._now()
-        self._first = self._first or (now, record["step"])  # the graphs are traced before it
+        self._first = self._first or (now, self._steps)  # the graphs are traced before it
         self._since_line.append(record)
-        between = min(max(LEAST_BETWEEN, SHARE * (now - self._started)), MOST_BETWEEN)
-        if not self._rows or now - self._last_line >= between:
+        self._bar.set_description_str(f"loss {record['loss']:.4f}", refresh=False)
+        self._bar.set_postfix_str(self.time_left(), refresh=False)
+        least = BETWEEN_ON_TERMINAL if self._lines.is_terminal else BETWEEN
+        if not self._rows or now - self._last_line >= min(max(least, SHARE * (now - self._started)), MOST_BETWEEN):
             self._show_metrics()
 
     def validation(self, validation: Validation, best: bool | None) -> None:
@@ -83,43 +97,47 @@ class Terminal:
             line += ", the best so far"
         elif self._run.data.validation_decides:
             line += f", no improvement ({progress.without_best} in a row)"
-        self._show(line)
+        self._print(line)
 
     def probe(self, samples: Sequence[Sample], replies: Sequence[str]) -> None:
         """Show the questions of --probe with their replies, a line each."""
         if samples and self._run.data.validation is None:  # else below the line of a validation
-            self._show(f"step {self._run.progress.step:,}: replies")
+            self._print(f"step {self._run.progress.step:,}: replies")
         for sample, reply in zip(samples, replies, strict=True):
-            self._show(question_line(sample.question, reply))
+            self._print(question_line(sample.question, reply))
+
+    def went_back(self) -> None:
+        """Show the step that the run has gone back to."""
+        self._since_line = []
+        self._bar.update(self._run.progress.step - self._bar.n)
 
     def close(self) -> None:
-        """Show the metrics since the last line."""
+        """Show the metrics since the last line, and remove the bar."""
         if self._since_line:
             self._show_metrics()
+        self._bar.close()
+
+    def time_left(self) -> str:
+        """Return the time left, by the mean time of the steps of this process; "" before two records."""
+        if self._first is None or self._steps == self._first[1]:
+            return ""
+        began, before = self._first
+        return time_left(self._run, (self._now() - began) / (self._steps - before))
 
     def _show_metrics(self) -> None:
         if self._rows % HEADER_EVERY == 0:
-            self._show(HEADER)
-        (began, first), now, step = self._first or (0.0, 0), self._now(), self._since_line[-1]["step"]
-        left = time_left(self._run, (now - began) / (step - first)) if step > first else ""
-        self._show(metrics_line(self._since_line, left))
+            self._print(HEADER)
+        # A terminal with a bar shows the time left there.
+        self._print(metrics_line(self._since_line, self.time_left() if self._bar.disable else ""))
         self._rows += 1
-        self._last_line = now
+        self._last_line = self._now()
         self._since_line = []
 
-    def _show(self, line: str) -> None:
+    def _print(self, line: str) -> None:
+        """Print a line above the bar."""
         if self._shown:
-            show(line)
-
-
-def question_line(question: str, reply: str) -> str:
-    """Return a question and its reply."""
-    return f"  {one_line(question)} -> {one_line(reply)}"
-
-
-def duration(seconds: float) -> str:
-    """Return a time as hours, minutes and seconds: "3:20:00", "2 days, 4:00:00"."""
-    return str(datetime.timedelta(seconds=round(seconds)))
+            tqdm.write(line, file=self._lines)
+            self._lines.flush()
 
 
 # The table of metrics: for each column its title, its key in a record, its width, and the format of a value.
@@ -160,7 +178,7 @@ def steps_left(run: Run) -> tuple[int, str]:
 
 
 def time_left(run: Run, seconds_per_step: float) -> str:
-    """Return such as "at most 3:20:00 left"; "" if nothing is left, or too much."""
+    """Return such as "at most 3:20:00 left, 2026-11-24 14:05"; "" if nothing is left, or too much for a date."""
     steps, bound = steps_left(run)
     seconds, limit = steps * seconds_per_step, run.seconds_left
     if limit is not None and limit <= seconds:
@@ -168,4 +186,5 @@ def time_left(run: Run, seconds_per_step: float) -> str:
         seconds, bound = limit, bound.replace("at least", "")
     if not steps or seconds > MOST_LEFT:
         return ""
-    return f"{bound} {duration(seconds)} left".lstrip()
+    end = datetime.datetime.now() + datetime.timedelta(seconds=seconds)
+    return f"{bound} {duration(seconds)} left, {end:%Y-%m-%d %H:%M}".lstrip()

@@ -47,8 +47,8 @@ class Command:
 
     @property
     def output(self) -> str:
-        """Standard output and standard error so far."""
-        return self.log.read_text(errors="replace")
+        """Standard output and standard error so far; each update of the progress bar is a line."""
+        return self.log.read_text(errors="replace").replace("\r", "\n")
 
     def wait_for(self, text: str, seconds: float = TIMEOUT) -> None:
         """Wait until the output contains a text."""

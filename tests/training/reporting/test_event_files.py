@@ -1,5 +1,6 @@
 """The curves in the event files, which resumed runs continue, as TensorBoard's Python reader reads them."""
 
+import os
 from pathlib import Path
 
 import tensorflow as tf
@@ -40,3 +41,19 @@ def test_points_after_the_restored_step_are_shown_once(work_dir: Path) -> None:
     write(["cpu_0"], 20, range(30, 41, 10))
     assert points("all") == [*((step, 0.0) for step in range(1, 21)), (30, 20.0), (40, 20.0)]
     assert [step for step, _ in points("cpu_0")] == [*range(1, 21), 30, 40]
+
+
+def test_run_that_goes_back_begins_anew_in_the_same_files(work_dir: Path) -> None:
+    """The files of many towers are not open meanwhile; that of a tower without tokens has no loss."""
+    towers = [f"gpu_{i}" for i in range(70)]
+    open_files = len(os.listdir("/dev/fd"))
+    tensorboard = TensorBoard(compose(Settings, attempt="a"), towers, 0)
+    for step, value in ((1, 1.0), (2, 1.0), (3, 1.0), (2, 2.0), (3, 2.0)):
+        if (step, value) == (2, 2.0):
+            tensorboard.begin_after(1)
+        losses = [*[value] * (len(towers) - 1), None]
+        tensorboard.record({"step": step, "loss": value, "tower_losses": losses, **rates(towers)})
+    assert len(os.listdir("/dev/fd")) < open_files + 10
+    tensorboard.close("")
+    assert points("gpu_0") == points("all") == [(1, 1.0), (2, 2.0), (3, 2.0)]
+    assert len([*Path("tensorboard/a/gpu_0").iterdir()]) == 1

@@ -1,7 +1,10 @@
-"""What a run prints."""
+"""What a run shows on a real pseudo-terminal, in a file, and without standard output or standard error."""
 
+import io
 import itertools
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -9,11 +12,12 @@ import pytest
 
 import chatbot
 from chatbot.evaluation.measures import Sample
-from chatbot.training.reporting.terminal import Terminal, warn
+from chatbot.training.reporting.terminal import Terminal
 from chatbot.training.start import train_here
 from chatbot.training.validation import Validation
 from tests.training.attempts import metrics
 from tests.training.reporting.fake_run import fake_run, record_of
+from tests.training.reporting.pseudo_terminal import PseudoTerminal
 from tests.training.small_run import small_settings
 
 LONG = "请问你今天早上去公园跑步的时候有没有看见我的小狗" * 2
@@ -29,12 +33,22 @@ class Clock:
         return self.seconds
 
 
+@contextmanager
+def streams(output: Any, error: Any) -> Iterator[None]:
+    """Replace the standard streams."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("sys.stdout", output)
+        patch.setattr("sys.stderr", error)
+        yield
+
+
 def show(run: Any, hours: float, seconds_per_step: float, clock: Clock) -> Terminal:
     """Show steps of some hours: a record each ten, and a validation each hundred, of which the first is the best."""
     terminal = Terminal(run, clock)
     for step in range(1, 1 + round(3600 * hours / seconds_per_step)):
         clock.seconds += seconds_per_step
         run.progress.step = step
+        terminal.advance()
         if step % run.calendar.validate_every == 0:
             values: dict[str, float | None] = {"nats_per_character": 4 + step / 10_000}
             best = run.progress.validated(values)
@@ -44,13 +58,14 @@ def show(run: Any, hours: float, seconds_per_step: float, clock: Clock) -> Termi
     return terminal
 
 
-def test_lines_of_a_run(pairs_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_run_on_a_terminal(pairs_file: Path) -> None:
     held_out, questions = pairs_file.with_name("held_out.tsv"), pairs_file.with_name("probe.txt")
     held_out.write_text("甲甲\t癸癸癸\n")
     questions.write_text(f"甲甲\n{LONG}\n")
-    run = {"data": (str(pairs_file),), "both_directions": "off", "probe": "probe.txt"}
-    train_here(small_settings(**run, validation=str(held_out), validate_every=15, steps=30))
-    lines = capsys.readouterr().out.splitlines()
+    with PseudoTerminal(80) as shown, streams(shown.stream, shown.stream):
+        run = {"data": (str(pairs_file),), "both_directions": "off", "probe": "probe.txt"}
+        train_here(small_settings(**run, validation=str(held_out), validate_every=15, steps=30))
+    lines = shown.lines
     first = lines.index("   step     loss  tokens/s  wait     norm      rate")
     last = lines.index("Stopped at step 30: step 30 was the last one; continue with a larger --steps or --epochs.")
     assert lines[first + 1].startswith(f"      1{metrics()[0]['loss']:>9.4f}")
@@ -61,24 +76,58 @@ def test_lines_of_a_run(pairs_file: Path, capsys: pytest.CaptureFixture[str]) ->
     assert [line.split()[0][:5] for line in lines[last + 1 :] if line] == [
         *("Sampl", "甲甲", "甲甲", LONG[:5], "Time:", "Best:", "Pictu", "Curve", "Talk"),
     ]
-    assert lines[-1] == "Talk to it: python chat.py --attempt default"
+    assert lines[-2] == "Talk to it: python chat.py --attempt default"
+    before, during = shown.frames[: shown.frames.index(lines[first])], shown.frames[shown.frames.index(lines[first]) :]
+    assert any(frame.startswith("compiling") for frame in before)
+    assert any(frame.startswith("loss ") and "/30  " in frame for frame in during)
     assert Path("checkpoints/default/curves.png").stat().st_size > 1000
 
 
-def test_long_run_prints_few_lines(capsys: pytest.CaptureFixture[str]) -> None:
+def test_file_gets_few_plain_lines() -> None:
     """36 hours with a validation each 20 minutes."""
-    run, clock = fake_run(500_000, patience=1000), Clock()
+    run, clock, output = fake_run(500_000, patience=1000), Clock(), io.StringIO()
     run.calendar = run.calendar.__class__(10, 500, 2400, 500_000)
-    show(run, 36, 0.5, clock).close()
-    lines = capsys.readouterr().out.splitlines()
+    with streams(output, output):
+        show(run, 36, 0.5, clock).close()
+    assert not {"\r", "\x1b"} & set(output.getvalue())
+    lines = output.getvalue().splitlines()
     assert sum("validation" in line for line in lines) == 108
     rows = [line for line in lines if re.match(r" *[\d,]+   4\.5000", line)]
     assert 400 < len(rows) < 900
     assert len(lines) < 1100
     steps = [int(row.split()[0].replace(",", "")) for row in rows]
-    assert min(b - a for a, b in itertools.pairwise(steps)) * 0.5 >= 10
+    assert min(b - a for a, b in itertools.pairwise(steps)) * 0.5 >= 60
     assert max(b - a for a, b in itertools.pairwise(steps)) * 0.5 <= 310
-    assert re.search(r"   4\.5000    12,346    3%    1\.500     0\.002  2 days, [\d:]+ left$", rows[9])
+    assert re.search(
+        r"   4\.5000    12,346    3%    1\.500     0\.002  2 days, [\d:]+ left, \d{4}-[-\d]+ \d\d:\d\d$", rows[9]
+    )
+
+
+def test_discarded_standard_error_leaves_the_lines() -> None:
+    """`2>/dev/null` on a terminal, `> log` with the bar on the terminal, and `> /dev/null 2> log`."""
+    with PseudoTerminal(80) as shown, open("/dev/null", "w") as null, streams(shown.stream, null):
+        show(fake_run(9), 0.1, 1.0, Clock()).close()
+    assert shown.frames == [line for line in shown.lines if line]
+    assert "   4.5000 " in shown.lines[1]
+
+    output = io.StringIO()
+    with PseudoTerminal(80) as shown, streams(output, shown.stream):
+        show(fake_run(900), 0.1, 1.0, Clock()).close()
+    assert "   4.5000 " in output.getvalue().splitlines()[1]
+    assert any("/900" in frame for frame in shown.frames)
+    assert set(shown.lines) == {""}, "the bar is removed in the end"
+
+    error = io.StringIO()
+    with open("/dev/null", "w") as null, streams(null, error):
+        show(fake_run(900), 0.1, 1.0, Clock()).close()
+    assert "   4.5000 " in error.getvalue().splitlines()[1]
+
+
+def test_dumb_terminal_gets_no_control_codes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "dumb")
+    with PseudoTerminal(80) as shown, streams(shown.stream, shown.stream):
+        show(fake_run(900), 0.1, 1.0, Clock()).close()
+    assert shown.frames == [line for line in shown.lines if line]
 
 
 @pytest.mark.parametrize(("chief", "quiet"), [(False, False), (True, True)])
@@ -87,7 +136,7 @@ def test_quiet_runs_and_other_machines_show_warnings_only(
 ) -> None:
     terminal = show(fake_run(900, chief=chief, quiet=quiet), 0.1, 1.0, Clock())
     terminal.probe([Sample([], "好", "")], ["好"])
-    warn("one tower is slow")
+    terminal.warn("one tower is slow")
     terminal.close()
     printed = capsys.readouterr()
     assert (printed.out, printed.err) == ("", "Warning: one tower is slow.\n")
