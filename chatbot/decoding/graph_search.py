@@ -1,5 +1,7 @@
 """The loops of a search in a graph of TensorFlow."""
 
+from collections.abc import Callable
+
 import tensorflow as tf
 
 from chatbot.decoding.hypotheses import best_first
@@ -7,6 +9,8 @@ from chatbot.decoding.search import Progress, Search
 
 # On a CPU, finished rows are left out after this many ids each.
 STEPS = 2
+# After how many ids a search asks whether it is still wanted.
+ASKING_INTERVAL = 8
 
 
 def run(search: Search, progress: Progress, until: tf.Tensor | int, check_interval: int | None = 1) -> Progress:
@@ -36,7 +40,9 @@ def run(search: Search, progress: Progress, until: tf.Tensor | int, check_interv
     return result
 
 
-def search_all(search: Search, start: Progress, check_interval: int = 1) -> tuple[tf.Tensor, tf.Tensor]:
+def search_all(
+    search: Search, start: Progress, check_interval: int = 1, is_wanted: Callable[[], tf.Tensor] | None = None
+) -> tuple[tf.Tensor, tf.Tensor]:
     """Run a search to its end, on fewer and fewer rows.
 
     Returns the ids [rows, hypotheses, max_length] int64, padded, and scores [rows, hypotheses] of all rows, the best
@@ -44,7 +50,8 @@ def search_all(search: Search, start: Progress, check_interval: int = 1) -> tupl
 
     Lengths differ: without the finished rows, the search takes half the time.
 
-    check_interval: as for `run`; above 1, rows are left out at the same time.
+    check_interval: as for `run`; above 1, rows are left out at the same time. is_wanted: asked every ASKING_INTERVAL
+    ids, scalar bool; the search ends when it is False. None: always wanted.
     """
     max_length = search.automaton.max_length
 
@@ -56,13 +63,18 @@ def search_all(search: Search, start: Progress, check_interval: int = 1) -> tupl
         rows: tf.Tensor, current: Progress, ids: tf.Tensor, scores_of_ids: tf.Tensor
     ) -> tuple[tf.Tensor, Progress, tf.Tensor, tf.Tensor]:
         steps = check_interval
+        to_asking = max_length if is_wanted is None else ASKING_INTERVAL - current.position % ASKING_INTERVAL
         if check_interval == 1:
-            steps = tf.where(tf.shape(rows)[0] > 1, STEPS, max_length)
+            steps = tf.where(tf.shape(rows)[0] > 1, STEPS, to_asking)
         until = tf.minimum(current.position + steps, max_length)
         current = run(search.of_rows(rows), current, until, 1 if check_interval == 1 else None)
         ids = tf.tensor_scatter_nd_update(ids, rows[:, None], current.hypotheses.ids)
         scores_of_ids = tf.tensor_scatter_nd_update(scores_of_ids, rows[:, None], search.scores(current))
-        remaining = tf.where(~current.finished())[:, 0]
+        goes_on = ~current.finished()
+        if is_wanted is not None:
+            with tf.control_dependencies([current.position]):  # asked after these ids, not before
+                goes_on &= tf.cond(current.position % ASKING_INTERVAL == 0, is_wanted, lambda: tf.constant(True))
+        remaining = tf.where(goes_on)[:, 0]
         return tf.gather(rows, remaining), current.of_rows(remaining), ids, scores_of_ids
 
     first = start.hypotheses

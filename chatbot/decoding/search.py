@@ -167,8 +167,10 @@ def new_search(
     return Search(decoding, automaton, step, question, generic, uniform), start
 
 
-def search_arrays(search: Search, start: Progress) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]:
-    """Run a search on arrays, without the rows that are finished, until all are.
+def search_arrays(
+    search: Search, start: Progress, is_wanted: Callable[[], bool]
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]:
+    """Run a search on arrays, without the rows that are finished, until all are or it is not wanted any more.
 
     Returns the ids [rows, hypotheses, max_length], padded, and scores [rows, hypotheses] of all rows, the best
     hypotheses first. If fewer are possible than beam search wants, the others have score -inf.
@@ -176,7 +178,7 @@ def search_arrays(search: Search, start: Progress) -> tuple[npt.NDArray[np.int64
     ids, best_scores = start.hypotheses.ids.copy(), start.hypotheses.log_probs.copy()
     rows, progress = np.arange(len(ids)), start
     current = search.of_rows(rows)
-    while len(rows) and progress.position < search.automaton.max_length:
+    while len(rows) and progress.position < search.automaton.max_length and is_wanted():
         progress = current.advanced(progress)
         ids[rows], best_scores[rows] = progress.hypotheses.ids, current.scores(progress)
         remaining = np.flatnonzero(~progress.finished())

@@ -1,6 +1,6 @@
 """An export for ONNX Runtime, which replies by arrays of NumPy. Nothing here imports TensorFlow."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -100,18 +100,22 @@ class OnnxModel:
     def searcher(self, decoding: DecodingSettings, automaton: BoundedAutomaton) -> Searcher:
         """See `Model`."""
 
-        def search_batch(questions: Sequence[Sequence[int]], seed: int) -> tuple[Array, Floats]:
+        def search_batch(
+            questions: Sequence[Sequence[int]], seed: int, is_wanted: Callable[[], bool]
+        ) -> tuple[Array, Floats]:
             generic = self.encode([EMPTY_QUESTION]) if decoding.anti_lm else None
             uniform = None
             if decoding.samples:
                 uniform = uniform_numbers(seed, questions, decoding.hypotheses, automaton.max_length)
             search, start = new_search(decoding, automaton, self.step, self.encode(questions), generic, uniform)
-            ids, scores = search_arrays(search, start)
+            ids, scores = search_arrays(search, start, is_wanted)
             return ids.reshape(len(questions), -1, automaton.max_length), scores.reshape(len(questions), -1)
 
-        def search_batches(batches: Sequence[Sequence[Sequence[int]]], seed: int) -> list[tuple[Array, Floats]]:
+        def search_batches(
+            batches: Sequence[Sequence[Sequence[int]]], seed: int, is_wanted: Callable[[], bool]
+        ) -> list[tuple[Array, Floats]]:
             with np.errstate(all="ignore"):  # logarithms of 0 and differences of infinities are meant
-                return [search_batch(batch, seed) for batch in batches]
+                return [search_batch(batch, seed, is_wanted) for batch in batches]
 
         return search_batches
 

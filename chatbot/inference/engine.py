@@ -228,7 +228,11 @@ class SearchLane:
 
     def _answer(self, requests: Sequence[Request]) -> None:
         sources = [self._responder.source(one.question.text, one.question.history) for one in requests]
-        candidates = iter(self._responder.replier.candidates([source for source in sources if source]))
+        candidates = iter(
+            self._responder.replier.candidates(
+                [source for source in sources if source], is_wanted=lambda: not all(one.is_over for one in requests)
+            )
+        )
         for request, source in zip(requests, sources, strict=True):
             if source:
                 self._give(request, source[: self._max_length], next(candidates))

@@ -84,7 +84,7 @@ class Request:
         return self.cancelled.is_set()
 
     def cancel(self) -> None:
-        """Compute no more replies that are generated token by token: nobody waits. Any thread may call this."""
+        """Compute no more for it, unless others of its batch wait: nobody waits. Any thread may call this."""
         self.cancelled.set()
 
     def give(self, message: Piece | Usage | Exception) -> None:

@@ -35,9 +35,11 @@ EMPTY_QUESTION = [BOS]
 
 Rows = Sequence[Sequence[int]]  # ids of each
 Floats = npt.NDArray[np.float32]
-# (the questions of each batch, the seed of samples) -> for each batch padded ids [questions, hypotheses, max_length],
-# and the scores of all hypotheses.
-Searcher = Callable[[Sequence[Rows], int], Sequence[tuple[npt.NDArray[np.integer], Floats]]]
+# Whether somebody waits for a search. It is asked every few ids; once it is False, the ids that follow have no meaning.
+IsWanted = Callable[[], bool]
+# (the questions of each batch, the seed of samples, whether it is wanted) -> for each batch padded ids
+# [questions, hypotheses, max_length], and the scores of all hypotheses.
+Searcher = Callable[[Sequence[Rows], int, IsWanted], Sequence[tuple[npt.NDArray[np.integer], Floats]]]
 
 
 class Model(Protocol):
@@ -110,14 +112,19 @@ class Replier:
         """
         return [replies[0].text for replies in self.candidates(questions)]
 
-    def candidates(self, questions: Rows, seed: int | None = None) -> list[list[Reply]]:
+    def candidates(
+        self, questions: Rows, seed: int | None = None, is_wanted: IsWanted = lambda: True
+    ) -> list[list[Reply]]:
         """Return the distinct replies that the search found for each question, the best first.
 
-        questions: as for `replies`. seed: of samples; None: that of the settings.
+        questions: as for `replies`. seed: of samples; None: that of the settings. is_wanted: when it becomes
+        False, the search ends within a few ids, and no replies are returned.
         """
         questions = [question[: self._max_length] for question in questions]
         batches = [questions[start : start + self.batch] for start in range(0, len(questions), self.batch)]
-        hypotheses = self.search(batches, self.decoding.seed if seed is None else seed)
+        hypotheses = self.search(batches, self.decoding.seed if seed is None else seed, is_wanted)
+        if not is_wanted():
+            return [[] for _ in questions]
         candidates = [self._distinct(*row) for batch in hypotheses for row in zip(*batch, strict=True)]
         return self._reranked(questions, candidates) if self.decoding.rerank else candidates
 

@@ -2,7 +2,7 @@
 
 import functools
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,7 +17,7 @@ from chatbot.decoding.automaton import BoundedAutomaton
 from chatbot.decoding.graph_search import run, search_all
 from chatbot.decoding.sampling import uniform_numbers
 from chatbot.decoding.search import OF_HYPOTHESES, new_search
-from chatbot.inference.replier import EMPTY_QUESTION, Replier, for_attempt, padded
+from chatbot.inference.replier import EMPTY_QUESTION, IsWanted, Replier, for_attempt, padded
 from chatbot.inference.text_responder import TextResponder, Weights, WordAttention, by_word
 from chatbot.model.decoder import DecoderState
 from chatbot.model.device_copies import DeviceCopies
@@ -136,30 +136,44 @@ class GraphSearcher:
         self, model: Seq2Seq, copies: DeviceCopies, decoding: DecodingSettings, automaton: BoundedAutomaton
     ) -> None:
         self._model, self._copies, self._decoding, self._automaton = model, copies, decoding, automaton
+        self._waiting: dict[int, IsWanted] = {}  # by the number of a call
+        self._numbers = itertools.count()
         with model.placed():
-            specs = [specs_of(model.sequences(np.ones([1, 1])))]
+            specs = [tf.TensorSpec([], tf.int32), specs_of(model.sequences(np.ones([1, 1])))]
         if decoding.samples:
             specs.append(tf.TensorSpec([None, decoding.hypotheses, automaton.max_length], tf.float32))
 
-        def decode(source: Sequences, *uniform: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-            return search_graph(model, decoding, automaton, source, *uniform)
+        def decode(number: tf.Tensor, source: Sequences, *uniform: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+            def is_wanted() -> tf.Tensor:
+                with tf.device("CPU"):
+                    return tf.ensure_shape(tf.numpy_function(self._is_wanted, [number], tf.bool), [])
+
+            return search_graph(model, decoding, automaton, source, uniform[0] if uniform else None, is_wanted)
 
         self.graph = copies.graph(decode, specs)
 
     def __call__(
-        self, batches: Sequence[Sequence[Sequence[int]]], seed: int
+        self, batches: Sequence[Sequence[Sequence[int]]], seed: int, is_wanted: IsWanted
     ) -> list[tuple[npt.NDArray[np.int32], npt.NDArray[np.float32]]]:
         """See `Searcher`."""
+        call = next(self._numbers) % 2**31
+        self._waiting[call] = is_wanted
 
         def compute(weights: list[tf.Tensor], numbers: Iterator[int]) -> list[tuple[int, Any]]:
-            return [(i, self._search(weights, seed, batches[i])) for i in numbers]
+            return [(i, self._search(weights, call, seed, batches[i])) for i in numbers]
 
-        of_devices = self._copies.run(compute, range(len(batches)))
+        try:
+            of_devices = self._copies.run(compute, range(len(batches)))
+        finally:
+            del self._waiting[call]
         return [batch for _, batch in sorted(itertools.chain(*of_devices), key=lambda numbered: numbered[0])]
 
-    def _search(self, weights: list[tf.Tensor], seed: int, questions: Sequence[Sequence[int]]) -> Any:
+    def _is_wanted(self, number: npt.NDArray[np.int32]) -> npt.NDArray[np.bool_]:
+        return np.array(self._waiting[int(number)]())
+
+    def _search(self, weights: list[tf.Tensor], call: int, seed: int, questions: Sequence[Sequence[int]]) -> Any:
         assert all(questions), "an empty question"
-        arguments: list[Any] = [self._model.sequences(padded(questions))]
+        arguments: list[Any] = [np.int32(call), self._model.sequences(padded(questions))]
         if self._decoding.samples:
             sizes = self._decoding.hypotheses, self._automaton.max_length
             arguments.append(uniform_numbers(seed, questions, *sizes))
@@ -173,10 +187,12 @@ def search_graph(
     automaton: BoundedAutomaton,
     source: Sequences,
     uniform: tf.Tensor | None = None,
+    is_wanted: Callable[[], tf.Tensor] | None = None,
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """Return ids [rows, hypotheses, max_length] int32, padded, and scores [rows, hypotheses] float32, in a graph.
 
     source: the questions. uniform: for sampling, [rows, candidates, max_length] float32 in [0, 1).
+    is_wanted: see `search_all`.
     """
 
     def encoded(questions: Sequences) -> DecoderState:
@@ -191,7 +207,7 @@ def search_graph(
         hypotheses = run(search, start, length, check_interval).hypotheses
         ids, scores = hypotheses.ids, hypotheses.log_probs
     else:
-        ids, scores = search_all(search, start, check_interval)
+        ids, scores = search_all(search, start, check_interval, is_wanted)
     shape = [tf.shape(search.question["mask"])[0], decoding.hypotheses]
     return tf.cast(tf.reshape(ids, [*shape, length]), tf.int32), tf.reshape(scores, shape)
 

@@ -123,7 +123,7 @@ def found_by_arrays(
     """The ids [rows, hypotheses, max_length] and scores [rows, hypotheses] on arrays of NumPy."""
     with np.errstate(all="ignore"):
         search, start = search_of(tables, decoding, words, tables.starts(rows), uniform)
-        return search_arrays(search, start)
+        return search_arrays(search, start, lambda: True)
 
 
 def found_by_graph(

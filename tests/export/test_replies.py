@@ -76,6 +76,13 @@ def test_defaults_of_the_presets_reply_alike(preset: Path, search: dict[str, Any
     check_replies(load_trained(preset), load_export(preset.with_name("onnx")), DecodingSettings(**search))
 
 
+def test_search_that_is_not_wanted_any_more_ends(preset: Path) -> None:
+    responder = ExportedResponder(load_export(preset.with_name("onnx")), DecodingSettings(beam_size=4))
+    answers = iter([True, True, False, False])  # after each id, and of all
+    source = responder.source("你好吗", ())
+    assert responder.replier.candidates([source], is_wanted=lambda: next(answers)) == [[]]
+
+
 def test_attention_is_that_of_the_attempt(preset: Path) -> None:
     expected = Responder(load_trained(preset), DecodingSettings()).attention("你好吗", "今天好")
     found = ExportedResponder(load_export(preset.with_name("onnx")), DecodingSettings()).attention("你好吗", "今天好")

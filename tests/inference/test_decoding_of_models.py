@@ -84,7 +84,7 @@ def test_all_settings_together_and_replies_do_not_depend_on_the_batch(
             assert "他好" not in text
             assert np.isfinite(score)
         assert [score for _, score, _ in replies] == sorted((score for _, score, _ in replies), reverse=True)
-    rows = [replier.search([[question[:7]]], 0)[0][0][0] for question in QUESTIONS]
+    rows = [replier.search([[question[:7]]], 0, lambda: True)[0][0][0] for question in QUESTIONS]
     for row in np.concatenate(rows):
         tokens = [i for i in row.tolist() if i not in (PAD, EOS)]
         assert len(tokens) >= 3
@@ -93,6 +93,22 @@ def test_all_settings_together_and_replies_do_not_depend_on_the_batch(
     assert replier.search.graph.traces == 1  # type: ignore[attr-defined]
     traces = replier.model.reverse_graph.experimental_get_tracing_count()  # type: ignore[attr-defined]
     assert traces == bool(replier.decoding.rerank)
+
+
+@pytest.mark.parametrize("search", [{"beam_size": 4}, {"candidates": 6, "rerank": 0.5}])
+def test_search_that_is_not_wanted_any_more_ends_within_eight_ids(search: dict[str, Any]) -> None:
+    settings = dataclasses.replace(SETTINGS, max_length=40)
+    decoding = DecodingSettings(**search, min_reply_length=40)
+    replier = Replier(TensorFlowModel(untrained(settings)), VOCABULARY, settings, decoding)
+    for questions in (QUESTIONS, QUESTIONS[:1]):
+        asked: list[bool] = []
+
+        def is_wanted(asked: list[bool] = asked) -> bool:
+            asked.append(len(asked) < 2)
+            return asked[-1]
+
+        assert replier.candidates(questions, is_wanted=is_wanted) == [[] for _ in questions]
+        assert asked == [True, True, False, False]  # after 8, 16 and 24 ids, and of all
 
 
 def test_sampling_is_determined_by_seed_and_question(model: Seq2Seq) -> None:
@@ -134,7 +150,7 @@ class FakeModel:
         self._rows, self._scored = rows, scored
 
     def searcher(self, *_: object) -> Any:
-        return lambda batches, _: [(self._rows[None], -np.arange(len(self._rows), dtype=np.float32)[None])]
+        return lambda *_: [(self._rows[None], -np.arange(len(self._rows), dtype=np.float32)[None])]
 
     def reverse_scores(self, replies: Sequence[Sequence[int]], questions: Sequence[Sequence[int]]) -> Any:
         self._scored(replies, questions)
@@ -179,7 +195,7 @@ def test_score_with_anti_lm_is_the_difference_of_log_probabilities(model: Seq2Se
     replier = Replier(
         TensorFlowModel(model), VOCABULARY, settings, dataclasses.replace(decoding, anti_lm=0.5, anti_lm_tokens=2)
     )
-    ids, scores = (x[0] for x in replier.search([[[6, 7]]], 0)[0])
+    ids, scores = (x[0] for x in replier.search([[[6, 7]]], 0, lambda: True)[0])
     texts = {reply.text: reply.score for reply in plain.candidates([[6, 7]])[0]}
     compared = 0
     for row, score in zip(ids.tolist(), scores.tolist(), strict=True):
