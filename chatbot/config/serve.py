@@ -27,7 +27,9 @@ class ServeSettings(Flags):
     allowed_host: tuple[str, ...] = setting(
         (), "names for this server beside localhost and addresses; default: any, on 127.0.0.1 none", metavar="NAME"
     )
-    rate_limit: int = setting(0, "requests a minute of one client; beyond it status 429; 0: any", least=0, most=10**6)
+    rate_limit: int = setting(
+        0, "replies a minute of one client; beyond it status 429; 0: no limit", least=0, most=10**6
+    )
     queue: int = setting(256, "requests that are computed or wait at once; beyond it status 429", least=1, most=10**5)
     request_timeout: float = setting(60.0, "seconds for a request, also while the server stops", above=0, most=3600)
     serve_memory: int | None = setting(

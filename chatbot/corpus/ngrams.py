@@ -1,6 +1,6 @@
 """The n-grams of a corpus of ids, with probabilities by interpolated modified Kneser-Ney smoothing.
 
-Chen and Goodman (1999). The n-grams of each length are sorted and counted by array operations.
+Chen and Goodman (1999). Array operations count the n-grams of one length, a range of context numbers at a time.
 """
 
 import dataclasses
@@ -11,7 +11,7 @@ import zipfile
 import zlib
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -31,6 +31,9 @@ UNREADABLE = (ValueError, LookupError, EOFError, RuntimeError, zlib.error, struc
 # million contexts have the same number with a probability of 1 in 400,000.
 MULTIPLIER = -7046029254386353131
 
+
+# Rows of ids, and n-grams, that are handled at once.
+ROWS_AT_ONCE, GRAMS_AT_ONCE = 1 << 12, 1 << 20
 
 # Arrays of ids and probabilities are compressed to a half or a fifth, a file that was made to harm to a thousandth.
 MOST_COMPRESSION = 100
@@ -123,47 +126,74 @@ def ngrams_of(sequences: Iterable[Ragged], vocabulary_size: int, order: int) -> 
 
     order: the length of the longest n-grams, at least 2.
     """
-    histories, ids = map(np.concatenate, zip(*(positions_of(part, order) for part in sequences), strict=True))
+    chunks = (
+        positions_of(part.select(np.arange(first, min(first + ROWS_AT_ONCE, len(part)))), order)
+        for part in sequences
+        for first in range(0, len(part), ROWS_AT_ONCE)
+    )
+    parts = [(histories.astype(np.int32), ids.astype(np.int32)) for histories, ids in chunks]
+    histories, ids = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
+    del parts
     orders: list[Order] = []
     for _ in range(order - 1):  # the longest first
-        contexts, starts, counts, histories, ids = _distinct(histories, ids)
-        probabilities, masses = _smoothed(counts, starts)
-        orders.insert(0, Order(contexts, masses.astype(np.float32), starts, ids.astype(np.int64), probabilities))
+        grams, histories, ids = _distinct(histories, ids)
+        starts = np.append(0, np.cumsum(grams.sizes))
+        probabilities, masses = _smoothed(grams.counts, starts)
+        orders.insert(0, Order(grams.contexts, masses.astype(np.float32), starts, ids.astype(np.int64), probabilities))
     counts = np.bincount(ids, minlength=vocabulary_size)
     probabilities, (mass,) = _smoothed(counts, np.array([0, vocabulary_size]))
     return Ngrams((probabilities + mass / vocabulary_size).astype(np.float32), orders)
 
 
-def _distinct(histories: Int32s, ids: Int32s) -> tuple[Ids, Ids, Ids, Int32s, Int32s]:
-    """Return the contexts, their first n-grams as `Order.starts`, and of each different n-gram its count, its history
-    without the first id, and its last id.
+class _Grams(NamedTuple):
+    """The different n-grams of one length, sorted by the numbers of their contexts, then by their last ids."""
+
+    contexts: Ids  # [contexts]
+    sizes: Ids  # [contexts] the number of n-grams of each
+    counts: Ids  # [n-grams]
+
+
+def _distinct(histories: Int32s, ids: Int32s) -> tuple[_Grams, Int32s, Int32s]:
+    """Return the different n-grams, their histories without the first id, and their last ids.
 
     So each different n-gram counts once for the n-gram without its first id. histories: [positions, ids before].
     ids: [positions].
     """
     numbers = context_numbers(histories)
-    order = np.lexsort((ids, numbers))
-    numbers, ids = numbers[order], ids[order]
-    begins_context = np.append(True, np.diff(numbers) != 0)
-    grams = np.flatnonzero(begins_context | np.append(True, np.diff(ids) != 0))
-    starts = np.append(np.flatnonzero(begins_context[grams]), len(grams))
-    counts = np.diff(grams, append=len(ids))
-    return numbers[grams[starts[:-1]]], starts, counts, histories[order[grams], 1:], ids[grams]
+    ranges = len(ids) // GRAMS_AT_ONCE + 1
+    sample = np.sort(numbers[:: max(1, len(ids) // (100 * ranges))])
+    borders = sample[np.arange(1, ranges) * len(sample) // ranges]
+    range_of = np.empty(len(ids), np.uint16)  # of each position, the range of its context
+    for first in range(0, len(ids), GRAMS_AT_ONCE):
+        part = slice(first, first + GRAMS_AT_ONCE)
+        range_of[part] = np.searchsorted(borders, numbers[part], side="right")
+    parts = []
+    for number in range(ranges):
+        places = np.flatnonzero(range_of == number)
+        if len(places):
+            places = places[np.lexsort((ids[places], numbers[places]))]  # stable: the first of equal ones stays first
+            new_context = np.append(True, np.diff(numbers[places]) != 0)
+            begins = np.flatnonzero(new_context | np.append(True, np.diff(ids[places]) != 0))  # of n-grams
+            first_grams = np.flatnonzero(new_context[begins])
+            counts, firsts = np.diff(begins, append=len(places)), places[begins]
+            sizes = np.diff(first_grams, append=len(begins))
+            parts.append((numbers[firsts[first_grams]], sizes, counts, histories[firsts, 1:], ids[firsts]))
+    del numbers, range_of
+    contexts, sizes, counts, shorter, last = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
+    return _Grams(contexts, sizes, counts), shorter, last
 
 
-def positions_of(sequences: Ragged, order: int) -> tuple[Int32s, Int32s]:
+def positions_of(sequences: Ragged, order: int) -> tuple[Ids, Ids]:
     """Return the ids before each id of the sequences, [positions, order - 1], and these ids, [positions].
 
     A sequence is preceded by BOS, and EOS is its last id.
     """
     lengths = sequences.lengths + 1
-    positions = np.arange(lengths.sum()) - np.repeat(np.cumsum(lengths) - lengths, lengths)  # of each id in its row
-    ids = np.insert(sequences.joined().astype(np.int32), np.cumsum(sequences.lengths), EOS)
-    histories = np.full((len(ids), order - 1), BOS, np.int32)
-    for back in range(1, order):
-        exists = positions >= back
-        histories[exists, -back] = ids[np.flatnonzero(exists) - back]
-    return histories, ids
+    places = np.arange(lengths.sum()) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+    ids = np.insert(sequences.joined().astype(np.int64), np.cumsum(sequences.lengths), EOS)
+    back = np.arange(order - 1, 0, -1)
+    before = ids[np.maximum(np.arange(len(ids))[:, None] - back, 0)]
+    return np.where(places[:, None] >= back, before, BOS), ids
 
 
 def _smoothed(counts: npt.NDArray[Any], starts: Ids) -> tuple[Floats, npt.NDArray[np.float64]]:
@@ -174,10 +204,10 @@ def _smoothed(counts: npt.NDArray[Any], starts: Ids) -> tuple[Floats, npt.NDArra
     numbers = np.maximum(np.bincount(np.minimum(counts, 5), minlength=6), 1)  # how many n-grams have each count
     ratio = numbers[1] / (numbers[1] + 2 * numbers[2])
     discounts = np.array([0.0] + [max(0.05, n - (n + 1) * ratio * numbers[n + 1] / numbers[n]) for n in (1, 2, 3)])
-    discount = discounts[np.minimum(counts, 3)]
+    taken = discounts[np.minimum(counts, 3)]
     totals = np.add.reduceat(counts, starts[:-1])  # [contexts]
-    probabilities = np.maximum(counts - discount, 0.0) / np.repeat(totals, np.diff(starts))
-    return probabilities.astype(np.float32), np.add.reduceat(discount, starts[:-1]) / totals
+    probabilities = np.maximum(counts - taken, 0.0) / np.repeat(totals, np.diff(starts))
+    return probabilities.astype(np.float32), np.add.reduceat(taken, starts[:-1]) / totals
 
 
 def context_numbers(histories: npt.NDArray[np.integer]) -> Ids:

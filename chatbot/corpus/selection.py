@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import math
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -13,6 +14,9 @@ from chatbot.corpus.cleaning import cleaner
 from chatbot.corpus.pair_ids import Hashes, Mask
 from chatbot.corpus.reading.open.file_kinds import TRAINING
 from chatbot.corpus.reading.open.text_file import read_word_list
+
+# The maximum number of hashes sorted at once, which bounds the memory.
+AT_ONCE = 4_000_000
 
 # --validation auto holds out the pairs whose question has one of the smallest hashes: this share of all questions, of
 # corpora with at least FEWEST_SPLIT pairs, and at most MOST_HELD_OUT pairs. So no question is in both parts, and a
@@ -140,15 +144,20 @@ def held_out_limit(group_hashes: Hashes) -> np.uint64:
 def _repeated(hashes: Hashes, kept: Mask, most: int) -> Mask:
     """Return the mask, [pairs], of the kept pairs whose hash at least `most` earlier kept pairs have."""
     repeated = np.zeros(len(hashes), np.bool_)
-    rows = np.flatnonzero(kept)
-    repeated[rows] = occurrences_before(hashes[rows]) >= most
+    parts = math.ceil(int(kept.sum()) / AT_ONCE)
+    for part in range(parts):
+        rows = np.flatnonzero(kept & (hashes % np.uint64(parts) == part))
+        repeated[rows] = occurrences_before(hashes[rows]) >= most
     return repeated
 
 
 def occurrences_before(values: Hashes) -> npt.NDArray[np.int64]:
     """Return the number of earlier equal values for each value, [values]."""
     order = np.argsort(values, kind="stable")
-    _, first, counts = np.unique(values[order], return_index=True, return_counts=True)
+    ordered = values[order]
+    index = np.arange(len(values))
+    is_first = np.ones(len(values), np.bool_)
+    is_first[1:] = ordered[1:] != ordered[:-1]
     before = np.empty(len(values), np.int64)
-    before[order] = np.arange(len(values)) - np.repeat(first, counts)
+    before[order] = index - np.maximum.accumulate(np.where(is_first, index, 0))
     return before

@@ -1,7 +1,9 @@
 """--selftest: several towers of this machine must train the same small models as one device, from the same weights."""
 
 import dataclasses
+import itertools
 import math
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -103,6 +105,21 @@ def masks_differ(towers: Sequence[Tower]) -> bool:
     return all(map(math.isfinite, losses)) and len(set(losses)) == len(losses)
 
 
+def every_pair_once(towers: int) -> bool:
+    """Return whether every pair of an epoch is in exactly one share of one step."""
+    count = 67
+    # Two tokens encode the index of the pair.
+    rows = Ragged.from_rows([[5 + i % 8, 5 + i // 8] for i in range(count)])
+    pairs = EncodedPairs.question_to_answer(rows, rows, rows.lengths)
+    batches = Batches([pairs], SETTINGS.learning.batch_size, SETTINGS.learning.seed)
+    times: Counter[tuple[int, ...]] = Counter()
+    for batch in itertools.islice(batches.from_step(0, towers), batches.steps_per_epoch):
+        for share in batch.shares:
+            real = share.weights[:, 0] > 0
+            times.update(tuple(source.tolist()) for source in share.source[real])
+    return len(times) == count and set(times.values()) == {1}
+
+
 def selftest(requested: Settings, towers: Sequence[Tower]) -> int:
     """Print each check of the requested variable update and a verdict; return the exit code.
 
@@ -128,6 +145,7 @@ def selftest(requested: Settings, towers: Sequence[Tower]) -> int:
         else:
             record(f"{len(towers)} towers and 1 differ by {difference:.1e} {after}", difference < TOLERANCE)
     record("towers draw different dropout masks", masks_differ(towers))
+    record("every pair of an epoch is seen once, by one tower", every_pair_once(len(towers)))
     verdict = "train together as one." if all(passed) else "do NOT train as one: do not use them."
     print(f"Verdict: these devices {verdict}")
     return 0 if all(passed) else 1

@@ -82,14 +82,14 @@ def _watch(reader: socket.socket, announced: bool, grace: float, tick: Callable[
     reader.settimeout(TICK)
     count, deadline, reason = 0, math.inf, ""
     while True:
+        if time.monotonic() > deadline:
+            _print(f"error: {reason}; the last checkpoint is kept")
+            os._exit(EXIT_INTERRUPTED)
         try:
             data = reader.recv(1)
         except TimeoutError:
             if line := tick():
                 _print(line)
-            if time.monotonic() > deadline:
-                _print(f"error: {reason}; the last checkpoint is kept")
-                os._exit(EXIT_INTERRUPTED)
             continue
         if not data:
             return
@@ -100,11 +100,10 @@ def _watch(reader: socket.socket, announced: bool, grace: float, tick: Callable[
         if count == 1 and announced:
             end = "Ctrl-C again" if limit == math.inf else f"After {counted(limit, 'second')} it"
             _print(f"Finishing this step, then saving. {end} exits without saving.")
-        if count > 1:
-            limit, reason = SECOND_TIMEOUT, "a second signal"
-        else:
-            reason = f"not finished within {counted(grace, 'second')}"
-        deadline = time.monotonic() + limit
+        if count == 1:
+            deadline, reason = time.monotonic() + limit, f"not finished within {counted(grace, 'second')}"
+        elif count == 2:
+            deadline, reason = min(deadline, time.monotonic() + SECOND_TIMEOUT), "a second signal"
 
 
 def _print(text: str) -> None:

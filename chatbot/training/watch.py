@@ -32,7 +32,7 @@ class StepWatch:
     """Says once in a run that a step has made no progress for LIMIT seconds, and ends the process if a GPU is lost.
 
     A collective between GPUs that hangs would give no other sign. The time in which graphs are traced does not count.
-    says_so: whether there is a line. lost_device: asks the driver for lost GPUs, after each LIMIT.
+    says_so: whether there is a line. lost_device: asks the driver for lost GPUs, a second after each LIMIT.
     """
 
     def __init__(
@@ -62,12 +62,13 @@ class StepWatch:
             self._counted, self._seconds = step, 0
             return ""
         self._seconds += 1
-        if self._seconds % LIMIT:
+        if self._seconds > LIMIT and self._seconds % LIMIT == 1:  # when the line, which was due before, is printed
+            # A driver that has lost a GPU may not answer either, and this thread must.
+            threading.Thread(target=self._end_if_device_is_lost, daemon=True).start()
+        if self._seconds % LIMIT or not self._is_due:
             return ""
-        # A driver that has lost a GPU may not answer either, and this thread must.
-        threading.Thread(target=self._end_if_device_is_lost, daemon=True).start()
-        is_due, self._is_due = self._is_due, False
-        return f"Step {step:,} has made no progress for {LIMIT} seconds. {ADVICE}." if is_due else ""
+        self._is_due = False
+        return f"Step {step:,} has made no progress for {LIMIT} seconds. {ADVICE}."
 
     def _end_if_device_is_lost(self) -> None:
         error = self._lost_device()
@@ -139,11 +140,16 @@ class Profile:
             self.stop()
 
     def stop(self) -> None:
-        """Write the trace, if there is one."""
-        if self._active:
-            self._active = False
+        """Write the trace, if there is one. Training goes on if it cannot be written."""
+        if not self._active:
+            return
+        self._active, self._steps = False, ()  # a run that goes back to a checkpoint repeats steps
+        try:
             tf.profiler.experimental.stop()
             print(f"Profile: tensorboard --logdir {self._folder}")
+        except (tf.errors.OpError, OSError) as error:
+            reason = str(error).splitlines()[0]
+            print(f"--profile: {self._folder} cannot be written ({reason}); training goes on", file=sys.stderr)
 
 
 @contextmanager

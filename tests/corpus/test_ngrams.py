@@ -1,6 +1,7 @@
 """The file of n-grams, and what precedes each target. Their probabilities: tests/decoding/test_ngrams.py."""
 
 import tempfile
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -8,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from chatbot.corpus import ngrams
 from chatbot.corpus.ngrams import context_numbers, histories_of, load_ngrams, ngrams_of
 from chatbot.corpus.pair_ids import Ragged
 from chatbot.corpus.vocabulary import ASK, BOS, PAD
@@ -33,6 +35,35 @@ def test_orders_are_those_of_growing_contexts() -> None:
     for length, order in enumerate(NGRAMS.orders, 1):
         numbers = context_numbers(histories[:, -length:])
         np.testing.assert_array_equal(order.contexts, np.unique(numbers))
+
+
+def random_rows(rows: int, vocabulary: int) -> Ragged:
+    random = np.random.default_rng(3)
+    lengths = random.integers(0, 12, rows)
+    return Ragged.from_lengths(random.integers(5, vocabulary, lengths.sum()), lengths)
+
+
+def test_ranges_of_contexts_and_chunks_of_rows_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = random_rows(300, 12)
+    whole = ngrams_of([rows], 12, 4).content()
+    monkeypatch.setattr(ngrams, "ROWS_AT_ONCE", 7)
+    for grams in (1, 13, 400, 10_000):
+        monkeypatch.setattr(ngrams, "GRAMS_AT_ONCE", grams)
+        assert ngrams_of([rows.select(range(100)), rows.select(range(100, 300))], 12, 4).content() == whole
+
+
+def test_memory_for_a_token_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The ids before a token, itself and the number of its context are 20 bytes."""
+    monkeypatch.setattr(ngrams, "GRAMS_AT_ONCE", 4096)
+    rows = random_rows(20_000, 300)
+    tokens = len(rows) + int(rows.lengths.sum())
+    tracemalloc.start()
+    try:
+        ngrams_of([rows], 300, 3)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 70 * tokens, peak / tokens
 
 
 def test_n_grams_are_read_as_they_were_written(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from chatbot.corpus import selection as selection_module
 from chatbot.corpus.reading.open.file_kinds import TRAINING, VALIDATION
 from chatbot.corpus.selection import (
     DUPLICATE,
@@ -46,8 +47,10 @@ def slow_selection(pairs: list[tuple[int, int]], selection: Selection) -> list[s
     return reasons
 
 
+@pytest.mark.parametrize("at_once", [1, 7, 1000])
 @given(PAIRS, st.booleans(), st.booleans(), st.none() | st.integers(1, 4), st.frozensets(st.integers(0, 9), max_size=3))
 def test_selection_equals_slow_loop(
+    at_once: int,
     pairs: list[tuple[int, int]],
     equal: bool,
     duplicates: bool,
@@ -57,8 +60,10 @@ def test_selection_equals_slow_loop(
     """The first number stands for the question and the pair, the second for the answer."""
     selection = Selection(equal, duplicates, max_frequency, held_out)
     pair_hashes, answer_hashes = (np.array([pair[side] for pair in pairs], np.uint64) for side in (0, 1))
-    hashes = PairHashes(pair_hashes, answer_hashes, pair_hashes, pair_hashes, pair_hashes)
-    kept, dropped = select(hashes, selection)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(selection_module, "AT_ONCE", at_once)
+        hashes = PairHashes(pair_hashes, answer_hashes, pair_hashes, pair_hashes, pair_hashes)
+        kept, dropped = select(hashes, selection)
     reasons = slow_selection(pairs, selection)
     assert kept.tolist() == [not reason for reason in reasons]
     for reason, mask in dropped.items():

@@ -1,4 +1,4 @@
-"""--profile writes a trace of its steps only."""
+"""--profile writes a trace of its steps only, and never ends a run."""
 
 from pathlib import Path
 from types import SimpleNamespace
@@ -49,3 +49,11 @@ def test_steps_that_are_profiled(
     planes = [plane for file in files for plane in XSpace.FromString(file.read_bytes()).planes]
     names = [plane.event_metadata[e.metadata_id].name for plane in planes for line in plane.lines for e in line.events]
     assert names.count("train") == names.count("EagerLocalExecute: MatMul") == traced
+
+
+def test_training_goes_on_without_a_trace(work_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("tensorboard").write_text("a file")
+    train(1, 9)
+    printed = capsys.readouterr()
+    assert "--profile: tensorboard/a cannot be written" in printed.err
+    assert printed.out == ""

@@ -59,7 +59,9 @@ def test_lost_device_ends_the_process_after_each_limit_of_a_step(monkeypatch: py
 
     watch = StepWatch(False, lambda: False, lost_device)
     with watch.step(1):
-        assert not lines_of(watch, 2 * LIMIT + 1)
+        assert not lines_of(watch, LIMIT + 1)
+        assert not asked  # before the line of this second can be printed
+        assert not lines_of(watch, LIMIT + 1)
     assert str(ended.get(timeout=10)) == "GPU 1 does not answer"
     assert len(asked) == 2
     assert threading.current_thread() not in asked

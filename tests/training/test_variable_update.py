@@ -23,6 +23,7 @@ from chatbot.training.selftest import (
     STEPS,
     TOLERANCE,
     VOCABULARY,
+    every_pair_once,
     largest_difference,
     masks_differ,
     random_pairs,
@@ -215,6 +216,10 @@ def test_towers_have_different_dropout_masks(cpus: list[Tower]) -> None:
     assert masks_differ(cpus)
 
 
+def test_every_pair_is_seen_once_by_one_tower(cpus: list[Tower]) -> None:
+    assert every_pair_once(len(cpus))
+
+
 def test_batch_may_have_fewer_pairs_than_towers(cpus: list[Tower]) -> None:
     """Towers without a pair contribute nothing to the gradients and the counts."""
     settings = replace(SETTINGS, batch_size=4)
@@ -261,7 +266,7 @@ def test_selftest_fails_where_devices_compute_nothing(
         line.startswith(f"{'ok  ' if passes else 'FAIL'}  2 towers and 1 {difference} after") for line in lines
     ] == [
         *[True] * 3,
-        *[False] * 2,
+        *[False] * 3,
     ]
     assert lines[3] == f"{'FAIL' if math.isnan(loss) else 'ok  '}  towers draw different dropout masks"
 

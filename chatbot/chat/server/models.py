@@ -8,7 +8,8 @@ import dataclasses
 import gc
 import importlib.util
 import logging
-from collections.abc import AsyncIterator, Callable, Mapping
+import re
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -28,17 +29,32 @@ from chatbot.model.checkpoint import checkpoint_path, largest_checkpoint, read_p
 
 log = logging.getLogger(__name__)
 MOST_NAMES = 5  # in a message
+# Clients treat such models in a special way: they send other fields, or none that are important here.
+SPECIAL = re.compile(
+    r"(o\d|gpt|chatgpt|codex|omni|text-|davinci|babbage|whisper|tts|dall-e|computer-use)", re.IGNORECASE
+)
+PREFIX = "chatbot-"
 # Seconds for which the names of the folder with all attempts are kept.
 FRESH = 2.0
 # Memory of a model beside its weights: graphs and buffers.
 BESIDE_WEIGHTS = 50_000_000
 
 
+def client_names(directories: Sequence[Path]) -> dict[str, Path]:
+    """Return the directories by the names for clients, which are unique and have a prefix where they are special."""
+    names: dict[str, Path] = {}
+    for directory in directories:
+        name = directory.name
+        while SPECIAL.match(name) or name in names:
+            name = PREFIX + name
+        names[name] = directory
+    return names
+
+
 def models_of(named: Path | None) -> Callable[[], Mapping[str, Path]]:
     """Return a function that returns the models that there are now: the named one, then all attempts in checkpoints/.
 
-    named: the directory of an attempt or an export; an attempt of the same name is left out. Attempts need TensorFlow,
-    and are left out without.
+    named: the directory of an attempt or an export. Attempts need TensorFlow, and are left out without.
     """
     has_tensorflow = importlib.util.find_spec("tensorflow") is not None
     directories: dict[str, Path] = {}
@@ -49,9 +65,8 @@ def models_of(named: Path | None) -> Callable[[], Mapping[str, Path]]:
         if monotonic() >= read + FRESH:
             attempts = sorted(path.parent.absolute() for path in CHECKPOINTS.glob(f"*/{CONFIG}"))
             usable = [path for path in attempts if has_tensorflow and (path / LAST).exists()]
-            directories, read = {}, monotonic()
-            for path in [*([named] if named else []), *usable]:
-                directories.setdefault(path.name, path)
+            others = [path for path in usable if path != named]
+            directories, read = client_names([*([named] if named else []), *others]), monotonic()
         return directories
 
     return models

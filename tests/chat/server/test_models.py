@@ -22,6 +22,7 @@ from chatbot.chat.server.models import (
     BESIDE_WEIGHTS,
     Models,
     ServedModel,
+    client_names,
     leave_out_of_collections,
     models_of,
 )
@@ -309,6 +310,16 @@ def test_unknown_names(tmp_path: Path, name: str) -> None:
     assert len(raised.value.detail) < 200
     assert raised.value.detail.endswith("; there are: a; /v1/models lists all")
     assert models.name_of(None) == "a"
+
+
+def test_names_for_clients() -> None:
+    names = ("weibo", "o1", "o3-mini", "gpt-5", "GPT-4o", "chatgpt-x", "chatbot-o1", "中文", "old", "opus")
+    found = client_names([Path("/x") / name for name in names])
+    assert list(found) == [
+        *("weibo", "chatbot-o1", "chatbot-o3-mini", "chatbot-gpt-5", "chatbot-GPT-4o", "chatbot-chatgpt-x"),
+        *("chatbot-chatbot-o1", "中文", "old", "opus"),
+    ]
+    assert client_names([Path("/x/a"), Path("/y/a")]) == {"a": Path("/x/a"), "chatbot-a": Path("/y/a")}
 
 
 def test_models_of_the_folder(work_dir: Path) -> None:

@@ -77,7 +77,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, "sub
     )
     assert process.stdout is not None
     first = process.stdout.readline()
-    assert first.startswith("Serving small, gpt-5 at http://127.0.0.1:"), process.communicate()
+    assert first.startswith("Serving small, chatbot-gpt-5 at http://127.0.0.1:"), process.communicate()
     try:
         yield first.split("; ")[0].split(" at ")[1], process
     finally:
@@ -101,7 +101,7 @@ def chat(client: httpx.Client, *texts: str, **fields: Any) -> httpx.Response:
 def test_replies_are_those_of_the_model(client: httpx.Client) -> None:
     """As a stream, and as a whole; in the second model, which is loaded at its first use, too."""
     assert client.get("/ready").status_code == 200
-    for model in ("small", "gpt-5"):
+    for model in ("small", "chatbot-gpt-5"):
         whole = chat(client, "你", "好", "你好", model=model).json()
         events = chat(client, "你", "好", "你好", model=model, stream=True).text.split("\n\n")
         assert events[-2:] == ["data: [DONE]", ""]
