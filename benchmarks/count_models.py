@@ -11,7 +11,6 @@ from chatbot.config.corpus import CorpusSettings, EncodingSettings
 from chatbot.corpus.dataset import Corpus, training_set, validation_set
 from chatbot.corpus.ngrams import Ngrams, context_numbers, ngrams_of, positions_of
 from chatbot.corpus.pair_ids import EncodedPairs, Ragged
-from chatbot.corpus.vocabulary import Vocabulary
 
 ORDERS = (2, 3, 4)
 # The share of the copy in its mixture with n-grams.
@@ -21,29 +20,18 @@ Floats = npt.NDArray[np.float64]
 Ids = npt.NDArray[np.int64]
 
 
-def measure_count_models(training: Path, held_out: Path, cache: Path) -> dict[str, dict[str, float]]:
-    """Return the nats per character of whole held-out replies, end symbol included, by model and by vocabulary.
+def measure_count_models(training: Path, held_out: Path, cache: Path) -> dict[str, float]:
+    """Return the nats per character of whole held-out replies, end symbol included, by model.
 
-    Tokens are characters, and the pairs are those that train.py reads. Vocabularies: "bytes" is train.py's, which
-    spells rare characters in bytes; in "unk", all characters that training never saw are one token, which costs less
-    than to say which one it is. Smoothing: interpolated modified Kneser-Ney.
+    Tokens are characters, rare ones in bytes, and the pairs are those that train.py reads. Smoothing: interpolated
+    modified Kneser-Ney.
     """
     settings = CorpusSettings(data=(str(training),), tokenizer="char", cache=str(cache))
     encoding = EncodingSettings(validation=str(held_out))
     corpus = training_set(settings, encoding)
-    known = {token for side in _both_sides(corpus) for token in corpus.vocabulary.tokens_of(side.joined().tolist())}
-    by_vocabulary = {}
-    for name, vocabulary in {"bytes": corpus.vocabulary, "unk": Vocabulary(sorted(known))}.items():
-        validation = validation_set(settings, encoding, vocabulary)
-        assert validation is not None
-        encoded = training_set(settings, encoding, vocabulary)
-        by_vocabulary[name] = _nats_of_models(encoded, [*validation.shards], len(vocabulary))
-    return {model: {name: nats[model] for name, nats in by_vocabulary.items()} for model in by_vocabulary["bytes"]}
-
-
-def _nats_of_models(corpus: Corpus, pairs: list[EncodedPairs], size: int) -> dict[str, float]:
-    """Return the nats per character of the pairs' replies by each model. size: of the vocabulary."""
-    nats = {}
+    validation = validation_set(settings, encoding, corpus.vocabulary)
+    assert validation is not None
+    pairs, size, nats = [*validation.shards], len(corpus.vocabulary), {}
     for order in ORDERS:
         replies = ngrams_of((part.targets for part in corpus.shards), size, order)
         nats[f"{order}-gram of replies"] = nats_per_character(replies, pairs)

@@ -54,18 +54,12 @@ def quality_benchmark(arguments: Sequence[str]) -> int:
         work = Path(folder)
         training, held_out = split(flags.data, flags.held_out, work)
         counted = measure_count_models(training, held_out, work / "cache")
-        print("Nats per character of held-out replies, rare characters in bytes, and unseen characters as one <unk>:")
-        print(
-            *("{bytes:.4f}  {unk:.4f}  {0}".format(name, **nats) for name, nats in counted.items()),
-            sep="\n",
-            flush=True,
-        )
+        print("Nats per character of held-out replies, rare characters in bytes:")
+        print(*(f"{nats:.4f}  {name}" for name, nats in counted.items()), sep="\n", flush=True)
         runs = []
         for preset in flags.runs:
             runs.append(_run_of(preset, training, held_out, training_flags, work))
-            print(
-                "{nats_per_character:.4f}          --preset {preset}, step {step:,}, {seconds:.0f} s".format(**runs[-1])
-            )
+            print("{nats_per_character:.4f}  --preset {preset}, step {step:,}, {seconds:.0f} s".format(**runs[-1]))
             print(*table({name: runs[-1][name] for name in ROWS}), sep="\n", flush=True)
     print_json({**dataclasses.asdict(flags), "flags": training_flags, "count_models": counted, "results": runs})
     return 0

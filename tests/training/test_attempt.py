@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from chatbot.config.training import Settings
-from chatbot.corpus.vocabulary import load_vocabulary
+from chatbot.corpus.vocabulary import BYTES, Vocabulary, load_vocabulary
 from chatbot.errors import UserError
 from chatbot.model.saved import load_trained
 from chatbot.training.attempt import attempt_lock, write_attempt
@@ -61,7 +61,10 @@ def test_mismatch_with_the_attempt_is_refused_and_changes_nothing(pairs_file: Pa
         (lambda d: (d / "config.json").write_text("{"), "config.json: damaged"),
         (lambda d: (d / "config.json").unlink(), "config.json: "),
         (lambda d: (d / "vocabulary.txt").unlink(), "vocabulary.txt: "),
-        (lambda d: (d / "vocabulary.txt").write_text("a\n"), "vocabulary.txt: not the vocabulary that ckpt-1 was"),
+        (
+            lambda d: Vocabulary(["a", *BYTES]).save(d / "vocabulary.txt"),
+            "vocabulary.txt: not the vocabulary that ckpt-1 was",
+        ),
     ],
 )
 def test_damaged_attempt_is_reported_on_load(

@@ -46,7 +46,7 @@ def test_plan_of_an_attempt_that_exists_changes_no_file(
     sizes = rf" +{parameters * 4e-6:.1f} MB +{parameters * 8e-6:.1f} MB +{parameters * 4e-6:.1f} MB +not measured "
     assert re.search(rf"\n  cpu_0 {sizes}", plan), plan
     assert re.search(r"\nSteps: 3 an epoch of 10 pairs; \d+\.\d ms a step\n", plan)
-    assert re.search(r"\nTime: 6 steps; 0:00:\d\d left, without validations\n", plan)
+    assert re.search(r"\nTime: 6 steps; 0:00:\d\d left, [-\d]+ \d\d:\d\d, without validations\n", plan)
 
 
 def test_plan_of_a_new_run_on_two_towers(pairs_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
