@@ -126,7 +126,7 @@ class Replier:
         if not is_wanted():
             return [[] for _ in questions]
         candidates = [self._distinct(*row) for batch in hypotheses for row in zip(*batch, strict=True)]
-        return self._reranked(questions, candidates) if self.decoding.rerank else candidates
+        return self._reranked(questions, candidates, is_wanted) if self.decoding.rerank else candidates
 
     def _distinct(self, hypotheses: npt.NDArray[np.integer], scores: Floats) -> list[Reply]:
         """Return the distinct texts of a question's hypotheses, each with its best score, the best first.
@@ -146,7 +146,7 @@ class Replier:
         replies = list(texts.values())
         return [reply for reply in replies if reply.text] or replies
 
-    def _reranked(self, questions: Rows, candidates: list[list[Reply]]) -> list[list[Reply]]:
+    def _reranked(self, questions: Rows, candidates: list[list[Reply]], is_wanted: IsWanted) -> list[list[Reply]]:
         """Add the weighted log-probability of the question given the reply to the scores (Li et al., 2016, MMI-bidi).
 
         It is divided by the length penalty of the question, so that one weight serves questions of all lengths.
@@ -154,7 +154,7 @@ class Replier:
         reply_ids = [self._before_stop(reply) for of_question in candidates for reply in of_question]
         alone = [question_of(question, self._vocabulary) for question in questions]
         of_pairs = [question for question, replies in zip(alone, candidates, strict=True) for _ in replies]
-        values = reverse_scores(self.model, reply_ids, of_pairs)
+        values = reverse_scores(self.model, reply_ids, of_pairs, is_wanted)
         values = values / length_penalty(np.array([len(question) + 1 for question in of_pairs]), self.decoding)
         added = iter(((self.decoding.rerank or 0) * values).tolist())
         scored = [
@@ -169,11 +169,11 @@ class Replier:
         return reply.ids[: max(1, text.ids_before_stop())] if text.is_stopped else reply.ids
 
 
-def reverse_scores(model: Model, replies: Rows, questions: Rows) -> Floats:
-    """Return `Model.reverse_scores` of any number of pairs, computed in batches."""
+def reverse_scores(model: Model, replies: Rows, questions: Rows, is_wanted: IsWanted) -> Floats:
+    """Return `Model.reverse_scores` of any number of pairs, computed in batches; any scores once it is not wanted."""
     scores = np.zeros(len(replies), np.float32)
     order = np.argsort([len(question) for question in questions], kind="stable")
-    while len(order):  # the longest questions first, so that a batch is bounded by its first row
+    while len(order) and is_wanted():  # the longest questions first, so that a batch is bounded by its first row
         number = max(1, POSITIONS // (len(questions[order[-1]]) + 1))
         order, rows = order[:-number], order[-number:]
         scores[rows] = model.reverse_scores([replies[i] for i in rows], [questions[i] for i in rows])

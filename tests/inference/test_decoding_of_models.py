@@ -134,12 +134,12 @@ def test_reverse_scores_are_those_of_questions_generated_from_replies(
 ) -> None:
     replies = [[7], [5, 6, 8, 9], [8, 8], [10, 200, 5]]
     questions = [[6, 5], [9], [5, 5, 5, 7], [9]]
-    scores = reverse_scores(TensorFlowModel(model), replies, questions)
+    scores = reverse_scores(TensorFlowModel(model), replies, questions, lambda: True)
     for reply, question, score in zip(replies, questions, scores, strict=True):
         assert score == pytest.approx(teacher_forced(model, reply, [ASK, *question], [*question, EOS]), rel=1e-4)
     for positions in (1, 7, 12):
         monkeypatch.setattr("chatbot.inference.replier.POSITIONS", positions)
-        batches = reverse_scores(TensorFlowModel(model), replies, questions)
+        batches = reverse_scores(TensorFlowModel(model), replies, questions, lambda: True)
         np.testing.assert_allclose(batches, scores, rtol=1e-4)
 
 

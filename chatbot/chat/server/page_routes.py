@@ -2,6 +2,7 @@
 
 import asyncio
 import dataclasses
+import functools
 import logging
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,7 +13,7 @@ from pydantic import Field
 from starlette.responses import Response
 
 from chatbot.chat.conversation import Better, Rating, append_rating, comparison_of, rating_of
-from chatbot.chat.loading import ModelCard, card_of_attempt, card_of_export, pointer_of
+from chatbot.chat.loading import ModelCard, card_of_attempt, card_of_export, pointer_of, version_of
 from chatbot.chat.page import page_files
 from chatbot.chat.server.errors import ApiError
 from chatbot.chat.server.models import ServedModel
@@ -149,7 +150,7 @@ def _described_models(directories: Mapping[str, Path], loaded: Mapping[str, Serv
             if name in loaded:
                 card, turns = loaded[name].loaded.card, loaded[name].turns
             else:
-                card, turns = _card_of(directory)
+                card, turns = _card_of(directory, version_of(directory))
         except (UserError, OSError) as error:
             log.warning("%s: not on the page: %s", name, error)
             continue
@@ -158,8 +159,12 @@ def _described_models(directories: Mapping[str, Path], loaded: Mapping[str, Serv
     return described
 
 
-def _card_of(directory: Path) -> tuple[ModelCard, int]:
-    """Return the card of a model that is not loaded, and the number of turns that it reads. Raises UserError."""
+@functools.lru_cache(maxsize=1000)
+def _card_of(directory: Path, version: object) -> tuple[ModelCard, int]:
+    """Return the card of a model that is not loaded, and the number of turns that it reads.
+
+    version: with it, the files may have changed. Raises UserError.
+    """
     turns = stored_settings(directory / CONFIG).encoding.history
     if (directory / MANIFEST).exists():
         return card_of_export(read_manifest(directory)), turns

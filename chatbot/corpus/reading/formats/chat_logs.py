@@ -45,7 +45,7 @@ _TIME = rf"(?:(?:{_HALF})\s?)?\d{{1,2}}:\d{{2}}(?:\s?(?:{_HALF}))?"
 _DAY = r"\d{4}\s?[년/.年-]\s?\d{1,2}\s?[월/.月-]\s?\d{1,2}"
 # Media: <Media omitted>, IMG-20200101-WA0001.jpg (file attached), or words without brackets.
 _WHATSAPP_MEDIA = re.compile(
-    r"\u200e.*|<[^<>]{3,60}>|.{1,120}\.\w{2,4} \(.{3,30}\)"
+    r"[\u200e\u200f].*|<[^<>]{3,60}>|.{1,120}\.\w{2,4} \(.{3,30}\)"
     r"|(?i:(?:image|video|audio|sticker|GIF|document|contact card) omitted|(?:图像|图片|视频|音频|贴图|文档)已忽略)"
 )
 # The same at the end of a text, after a mark: an attachment with a caption, an edited message.
@@ -223,8 +223,10 @@ def _kind_in(layout: _Layout, order: str) -> LineKind:
             name, key = groups.get("name", "").strip(f"{_MARKS}\u00a0 "), groups.get("number") or groups.get("address")
             names = (name, key) if name and key else (name or key or "",)
             content = groups.get("text", "") + (line[LONGEST_HEADER:] if groups.get("text") else "")
-            time = _seconds(f"{date} {groups['time']}" if date else groups["time"], order)
-            message = Message(key or name, names, time, _without_media(content, layout))
+            time = groups["time"]
+            if date and len(_numbers(time)) < len(("year", "month", "day", "hour", "minute")):
+                time = f"{date} {time}"
+            message = Message(key or name, names, _seconds(time, order), _without_media(content, layout))
             if "name" in groups:
                 return message
             unnamed = message

@@ -4,7 +4,7 @@ Programs write two kinds of tab-separated values. Most write the text as it is, 
 the text. Spreadsheets and pandas enclose cells in quotes, which may then contain doubled quotes, tabs and line ends.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 
 from chatbot.corpus.reading.conversation import NEW, Pair
@@ -23,6 +23,7 @@ from chatbot.corpus.reading.report import ReadOptions, Report
 
 # The least share of the rows with the same number of columns, by the name of a table and without it.
 NAMED, SAME_WIDTH = 0.6, 0.95
+EXCEL = "UTF-16 LE"  # the charset of its "Unicode text", whose quotes enclose cells
 
 
 def is_tsv(text: TextFile) -> bool:
@@ -49,7 +50,9 @@ def read_csv(text: TextFile, options: ReadOptions, report: Report) -> Iterator[P
 
 def read_tsv(text: TextFile, options: ReadOptions, report: Report) -> Iterator[Pair]:
     """Yield the pairs of a TSV file."""
-    return _pairs_of_rows(text, TABS if is_quoted(text.first_lines) else None, options, report)
+    sample = text.first_lines
+    from_excel = text.charset == EXCEL and all(_is_regular(row, raw) for _, row, raw in rows_of(sample, TABS))
+    return _pairs_of_rows(text, TABS if from_excel or is_quoted(sample) else None, options, report)
 
 
 def _pairs_of_rows(text: TextFile, dialect: Dialect | None, options: ReadOptions, report: Report) -> Iterator[Pair]:
@@ -87,8 +90,8 @@ def is_quoted(sample: Sequence[str]) -> bool:
     """Return whether the program that wrote these lines encloses cells in quotes.
 
     It does if this reading explains more lines than the other. As text: lines of the usual number of columns. As
-    quoted: rows of the usual number in which quotes stand around whole cells. If both explain the same lines, cells on
-    a single line decide, such as "say ""hi"" first".
+    quoted: rows of the usual number in which quotes stand only where a program writes them. If both explain the same
+    lines, cells on a single line decide, such as "say ""hi"" first".
     """
     if not any('"' in line for line in sample):
         return False
@@ -97,7 +100,7 @@ def is_quoted(sample: Sequence[str]) -> bool:
     as_text = sum(len(row) == usual > 1 and not any(map(_is_doubled, row)) for row in plain)
     rows = [(row, raw) for _, row, raw in rows_of(sample, TABS) if row]
     usual = usual_width([row for row, _ in rows])
-    written = [raw for row, raw in rows if len(row) == usual > 1 and _is_regular(row, raw)]
+    written = [raw for row, raw in rows if len(row) == usual > 1 and _is_written(row, raw)]
     as_quoted = sum(not line.isspace() for raw in written for line in raw)
     return as_quoted > as_text or (as_quoted == as_text and any(len(raw) == 1 and '"' in raw[0] for raw in written))
 
@@ -110,3 +113,19 @@ def _is_regular(row: Sequence[str], raw: Sequence[str]) -> bool:
 def _is_doubled(cell: str) -> bool:
     inner = cell[1:-1]
     return len(cell) > 3 and cell[0] == cell[-1] == '"' and '""' in inner and '"' not in inner.replace('""', "")
+
+
+# Which cells a program encloses in quotes: those where it must, for Excel also those with a comma; texts; all.
+_QUOTED: tuple[Callable[[str], bool], ...] = (
+    lambda cell: any(character in cell for character in '"\t\r\n'),
+    lambda cell: any(character in cell for character in '"\t\r\n,'),
+    lambda cell: cell.strip("0123456789.-+") != "",
+    lambda cell: True,
+)
+
+
+def _is_written(row: Sequence[str], raw: Sequence[str]) -> bool:
+    """Return whether a program that encloses cells in quotes writes a row as these lines."""
+    text = "".join(raw).rstrip("\r\n")
+    quoted = ['"' + cell.replace('"', '""') + '"' for cell in row]
+    return any(text == "\t".join(both[fits(both[0])] for both in zip(row, quoted, strict=True)) for fits in _QUOTED)

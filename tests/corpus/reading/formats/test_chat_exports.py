@@ -334,3 +334,20 @@ def test_chats_of_a_table_are_held_in_bounded_memory(tmp_path: Path, monkeypatch
     rows = [f"{conversation},{turn % 2},{conversation} {turn}" for conversation in range(50) for turn in range(4)]
     found, _ = conversations_of(written(tmp_path, "a.csv", "\n".join(["dialog_id,speaker,text", *rows])))
     assert found == [[f"{conversation} {turn}" for turn in range(4)] for conversation in range(50)]
+
+
+def test_lines_with_a_date_below_lines_of_dates_have_their_own_time(tmp_path: Path) -> None:
+    chat = (
+        "2023년 5월 2일 화요일\n2023. 5. 2. 오후 8:10, 지수 : 저녁 먹었어?\n2023. 5. 2. 오후 8:11, 나 : 아니\n"
+        "2023. 5. 2. 오후 11:50, 지수 : 자니?\n2023. 5. 2. 오후 11:51, 나 : 응\n"
+    )
+    found, _ = conversations_of(written(tmp_path, "a.txt", chat))
+    assert found == [["저녁 먹었어?", "아니"], ["자니?", "응"]]
+
+
+def test_notices_of_whatsapp_in_languages_from_right_to_left_are_no_replies(tmp_path: Path) -> None:
+    chat = (
+        "[31.12.20, 21:15:03] נועה: שלום\n[31.12.20, 21:15:40] דן: \u200fהתמונה הושמטה\n[31.12.20, 21:16:40] דן: היי\n"
+    )
+    found, _ = conversations_of(written(tmp_path, "a.txt", chat))
+    assert found == [["שלום", "היי"]]
