@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from chatbot.corpus.vocabulary import PAD
 from chatbot.errors import UserError
 from chatbot.training.alarms import MOST_RETURNS, Divergence, SkippedUpdates
 from chatbot.training.attempt import INTERRUPTED, TIME_UP, TrainingResult
@@ -207,6 +208,7 @@ class Window:
             self.close()
             self._batches = batches
         self._waited = 0.0
+        self._real = self._positions = 0
         self._started = time.perf_counter()
 
     def close(self) -> None:
@@ -218,13 +220,18 @@ class Window:
         started = time.perf_counter()
         batch = next(self._batches)
         self._waited += time.perf_counter() - started
+        for share in batch.batch.shares:
+            for ids in (share.source, share.target_in):
+                self._real += np.count_nonzero(ids != PAD)
+                self._positions += ids.size
         return batch
 
     def record(self, step: int, learning_rate: float, results: Sequence[StepResult]) -> dict[str, Any]:
         """Return the metrics of the window. Losses are in nats per real target token, None for a tower without tokens.
 
         step: the last of the window, from 1. results: of its steps, of which those whose loss, or gradient, is not
-        finite do not count; NaN if none does.
+        finite do not count; NaN if none does. padding: in the shares of this machine. tower_skew: by how much the
+        largest number of target tokens of a tower exceeds the mean.
         """
         losses = np.array([r.loss_sums.numpy() for r in results], np.float64)  # [steps, towers]
         tokens = np.array([r.weight_sums.numpy() for r in results], np.float64)  # [steps, towers]
@@ -244,5 +251,7 @@ class Window:
             "examples_per_s": examples / seconds,
             "target_tokens_per_s": float(tower_tokens.sum()) / seconds,
             "tower_target_tokens_per_s": [float(count) / seconds for count in tower_tokens],
+            "tower_skew": float(tower_tokens.max() / tower_tokens.mean()) - 1,
+            "padding": 1 - self._real / max(1, self._positions),
             "input_wait": self._waited / seconds,
         }

@@ -25,7 +25,7 @@ def test_metrics_have_one_line_per_logged_step(pairs_file: Path, capsys: pytest.
     assert set(lines[0]) == {
         *("step", "loss", "tower_losses", "gradient_norm", "learning_rate"),
         *("examples_per_s", "target_tokens_per_s", "input_wait", "skipped_updates"),
-        "tower_target_tokens_per_s",
+        *("tower_target_tokens_per_s", "tower_skew", "padding"),
     }
     assert all(len(line["tower_losses"]) == 2 for line in lines)
     out = capsys.readouterr().out

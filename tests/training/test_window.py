@@ -69,6 +69,8 @@ def test_window_adds_up_its_steps(monkeypatch: pytest.MonkeyPatch) -> None:
         "examples_per_s": pytest.approx(9 / 9),
         "target_tokens_per_s": pytest.approx(8 / 9),
         "tower_target_tokens_per_s": [pytest.approx(4 / 9), pytest.approx(4 / 9), 0.0],
+        "tower_skew": pytest.approx(4 / (8 / 3) - 1),
+        "padding": pytest.approx(4 / 16),
         "input_wait": pytest.approx(3 / 9),
     }
 

@@ -40,7 +40,7 @@ ALL_TOWERS = "all"
 # The pages of curves have a section for each prefix of tags.
 SECTIONS = {
     "optimisation": ("gradient_norm", "learning_rate", "skipped_updates"),
-    "throughput": ("examples_per_s", "target_tokens_per_s", "input_wait"),
+    "throughput": ("examples_per_s", "target_tokens_per_s", "input_wait", "padding", "tower_skew"),
 }
 TAGS = {name: f"{section}/{name}" for section, names in SECTIONS.items() for name in names}
 # The tags of a tower's run, and the keys of a record with a value of each tower.
@@ -191,6 +191,8 @@ RUN_CHARTS = {
     "Validation: nats per character": ["validation/nats_per_character$", "best/nats_per_character$"],
     "Target tokens/s of every tower": [f"{THROUGHPUT}$"],
     "Seconds that every GPU takes for its share": [f"{SECONDS}$"],
+    "Skew: largest tower over the mean, minus 1": ["throughput/tower_skew$"],
+    "Padding: share of the positions": ["throughput/padding$"],
     "Input wait: share of the time": ["(throughput/)?input_wait$"],
     "Learning rate": ["(optimisation/)?learning_rate$"],
     "Gradient norm before clipping": ["(optimisation/)?gradient_norm$"],

@@ -41,7 +41,7 @@ def write_attempt(name: str, **changes: Any) -> None:
     for step in (1, 2):
         towers = {"tower_losses": [1.0 / step, 2.0 / step], "tower_target_tokens_per_s": [10.0, 20.0]}
         best = {"validation.nats_per_character": 5.0 - step, "best.nats_per_character": 5.0 - step}
-        written.record({"step": step, "loss": 1.5 / step, **towers, "gradient_norm": 3.0, "input_wait": 0.25, **best})
+        written.record({"step": step, "loss": 1.5 / step, **towers, "gradient_norm": 3.0, "padding": 0.25, **best})
         attention = WordAttention(["问", "题"], ["回复"], np.array([[0.25, 0.75]], np.float32))
         sample = Sample([], "问|题", "答案")
         written.validation(Validation({}, None, [f"回复{step}"], [attention]), [sample], step)
@@ -114,7 +114,7 @@ def test_one_chart_shows_the_curves_of_all_towers(get: Get) -> None:
     written = {f"{attempt}/{run}" for attempt in "ab" for run in ("gpu_2", "gpu_0", "all")}
     assert set(tags) == {*written, "real/cpu_0", "real/cpu_1", "real/all"}
     assert all("loss" in tags[run] for run in tags)
-    names = {"loss", "optimisation/gradient_norm", "throughput/input_wait"}
+    names = {"loss", "optimisation/gradient_norm", "throughput/padding"}
     assert set(tags["a/all"]) == {*names, "validation/nats_per_character", "best/nats_per_character"}
     curves = {run: get(f"{plugin}/scalars", run=f"a/{run}", tag="loss") for run in ("gpu_2", "gpu_0", "all")}
     assert {run: [(step, value) for _, step, value in curve] for run, curve in curves.items()} == {
@@ -144,7 +144,7 @@ def test_curves_of_a_resumed_run_have_each_step_once(tmp_path: Path, monkeypatch
 def test_custom_scalars_show_a_chart_of_all_towers_and_one_of_each_measure(get: Get) -> None:
     layout = get("custom_scalars/layout")
     charts = {chart["title"]: chart["multiline"]["tag"] for chart in layout["category"][0]["chart"]}
-    assert len(charts) == 8  # those of both attempts are equal, and merged
+    assert len(charts) == 10  # those of both attempts are equal, and merged
 
     def curves(chart: str, run: str) -> set[str]:
         title = next(title for title in charts if title.startswith(chart))
@@ -153,7 +153,7 @@ def test_custom_scalars_show_a_chart_of_all_towers_and_one_of_each_measure(get: 
 
     assert all(curves("Loss", f"b/{run}") == {"loss"} for run in ("gpu_2", "gpu_0", "all"))
     assert curves("Target tokens/s", "a/gpu_2") == {"throughput/tower_target_tokens_per_s"}
-    assert curves("Input wait", "a/all") == {"throughput/input_wait"}
+    assert curves("Padding", "a/all") == {"throughput/padding"}
     assert curves("Validation", "a/all") == {"validation/nats_per_character", "best/nats_per_character"}
     assert curves("Gradient norm", "a/all") == {"optimisation/gradient_norm"}
 
