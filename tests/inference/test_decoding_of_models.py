@@ -141,6 +141,10 @@ def test_reverse_scores_are_those_of_questions_generated_from_replies(
         monkeypatch.setattr("chatbot.inference.replier.POSITIONS", positions)
         batches = reverse_scores(TensorFlowModel(model), replies, questions, lambda: True)
         np.testing.assert_allclose(batches, scores, rtol=1e-4)
+    monkeypatch.setattr("chatbot.inference.replier.POSITIONS", 1)
+    answers = iter([True, False])  # after the longest question, nobody waits any more
+    unfinished = reverse_scores(TensorFlowModel(model), replies, questions, lambda: next(answers))
+    assert unfinished.nonzero()[0].tolist() == [2]
 
 
 class FakeModel:
