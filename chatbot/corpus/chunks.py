@@ -151,7 +151,7 @@ def _numbered(
     return list(numbers)[1:], ids[~is_break] - 1, np.diff(ends, prepend=-1) - 1
 
 
-def count_chunk(chunk: Chunk, kept: Mask) -> Counter[str]:
-    """Return how often each token occurs in the pairs of a chunk that are kept."""
-    counts = np.bincount(chunk.rows(kept).joined(), minlength=len(chunk.tokens)).tolist()
-    return Counter({token: count for token, count in zip(chunk.tokens, counts, strict=True) if count})
+def count_chunk(chunk: Chunk, kept: Mask) -> tuple[list[str], npt.NDArray[np.int64]]:
+    """Return the distinct tokens of the pairs of a chunk that are kept, and how often each occurs, [tokens]."""
+    counts = np.bincount(chunk.rows(kept).joined(), minlength=len(chunk.tokens))
+    return list(itertools.compress(chunk.tokens, counts)), counts[counts > 0]

@@ -6,11 +6,12 @@ import dataclasses
 import functools
 import itertools
 import json
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 
 from chatbot.config.corpus import AUTO, NONE, CorpusSettings, EncodingSettings
 from chatbot.corpus.cache import content_key, key_of, make_once
@@ -185,15 +186,18 @@ def _why_empty(report: Report) -> str:
     return f"{report.file}: no question-answer pairs: {reasons or nothing}"
 
 
-def count_tokens(tokenised: TokenisedFiles, kept: Mask, pool: Pool) -> Counter[str]:
-    """Count the tokens of the pairs that are kept."""
-    counts, tasks = Counter[str](), tokenised.tasks(kept)
-    for of_chunk in pool.in_order(_count, tasks, len(tasks) <= SERIAL_CHUNKS):
-        counts.update(of_chunk)
-    return counts
+def count_tokens(tokenised: TokenisedFiles, kept: Mask, pool: Pool) -> dict[str, int]:
+    """Return how often each token occurs in the pairs that are kept."""
+    numbers: defaultdict[str, int] = defaultdict(itertools.count().__next__)
+    totals, tasks = np.zeros(0, np.int64), tokenised.tasks(kept)
+    for tokens, counts in pool.in_order(_count, tasks, len(tasks) <= SERIAL_CHUNKS):
+        indices = np.fromiter(map(numbers.__getitem__, tokens), np.int64, len(tokens))
+        totals = np.append(totals, np.zeros(len(numbers) - len(totals), np.int64))
+        totals[indices] += counts
+    return dict(zip(numbers, totals.tolist(), strict=True))
 
 
-def _count(path: Path, kept: Mask) -> Counter[str]:
+def _count(path: Path, kept: Mask) -> tuple[list[str], npt.NDArray[np.int64]]:
     return count_chunk(load_chunk(path), kept)
 
 

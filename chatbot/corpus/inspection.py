@@ -3,7 +3,7 @@
 import dataclasses
 import json
 import sys
-from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -97,12 +97,12 @@ def measure(files: CorpusFiles) -> Measurements:
     )
 
 
-def _coverage(counts: Counter[str]) -> dict[int, float]:
+def _coverage(counts: Mapping[str, int]) -> dict[int, float]:
     """Return what vocabularies of several sizes cover. Sizes beyond the first that has every candidate are left out."""
-    coverage, candidates = {}, len(build_vocabulary(counts, sys.maxsize))
+    coverage, candidates, total = {}, len(build_vocabulary(counts, sys.maxsize)), sum(counts.values())
     for size in VOCABULARY_SIZES:
         vocabulary = build_vocabulary(counts, size)
-        coverage[size] = sum(counts[token] for token in vocabulary.tokens) / counts.total()
+        coverage[size] = sum(counts.get(token, 0) for token in vocabulary.tokens) / total
         if len(vocabulary) == candidates:
             break
     return coverage

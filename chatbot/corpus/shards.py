@@ -23,7 +23,7 @@ from chatbot.corpus.chunks import Chunk
 from chatbot.corpus.history import questions_alone, rows_with_history, turns_that_fit
 from chatbot.corpus.pair_ids import NO_PAIRS, SOURCE, TARGET, EncodedPairs, Hashes, Lengths, Mask, Ragged, lengths_of
 from chatbot.corpus.tokenizer import SPACE
-from chatbot.corpus.vocabulary import MARKS, Vocabulary
+from chatbot.corpus.vocabulary import MARKS, UNK, Vocabulary, code_points
 from chatbot.errors import UserError
 
 # The mean number of pairs in a shard, which takes about ten megabytes.
@@ -161,23 +161,36 @@ def _map(path: Path, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
 
 def encode_chunk(chunk: Chunk, kept: Mask, vocabulary: Vocabulary, turns: int = 0) -> ShardArrays:
     """Return the pairs of a chunk that are kept, as ids. turns: of history, which needs a vocabulary with marks."""
-    ids = [vocabulary.ids([token]) for token in chunk.tokens]
-    visible = [len(token) - token.count(SPACE) for token in chunk.tokens]
+    ids = _ids_of_tokens(chunk.tokens, vocabulary)
+    points, characters = code_points(chunk.tokens)
+    visible = _sums(points != ord(SPACE), characters)
     rows = chunk.rows(kept)
     if turns:
         assert vocabulary.has_marks, "a vocabulary without marks"
-        ids += [[mark] for mark in range(vocabulary.first_mark, vocabulary.first_byte)]
-        visible += [0] * len(MARKS)
+        ids += Ragged.from_rows([[mark] for mark in range(vocabulary.first_mark, vocabulary.first_byte)])
+        visible = np.append(visible, [0] * len(MARKS))
         rows = rows_with_history(chunk, kept, turns)
-    tokens, ids_of_tokens = rows.joined(), Ragged.from_rows(ids)
-    sides = _sums(ids_of_tokens.lengths[tokens], rows.lengths).reshape(-1, 2)  # [pairs, 2]
-    answers = _sums(np.array(visible)[tokens], rows.lengths)[1::2, None]  # [pairs, 1] characters
+    tokens = rows.joined()
+    sides = _sums(ids.lengths[tokens], rows.lengths).reshape(-1, 2)  # [pairs, 2]
+    answers = _sums(visible[tokens], rows.lengths)[1::2, None]  # [pairs, 1] characters
     lengths = np.concatenate([sides, answers], axis=1).astype(np.uint32)
-    return ShardArrays(ids_of_tokens.select(tokens).joined().astype(dtype_for(vocabulary)), lengths)
+    return ShardArrays(ids.select(tokens).joined().astype(dtype_for(vocabulary)), lengths)
 
 
-def _sums(values: npt.NDArray[np.int64], lengths: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+def _ids_of_tokens(tokens: Sequence[str], vocabulary: Vocabulary) -> Ragged:
+    """Return what `Vocabulary.ids` returns for each token, [tokens] rows; a call for each token would take longer."""
+    points, lengths = code_points(tokens)
+    distinct, indices = np.unique(points, return_inverse=True)
+    characters = Ragged.from_rows([vocabulary.ids(chr(point)) for point in distinct.tolist()]).select(indices)
+    spelled = Ragged.from_lengths(characters.joined(), _sums(characters.lengths, lengths))
+    id_of = vocabulary.id_of.get
+    words = np.array([id_of(token, UNK) for token in tokens], np.int32)
+    either = spelled + Ragged.from_lengths(words, np.ones(len(words), np.int64))
+    return either.select(np.where(words == UNK, 0, len(tokens)) + np.arange(len(tokens)))
+
+
+def _sums(values: npt.NDArray[np.generic], lengths: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     """Return the sum of each row, [rows]. values: the rows, joined. lengths: [rows], all above 0."""
     if not len(lengths):
         return np.zeros(0, np.int64)
-    return np.add.reduceat(values, np.cumsum(lengths) - lengths)
+    return np.add.reduceat(values, np.cumsum(lengths) - lengths, dtype=np.int64)

@@ -9,8 +9,7 @@ import hashlib
 import itertools
 import re
 import sys
-from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -54,7 +53,7 @@ class Vocabulary:
         marks_begin = self.first_byte - len(MARKS)
         self.has_marks = tuple(self.tokens[max(0, marks_begin) : self.first_byte]) == MARKS
         self.first_mark = marks_begin if self.has_marks else self.first_byte  # the id after the last word
-        self._ids = {self.tokens[i]: i for i in range(len(SPECIALS), self.first_mark)}
+        self.id_of = {self.tokens[i]: i for i in range(len(SPECIALS), self.first_mark)}
         assert len(set(self.tokens)) == len(self.tokens), "a token occurs twice"
 
     def __len__(self) -> int:
@@ -65,7 +64,7 @@ class Vocabulary:
 
         tokens: without lone surrogates, which have no UTF-8 bytes.
         """
-        known = self._ids
+        known = self.id_of
         ids: list[int] = []
         for token in tokens:
             if token in known:
@@ -105,7 +104,7 @@ class Vocabulary:
         rows = [[i] for i in range(len(self.tokens))]
         for i in range(len(SPECIALS), self.first_mark):
             if len(self.tokens[i]) > 1:
-                rows[i] = [self._ids[c] for c in self.tokens[i] if c in self._ids] or [i]
+                rows[i] = [self.id_of[c] for c in self.tokens[i] if c in self.id_of] or [i]
         return rows
 
     def fingerprint(self) -> str:
@@ -128,21 +127,30 @@ def build_vocabulary(tokens: Mapping[str, int], size: int, marks: bool = False) 
     are counted within words too, and words are ordered by count, then by text. marks: whether to add MARKS.
     """
     size -= LEAST_SIZE + (len(MARKS) if marks else 0)
-    characters = Counter[str]()
-    for token, count in tokens.items():
-        for character in token:
-            characters[character] += count
+    points, lengths = code_points(tokens)
+    by_point = np.bincount(points, np.repeat([*tokens.values()], lengths)).astype(np.int64)
+    characters = {chr(point): int(by_point[point]) for point in np.flatnonzero(by_point).tolist()}
     counts = {SPACE: characters.pop(SPACE, 0), **_most_frequent(characters, size)}
     words = {token: count for token, count in tokens.items() if len(token) > 1}
     counts |= _most_frequent(words, size + 1 - len(counts))
-    entries = sorted(counts, key=lambda text: (-counts[text], text))
-    return Vocabulary([*entries, *(MARKS if marks else ()), *BYTES])
+    return Vocabulary([*_by_count(counts), *(MARKS if marks else ()), *BYTES])
+
+
+def code_points(texts: Collection[str]) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.int64]]:
+    """Return the code points of the characters of all texts, [characters], and the length of each text, [texts]."""
+    lengths = np.fromiter(map(len, texts), np.int64, len(texts))
+    return np.frombuffer("".join(texts).encode("utf-32-le"), np.uint32), lengths
 
 
 def _most_frequent(counts: Mapping[str, int], number: int) -> dict[str, int]:
     """Return the most frequent texts that occur MIN_COUNT times with their counts; of equal counts, the first texts."""
-    frequent = [(-count, text) for text, count in counts.items() if count >= MIN_COUNT]
-    return {text: -negative for negative, text in sorted(frequent)[:number]}
+    frequent = {text: count for text, count in counts.items() if count >= MIN_COUNT}
+    return {text: frequent[text] for text in _by_count(frequent)[:number]}
+
+
+def _by_count(counts: Mapping[str, int]) -> list[str]:
+    """Return the texts, the most frequent first; texts of equal counts in their order."""
+    return sorted(sorted(counts), key=counts.__getitem__, reverse=True)
 
 
 def load_vocabulary(path: Path) -> Vocabulary:
