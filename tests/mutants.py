@@ -33,6 +33,7 @@ ROOT = Path(__file__).parents[1]
 LOUD = "BitOr", "BitAnd", "BitXor", "ExceptionReplacer", "RemoveDecorator", "MatMul"
 FAST = "not slow and not gpu"
 LONGEST_TESTS = 900  # seconds; a mistake without an end is noticed
+READING = Path("tests/corpus/reading")  # has the files as people have them, which its packages read; 30 s
 
 
 def mistakes(paths: list[Path], number: int, seed: int) -> list[MutationSpec]:
@@ -53,13 +54,14 @@ def mistakes(paths: list[Path], number: int, seed: int) -> list[MutationSpec]:
 
 
 def mirrored_tests(path: Path) -> list[str]:
-    """Return chatbot/a/b.py -> tests/a/test_b.py, if it exists, and the other files of tests/a."""
+    """Return chatbot/a/b.py -> tests/a/test_b.py, if it exists, and the other files of tests/a (and of READING)."""
     folder = Path("tests", *path.parent.parts[1:])
     while not list(folder.glob("test_*.py")):
         folder = folder.parent
     mirror = folder / f"test_{path.stem}.py"
     files = sorted(folder.glob("test_*.py"), key=lambda file: (file != mirror, file.name))
-    return [str(file) for file in files]
+    whole = sorted(READING.glob("test_*.py")) if READING in folder.parents else []
+    return [str(file) for file in (*files, *whole)]
 
 
 def enter_copy(folder: str) -> None:
