@@ -1,19 +1,22 @@
 """Settings: one declaration gives the flag, its check and its key in config.json."""
 
 import dataclasses
+import importlib
 import json
 import os
+import pkgutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from chatbot import config
 from chatbot.config.attempts import trained_directory
 from chatbot.config.run import settings_of_presets
 from chatbot.config.stored import changed_settings, settings_over_config, storable, stored_settings, train_settings
 from chatbot.config.training import Settings
 from chatbot.errors import UserError
-from chatbot.flags import compose, fields_of, flatten, replace
+from chatbot.flags import Flag, compose, fields_of, flatten, replace
 
 
 def test_flags_override_file_and_file_overrides_defaults(tmp_path: Path) -> None:
@@ -204,3 +207,50 @@ def test_flatten_inverts_compose() -> None:
 def test_flags_are_unique() -> None:
     parts = [fields_of(field.type) for field in dataclasses.fields(Settings)]
     assert sum(map(len, parts)) == len(fields_of(Settings))
+
+
+# Bounds other than the usual ones. A count is at least 1, or 0 if that is its default; any other number at least 0.
+LEAST = {
+    -100: "frequency_penalty presence_penalty",
+    0: "history seed task_index warm_up",
+    1: "repetition_penalty",
+    2: "max_length",
+    262: "vocabulary_size",  # every byte, and a word
+}
+ABOVE_0 = (
+    "forget_minutes keep_prob learning_rate max_gradient_norm min_p ngram_weight reply_seconds request_timeout "
+    "save_minutes temperature top_p typical"
+)
+MOST = {
+    0.9: "label_smoothing",
+    0.99: "ngram_weight",
+    1: "keep_prob min_p top_p typical",
+    5: "ngrams",
+    10: "anti_lm coverage_penalty length_penalty",
+    100: "beam_size diverse_groups diversity no_repeat_ngram rerank temperature "
+    "frequency_penalty presence_penalty repetition_penalty",
+    1000: "candidates history",
+    3600: "reply_seconds request_timeout",
+    10**4: "max_length",
+    10**5: "queue",
+    10**6: "conversations rate_limit",
+    2**31 - 1: "seed",
+}
+
+
+def test_numbers_have_the_usual_bounds() -> None:
+    least, most = ({name: n for n, names in bounds.items() for name in names.split()} for bounds in (LEAST, MOST))
+    above = ABOVE_0.split()
+    modules = [
+        importlib.import_module(f"chatbot.config.{name}") for _, name, _ in pkgutil.iter_modules(config.__path__)
+    ]
+    kinds = [kind for module in modules for kind in vars(module).values() if dataclasses.is_dataclass(kind)]
+    names = set()
+    for field in [field for kind in kinds for field in fields_of(kind).values()]:
+        name, flag = field.name, Flag(**field.metadata)
+        if flag.kind in (int, float):
+            usual = 0 if field.default == 0 or flag.kind is float else 1
+            assert (flag.least, flag.above) == ((None, 0) if name in above else (least.get(name, usual), None)), name
+            assert flag.most == (None if (name, field.default) == ("history", None) else most.get(name)), name
+            names.add(name)
+    assert names >= {*least, *above, *most}

@@ -9,8 +9,8 @@ from chatbot.config.decoding import DecodingSettings
 from chatbot.config.training import Settings
 from chatbot.corpus.vocabulary import BYTES, MARKS, Vocabulary
 from chatbot.flags import compose, replace
-from chatbot.inference.responder import Responder
-from chatbot.inference.text_responder import EMPTY_QUESTION_REPLY, MAX_CHARACTERS
+from chatbot.inference.responder import Responder, word_attention
+from chatbot.inference.text_responder import EMPTY_QUESTION_REPLY, END, MAX_CHARACTERS
 from chatbot.model.new_model import built_model
 from chatbot.model.saved import Trained
 from tests.inference.texts import EMPTY, UNUSUAL
@@ -82,6 +82,19 @@ def test_last_turns_are_read_with_the_question(trained: Trained, history: list[s
     assert responder.source(" ", ["好"]) == []
     without = Responder(trained, DecodingSettings(beam_size=1))
     assert without.source("你好", history) == without.ids("你好")
+
+
+def test_attention_is_that_of_the_ids(trained: Trained) -> None:
+    responder = Responder(trained, DecodingSettings())
+    shown = responder.attention("你好吗好他他", "好吗")  # 你好, 吗, 好, three bytes: --max-length 6
+    assert shown is not None
+    ids = responder.ids("你好吗好他"), responder.ids("好吗")
+    (expected,) = word_attention(trained.model, trained.vocabulary, [ids[0]], [ids[1]])
+    assert (shown.question, shown.reply) == (["你好", "吗", "好", "他"], ["好", "吗", END])
+    np.testing.assert_array_equal(shown.weights, expected.weights)
+    model = built_model(replace(SETTINGS, attention="none").model, len(trained.vocabulary), seed=1)
+    without = dataclasses.replace(trained, model=model)
+    assert Responder(without, DecodingSettings()).attention("你好", "好") is None
 
 
 def test_length_penalty_changes_the_length_of_replies(trained: Trained) -> None:

@@ -120,6 +120,14 @@ def test_any_frequent_characters_in_gbk_are_detected(text: str, between: str) ->
     assert detect_charset(between.join(text).encode("gbk")) == ("gb18030", "GB18030")
 
 
+@pytest.mark.parametrize("codec", ["utf-16-le", "utf-16-be"])
+@pytest.mark.parametrize(("ends", "inside"), [(0, 0), (0, 1), (1, 7), (1, 8), (2, 14), (2, 15), (4, 0)])
+def test_utf_16_is_told_by_an_eighth_of_the_bytes_of_line_ends(ends: int, inside: int, codec: str) -> None:
+    """Without a byte order mark; 上 is 4E 0A."""
+    content = ("a" + "上" * inside + "\n" * ends).encode(codec)
+    assert (detect_charset(content)[0] == codec) == (ends > 0 and 8 * ends >= ends + inside)
+
+
 @pytest.mark.parametrize(("codec", "name"), [("utf-8", "UTF-8"), ("gb18030", "GB18030"), ("big5", "Big5")])
 def test_sample_may_end_inside_a_character(codec: str, name: str) -> None:
     content = dialogue(TRADITIONAL, 20).encode(codec)
