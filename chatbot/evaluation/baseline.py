@@ -5,11 +5,12 @@ from collections.abc import Sequence
 
 from chatbot.config.training import Settings
 from chatbot.corpus.dataset import Corpus, training_set
+from chatbot.corpus.similarity import character_index
 from chatbot.corpus.vocabulary import Vocabulary
 from chatbot.errors import UserError
-from chatbot.evaluation.measures import CharacterIndex, Sample
+from chatbot.evaluation.measures import Sample
 
-# Of more pairs, this many are drawn by a seed: the index takes about a kilobyte a pair.
+# Of more pairs, this many are drawn by a seed, which bounds the memory.
 MOST_PAIRS = 200_000
 
 
@@ -19,11 +20,12 @@ class Baseline:
     def __init__(self, samples: Sequence[Sample]) -> None:
         """samples: questions and replies, at least one."""
         self._replies = [sample.answer for sample in samples]
-        self._index = CharacterIndex([sample.question for sample in samples])
+        self._index = character_index([sample.question for sample in samples])
 
     def reply(self, question: str) -> str:
         """Return the reply to the most similar question; of equally similar ones, to the first."""
-        return self._replies[int(self._index.scores(question).argmax())]
+        numbers, _ = self._index.nearest(question, 1)
+        return self._replies[numbers[0] if len(numbers) else 0]
 
 
 def corpus_of(settings: Settings, vocabulary: Vocabulary, cache: str) -> Corpus:

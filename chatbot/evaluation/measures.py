@@ -1,11 +1,10 @@
 """The measures of a set of replies: overlap with the references, variety, repetition, and relevance to the question."""
 
-import logging
 import math
 import re
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -14,6 +13,7 @@ from chatbot.config.evaluation import ANY, AUTO_TOKENIZE, CHAR, ZH
 from chatbot.corpus.dataset import Corpus
 from chatbot.corpus.history import question_of
 from chatbot.corpus.pair_ids import EncodedPairs, Ragged
+from chatbot.corpus.similarity import character_index
 from chatbot.corpus.tokenizer import text_of
 from chatbot.corpus.vocabulary import ASK, EOS, Vocabulary
 
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from chatbot.evaluation.likelihood import Scorer
 
 Values = dict[str, float | None]
-Scores = npt.NDArray[np.floating[Any]]
 Tokenise = Callable[[str], list[str]]
 
 SEED = 1
@@ -199,34 +198,6 @@ def chrf(replies: Sequence[str], references: Sequence[str]) -> float:
     return float(sacrebleu.corpus_chrf(replies, [references]).score) if replies else 0.0
 
 
-class CharacterIndex:
-    """Scores texts by the characters and pairs of neighbouring characters that they share with a query.
-
-    The score is BM25 (Robertson and Zaragoza, 2009), computed by bm25s. It needs no trained model.
-    """
-
-    def __init__(self, texts: Sequence[str]) -> None:
-        """texts: at least one, each with a visible character."""
-        import bm25s
-
-        # It logs each index that it builds, which is printed once TensorFlow has installed a handler.
-        logging.getLogger("bm25s").setLevel(logging.WARNING)
-        self._size = len(texts)
-        self._index = bm25s.BM25()
-        self._index.index([_grams(text) for text in texts], show_progress=False)
-
-    def scores(self, query: str) -> Scores:
-        """Return the score of each text, [texts], at least 0; 0 for a text that shares no character with the query."""
-        grams = _grams(query)
-        return self._index.get_scores(grams) if grams else np.zeros(self._size, np.float32)
-
-
-def _grams(text: str) -> list[str]:
-    """Return the characters and the pairs of neighbouring characters of a text, without spaces."""
-    visible = text.replace(" ", "")
-    return [*visible, *(visible[i : i + 2] for i in range(len(visible) - 1))]
-
-
 def ranked_first(questions: Sequence[str], replies: Sequence[str]) -> npt.NDArray[np.float64] | None:
     """Return for each reply 1 if its own question ranks first of ten, else 0, [replies]; None with fewer than ten.
 
@@ -237,7 +208,7 @@ def ranked_first(questions: Sequence[str], replies: Sequence[str]) -> npt.NDArra
     random = np.random.default_rng(SEED)
     shares = np.zeros(len(questions))
     for block in np.array_split(random.permutation(len(questions)), math.ceil(len(questions) / BLOCK)):
-        index = CharacterIndex([questions[i] for i in block])
+        index = character_index([questions[i] for i in block])
         for position, number in enumerate(block):
             others = random.choice(len(block) - 1, QUESTIONS - 1, replace=False)
             others += others >= position

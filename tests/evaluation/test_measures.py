@@ -1,6 +1,5 @@
 """The measures of replies, against slow and obvious computations."""
 
-import itertools
 import math
 
 import numpy as np
@@ -17,7 +16,6 @@ from chatbot.corpus.vocabulary import ASK, BYTES, EOS, Vocabulary
 from chatbot.evaluation.likelihood import Scorer
 from chatbot.evaluation.measures import (
     BLOCK,
-    CharacterIndex,
     Measurer,
     Sample,
     bleu,
@@ -156,29 +154,6 @@ def test_chrf_equals_slow_twin() -> None:
     assert chrf(replies, references) == pytest.approx(slow_chrf(replies, references), rel=1e-6)
 
 
-def slow_bm25(texts: list[str], query: str) -> list[float]:
-    """BM25 with k1 = 1.5 and b = 0.75 over single characters and pairs (Robertson and Zaragoza, 2009)."""
-    documents = [[*text, *map("".join, itertools.pairwise(text))] for text in texts]
-    mean = np.mean([len(document) for document in documents])
-    scores = [0.0] * len(texts)
-    for gram in [*query, *map("".join, itertools.pairwise(query))]:
-        having = sum(gram in document for document in documents)
-        weight = math.log(1 + (len(texts) - having + 0.5) / (having + 0.5))
-        for i, document in enumerate(documents):
-            count = document.count(gram)
-            scores[i] += weight * count / (count + 1.5 * (0.25 + 0.75 * len(document) / mean))
-    return scores
-
-
-def test_character_index_equals_slow_bm25() -> None:
-    texts = ["你好吗", "你好你好", "天气很好", "abc"]
-    index = CharacterIndex(texts)
-    for query in ("你好", "天气怎么样", "好好好", "xyz"):
-        assert index.scores(query).tolist() == pytest.approx(slow_bm25(texts, query), rel=1e-5)
-    assert index.scores("天 气").tolist() == index.scores("天气").tolist()
-    assert index.scores("").tolist() == [0] * 4
-
-
 @pytest.mark.parametrize(
     ("replies", "expected"),
     [
@@ -195,12 +170,6 @@ def test_relevance_of_obvious_replies(replies: list[str], expected: float) -> No
     """Of a reply that fits another question, nine or ten of twelve draws contain that question: it ranks below."""
     at_1 = measure(QUESTIONS, replies, QUESTIONS, list)["relevance_at_1"]
     assert at_1 == pytest.approx(expected, abs=0.03 if expected == 0 else 1e-6)
-
-
-def test_index_logs_nothing(caplog: pytest.LogCaptureFixture) -> None:
-    """TensorFlow installs a handler when it saves a checkpoint, which prints the records of every logger."""
-    CharacterIndex(["你好"])
-    assert not caplog.records
 
 
 def test_relevance_is_deterministic_and_needs_ten_questions() -> None:
