@@ -271,3 +271,11 @@ def test_valid_json_gives_pairs(tmp_path: Path) -> None:
     for format_name in ("json", "jsonl"):
         pairs, report = pairs_of(written(tmp_path, "a", VALID[format_name]))
         assert (pairs, report.formats) == (expected, [format_name])
+
+
+def test_objects_in_a_list_are_no_maps_of_questions(tmp_path: Path) -> None:
+    """Those of one entry are: each may be a row."""
+    for value in ([{"甲": "乙", "丙": "丁"}, {"戊": "己"}], {"x": [{"甲": "乙", "丙": "丁"}, {"戊": "己"}]}):
+        pairs, report = pairs_of(written(tmp_path, "a", json.dumps([value, value])), ("1", "2"))
+        assert pairs == [("戊", "己")] * 2
+        assert dropped(report) == {"records without question and answer": 2}
