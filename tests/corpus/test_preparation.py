@@ -12,7 +12,7 @@ from chatbot.config.corpus import CorpusSettings, EncodingSettings
 from chatbot.corpus.chunks import clean_pairs
 from chatbot.corpus.cleaning import tidy
 from chatbot.corpus.dataset import training_set
-from chatbot.corpus.reading.conversation import NEW
+from chatbot.corpus.reading.conversation import NEW, NEXT, OVERLAP, RESUMED
 from chatbot.corpus.reading.report import Report
 
 KEPT = ("一二", "三四")
@@ -86,3 +86,16 @@ def test_words_of_dropped_pairs_do_not_enter_the_vocabulary(work_dir: Any) -> No
     )
     assert "天安门" not in once
     assert "天安门" in thrice
+
+
+@given(st.lists(st.tuples(st.sampled_from([NEW, OVERLAP, NEXT]), st.booleans()), max_size=12))
+def test_conversations_outlast_dropped_pairs(pairs: list[tuple[int, bool]]) -> None:
+    """Pairs that are cleaned away leave RESUMED behind them, unless a conversation begins there."""
+    texts = [(f"q{i}", "a" if is_clean else "", link) for i, (link, is_clean) in enumerate(pairs)]
+    expected, previous = [], -1
+    for i, (link, is_clean) in enumerate(pairs):
+        if is_clean:
+            begins = previous < 0 or NEW in [link for link, _ in pairs[previous + 1 : i + 1]]
+            expected.append((f"q{i}", "a", NEW if begins else link if previous == i - 1 else RESUMED))
+            previous = i
+    assert list(clean_pairs(texts, 1, Report(), CorpusSettings())) == expected
