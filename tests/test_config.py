@@ -138,7 +138,7 @@ def test_folder_that_is_no_attempt_is_named_as_what_it_is(work_dir: Path) -> Non
         ({"max_gradient_norm": float("inf")}, "--max-gradient-norm inf: expected a finite number"),
         ({"validation": ""}, "--validation '': expected printable text"),
         ({"data": ("\udcff.tsv",)}, "expected printable text"),
-        ({"attempt": "字" * 100}, "a short name"),
+        ({"attempt": "字" * 67}, "a short name"),
         ({"steps": 1, "epochs": 1}, "give one of the two"),
         ({"input_feeding": True, "attention": "none"}, "--input-feeding: feeds the result of attention"),
         ({"residual": True}, "--residual: the first recurrent layer has none; use --num-layers 2 or more"),
@@ -187,6 +187,10 @@ def test_damaged_config_is_reported_with_its_path(tmp_path: Path, text: str | No
         stored_settings(file)
     assert message in str(error.value)
     assert str(file) in str(error.value)
+
+
+def test_name_of_an_attempt_has_200_bytes_at_most() -> None:
+    assert compose(Settings, attempt="字" * 66 + "ab").run.attempt.startswith("字")
 
 
 def test_only_fixed_settings_count_as_changed() -> None:

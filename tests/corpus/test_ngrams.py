@@ -1,5 +1,6 @@
 """The file of n-grams, and what precedes each target. Their probabilities: tests/decoding/test_ngrams.py."""
 
+import dataclasses
 import tempfile
 import tracemalloc
 from pathlib import Path
@@ -84,6 +85,31 @@ def test_n_grams_of_another_attempt_are_refused(tmp_path: Path, vocabulary: int,
         load_ngrams(path, vocabulary, order)
     with pytest.raises(UserError, match="n-grams missing or damaged"):
         load_ngrams(tmp_path / "nothing.npz", VOCABULARY, 3)
+
+
+ORDER = NGRAMS.orders[1]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        *({name: getattr(ORDER, name).astype(np.int32)} for name in ("contexts", "starts", "ids")),
+        *({name: array[:-1]} for name, array in vars(ORDER).items()),
+        *({name: np.append(array, array[-1:])} for name, array in vars(ORDER).items()),
+        {"starts": ORDER.starts - 1},
+        {"starts": np.r_[1, ORDER.starts[1:]]},
+        {"starts": np.r_[0, ORDER.starts[-2::-1]]},
+        {"ids": np.r_[-1, ORDER.ids[1:]]},
+        {"ids": np.r_[VOCABULARY, ORDER.ids[1:]]},
+        {name: array[:0] for name, array in vars(ORDER).items()},
+    ],
+)
+def test_arrays_that_do_not_fit_one_another_are_refused(tmp_path: Path, changes: dict[str, np.ndarray]) -> None:
+    path = tmp_path / "ngrams.npz"
+    orders = [NGRAMS.orders[0], dataclasses.replace(ORDER, **changes)]
+    path.write_bytes(dataclasses.replace(NGRAMS, orders=orders).content())
+    with pytest.raises(UserError, match="n-grams missing or damaged"):
+        load_ngrams(path, VOCABULARY, 3)
 
 
 @settings(max_examples=150)

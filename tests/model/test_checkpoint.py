@@ -12,7 +12,7 @@ from hypothesis.extra import numpy as arrays
 from safetensors.numpy import load_file, save_file
 
 from chatbot.errors import UserError
-from chatbot.model.checkpoint import TYPES, group_sizes, read_group, verified_manifest, write_checkpoint
+from chatbot.model.checkpoint import TYPES, group_sizes, read_group, read_pointer, verified_manifest, write_checkpoint
 
 VALUES = np.ones((5, 7), np.float32)
 
@@ -83,6 +83,23 @@ def test_file_that_was_made_to_harm_is_refused_in_one_line(tmp_path: Path, conte
     with pytest.raises(UserError, match=r"ckpt-1: checkpoint damaged.*restore it from a backup") as error:
         read_group(tmp_path / "ckpt-1", "weights", [(5, 7)])
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        *("", "[", "[]", "3", '{"step": 3}', '{"checkpoint": "ckpt-3"}', '{"checkpoint": 3, "step": 3}'),
+        *('{"checkpoint": "ckpt-4", "step": 3}', '{"checkpoint": "ckpt--3", "step": -3}'),
+        *('{"checkpoint": "ckpt-3.0", "step": 3.0}', '{"checkpoint": "ckpt-True", "step": true}'),
+    ],
+)
+def test_pointer_that_names_no_checkpoint_is_refused(tmp_path: Path, content: str) -> None:
+    path = tmp_path / "last"
+    path.write_text('{"checkpoint": "ckpt-3", "step": 3, "a": 1}')
+    assert read_pointer(path) == {"checkpoint": "ckpt-3", "step": 3, "a": 1}
+    path.write_text(content)
+    with pytest.raises(UserError, match="last: damaged, it does not name a checkpoint"):
+        read_pointer(path)
 
 
 @pytest.mark.parametrize(

@@ -39,6 +39,13 @@ def test_file_of_keys(tmp_path: Path) -> None:
         path.write_bytes(content)
         with pytest.raises(UserError, match=message):
             read_keys(path)
+    for byte in range(256):
+        path.write_bytes(b"a%cb" % byte)
+        if 0x21 <= byte <= 0x7E or byte in b"\r\n":
+            assert read_keys(path) == (b"a%cb" % byte).splitlines()
+        else:
+            with pytest.raises(UserError, match="key 1 has other characters"):
+                read_keys(path)
     for name, message in (("missing", "No such file"), ("", "Is a directory; give a file")):
         with pytest.raises(UserError, match=message):
             read_keys(tmp_path / name)

@@ -40,6 +40,7 @@ SHAPES: dict[str, tuple[object, Pairs, dict[str, int]]] = {
     "a number": (["甲", 3, "乙", "丙"], [("乙", "丙")], {"utterances that are not text": 1}),
     "one utterance": (["甲"], [], {"conversations of one utterance": 1}),
     "too deep": (json.loads("[" * 20 + '"甲","乙"' + "]" * 20), [], {"values nested too deeply": 1}),
+    "16 deep": (json.loads("[" * 16 + '"甲","乙"' + "]" * 16), [("甲", "乙")], {}),
     "a little deep": ([[[["甲"]]]], [], {"conversations of one utterance": 1}),
     "invalid messages": ({"messages": 3}, [], {"records without question and answer": 1}),
     "wrong kinds": ({"question": ["甲"], "answer": None}, [], {"records without question and answer": 1}),

@@ -190,10 +190,10 @@ def test_long_monologue_is_no_turn(tmp_path: Path) -> None:
         "[1.1.20, 10:00] A: hi",
         *["[1.1.20, 10:00] B: " + "x" * 90] * 200,
         "[1.1.20, 10:00] A: oh",
-        "[1.1.20, 10:00] B: ok",
+        "[1.1.20, 10:00] B: " + "x" * 10_000,
     ]
     found, report = conversations_of(written(tmp_path, "a.txt", "\n".join(lines)))
-    assert found == [["oh", "ok"]]
+    assert found == [["oh", "x" * 10_000]]
     assert dropped(report) == {"turns of more than 10,000 characters": 1}
 
 

@@ -149,6 +149,14 @@ def test_mostly_undecodable_file_is_an_error(tmp_path: Path) -> None:
         pairs_of(written(tmp_path, "a.tsv", content))
 
 
+def test_half_of_the_lines_may_be_undecodable(tmp_path: Path) -> None:
+    pairs, report = pairs_of(
+        written(tmp_path, "a.tsv", "早上好\t晚安\n".encode() * 2 + "早上好\t晚安\n".encode("gbk") * 2)
+    )
+    assert pairs == [("早上好", "晚安")] * 2
+    assert dropped(report) == {"lines not UTF-8": 2}
+
+
 def test_lines_with_nul_characters_are_counted(tmp_path: Path) -> None:
     path = written(tmp_path, "a.tsv", "一\t二\n三\t\0四\n五\t六\n")
     pairs, report = pairs_of(path)
