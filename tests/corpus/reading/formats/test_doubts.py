@@ -10,9 +10,10 @@ from chatbot.corpus.reading.formats.columns import layout_of
 from chatbot.corpus.reading.formats.doubts import doubt_of
 
 SENTENCES = st.text("你好吗吃了没有今天去哪里我们都很想念天气", min_size=3, max_size=14)
+PAIRS = st.tuples(SENTENCES, SENTENCES).filter(lambda pair: pair[0] != pair[1])
 
 
-@given(st.lists(st.tuples(SENTENCES, SENTENCES), min_size=1, max_size=60, unique_by=(lambda p: p[0], lambda p: p[1])))
+@given(st.lists(PAIRS, min_size=1, max_size=60, unique_by=(lambda pair: pair[0], lambda pair: pair[1])))
 @settings(deadline=None)
 def test_different_texts_are_pairs(rows: list[tuple[str, str]]) -> None:
     assert doubt_of(rows) == ""
