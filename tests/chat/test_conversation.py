@@ -24,13 +24,16 @@ def learned(path: Path) -> list[tuple[str, str]]:
 
 def test_training_reads_good_replies_and_no_bad_ones(tmp_path: Path) -> None:
     path = tmp_path / "folder" / "ratings.jsonl"
-    append_rating(path, rating_of("你几岁\n\u202e", '"十八"', ["你好", "你好呀"], "good", "weibo"))
+    append_rating(
+        path, rating_of("你几岁\n\u202e", '"十八"', ["你好", "你好呀", "吃了吗", "吃了", "?"], "good", "weibo")
+    )
     append_rating(path, rating_of("你是谁", "呵呵", [], "bad", "weibo"))
     append_rating(path, comparison_of("天气", (("晴", "one"), ("哦", "two")), [["a", "b"], ["c", "d"]], "first"))
     append_rating(path, comparison_of("天气", (("哦", "one"), ("雨", "two")), [[], []], "second"))
     append_rating(path, comparison_of("早", (("早", "one"), ("早上好", "two")), [[], []], "equal"))
     assert learned(path) == [
         ("你好", "你好呀"),
+        ("吃了吗", "吃了"),
         ("你几岁\n\u202e", '"十八"'),
         ("a", "b"),
         ("天气", "晴"),

@@ -127,14 +127,19 @@ def found_by_arrays(
 
 
 def found_by_graph(
-    tables: Tables, decoding: DecodingSettings, words: BoundedAutomaton, rows: int, uniform: Array | None
+    tables: Tables,
+    decoding: DecodingSettings,
+    words: BoundedAutomaton,
+    rows: int,
+    uniform: Array | None,
+    check_interval: int = 1,
 ) -> tuple[Array, Array]:
     """The same in a graph of TensorFlow."""
 
     @tf.function(autograph=False, input_signature=[tf.TensorSpec([None], tf.int64)])
     def searched(begins: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         search, start = search_of(tables, decoding, words, begins, uniform)
-        return search_all(search, start)
+        return search_all(search, start, check_interval)
 
     ids, scores = searched(tf.constant(tables.starts(rows)))
     return ids.numpy(), scores.numpy()

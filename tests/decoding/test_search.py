@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from chatbot.config.decoding import DecodingSettings
-from chatbot.corpus.vocabulary import EOS
-from chatbot.decoding.automaton import Automaton
+from chatbot.corpus.vocabulary import EOS, PAD
+from chatbot.decoding.automaton import Automaton, BoundedAutomaton
 from tests.decoding.searches import (
     ANY_WORD,
     LETTERS,
@@ -15,6 +15,7 @@ from tests.decoding.searches import (
     Tables,
     all_words,
     found,
+    found_by_graph,
     random_table,
     table,
     word_score,
@@ -45,6 +46,19 @@ def test_greedy_picks_most_probable_letter_and_pads_after_end() -> None:
 
 def test_greedy_stops_at_maximum_length() -> None:
     assert found(table({"^": {"a": 1.0}, "a": {"a": 1.0}}), GREEDY, 4)[0] == [["aaaa"]]
+
+
+@pytest.mark.parametrize("decoding", [DecodingSettings(temperature=1.0), beams(3, 1.0)], ids=["sampling", "beam"])
+def test_rare_checks_whether_all_have_ended_change_nothing(decoding: DecodingSettings) -> None:
+    """As on a GPU."""
+    uniform = numbers(7, 8, 9) if decoding.samples else None
+    arguments = Tables(random_table(7)), decoding, BoundedAutomaton(SPELLING, 9), 8, uniform
+    ids, scores = found_by_graph(*arguments)
+    assert (ids == PAD).any()
+    for interval in (2, 4):
+        same_ids, same_scores = found_by_graph(*arguments, interval)
+        np.testing.assert_array_equal(same_ids, ids)
+        np.testing.assert_allclose(same_scores, scores, rtol=1e-6)
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.5])

@@ -41,6 +41,11 @@ SHAPES: dict[str, tuple[object, Pairs, dict[str, int]]] = {
     "one utterance": (["甲"], [], {"conversations of one utterance": 1}),
     "too deep": (json.loads("[" * 20 + '"甲","乙"' + "]" * 20), [], {"values nested too deeply": 1}),
     "16 deep": (json.loads("[" * 16 + '"甲","乙"' + "]" * 16), [("甲", "乙")], {}),
+    "numbered texts": (
+        [[1, "甲"], [2, "乙"]],
+        [],
+        {"utterances that are not text": 2, "conversations of one utterance": 2},
+    ),
     "a little deep": ([[[["甲"]]]], [], {"conversations of one utterance": 1}),
     "invalid messages": ({"messages": 3}, [], {"records without question and answer": 1}),
     "wrong kinds": ({"question": ["甲"], "answer": None}, [], {"records without question and answer": 1}),

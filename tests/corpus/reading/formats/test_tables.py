@@ -1,5 +1,6 @@
 """TSV and CSV: columns, headers, quotes."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -83,6 +84,32 @@ def test_tables_give_pairs(
     assert pairs == expected
     assert dropped(report) == counts
     assert report.formats == ["tsv" if "\t" in content else "csv"]
+
+
+# Which cells a program encloses in quotes: those where it must, for Excel also those with a comma; texts; all.
+QUOTED: dict[str, Callable[[str], bool]] = {
+    "must": lambda cell: any(character in cell for character in '"\t\n'),
+    "Excel": lambda cell: any(character in cell for character in '"\t\n,'),
+    "texts": lambda cell: not cell.isdecimal(),
+    "all": lambda cell: True,
+}
+
+
+@pytest.mark.parametrize("is_quoted", QUOTED.values(), ids=QUOTED.keys())
+def test_quotes_in_tsv_are_those_of_a_program(tmp_path: Path, is_quoted: Callable[[str], bool]) -> None:
+    rows = [("甲", "1"), ("丙,丁", "2"), ('他说"好"', "3"), ("两\n行", "4"), ("a\tb", "5"), ("己", "6")]
+    quoted = [['"' + cell.replace('"', '""') + '"' if is_quoted(cell) else cell for cell in row] for row in rows]
+    path = written(tmp_path, "a.tsv", "".join("\t".join(row) + "\n" for row in quoted))
+    assert pairs_of(path, ("1", "2"))[0] == rows
+
+
+def test_file_of_two_columns_beside_larger_ones_has_no_others(tmp_path: Path) -> None:
+    """The columns are given for all files."""
+    for header in ("", "question,answer\n"):
+        assert pairs_of(written(tmp_path, "a.csv", f"{header}甲,乙\n丙,丁\n"), ("2", "3"))[0] == [
+            ("甲", "乙"),
+            ("丙", "丁"),
+        ]
 
 
 def test_dropped_rows_are_reported_with_line_number(tmp_path: Path) -> None:
