@@ -32,6 +32,12 @@ CASES: dict[str, tuple[str, tuple[str, ...], Pairs, dict[str, int]]] = {
         [("甲", "乙")],
         {"rows with too few columns": 1},
     ),
+    "a short row below a header": (
+        "id,question,answer\n1,甲,乙\n2\n",
+        (),
+        [("甲", "乙")],
+        {"rows with too few columns": 1},
+    ),
     "Alpaca, with input": (
         "instruction,input,output\n翻译,你好,hello\n介绍自己,,我是机器人\n",
         (),
