@@ -25,9 +25,10 @@ tensorboard: install
 	$(BIN)/tensorboard --logdir tensorboard --host localhost $(ARGS)
 
 # Three processes on two cores, since many tests wait for others. With --dist loadfile, a run whose process has died
-# never ends if the process is replaced.
+# never ends if the process is replaced. Bytecode is kept, also where the environment says otherwise: else each process
+# compiles all tests, and rewrites their assertions, again.
 test: install-dev
-	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder --max-worker-restart 0 $(ARGS)
+	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder --max-worker-restart 0 $(ARGS)
 
 # Plants 300 small mistakes at random, one at a time, and counts how many of them the tests notice: hours on two cores.
 # ARGS="--number 30 chatbot/decoding" takes a few in some of the files.
