@@ -1,18 +1,19 @@
 """The benchmarks of training, decoding and reading, with the systems that they are compared with."""
 
+import sys
 from pathlib import Path
 
 import pytest
 
+from benchmarks.__main__ import main
 from benchmarks.cost import growth_ratios
 from benchmarks.peers import REPORT, TRANSLATED, Peers
 from benchmarks.planning import generated_shards, measure_planning
 from benchmarks.soak import Sample, growth
 from benchmarks.train import ratios, verdict
 from chatbot.corpus.shards import PAIRS_PER_SHARD
-from chatbot.errors import UserError
+from chatbot.errors import UserError, exit_code_of
 from tests.benchmarks.running import benchmark
-from tests.commands import run
 
 TINY = ["--rnn-size", "8", "--num-layers", "1", "--embedding-size", "8", "--batch-size", "8", "--rounds", "1"]
 
@@ -67,12 +68,13 @@ def test_growth_compares_the_ends_after_the_warm_up() -> None:
         growth(samples[:3])
 
 
-@pytest.mark.slow
-def test_missing_peer_file_is_reported(pairs: str, tmp_path: Path) -> None:
+def test_missing_peer_file_is_reported(
+    pairs: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """By the command, with exit code 2."""
-    completed = run("benchmarks", "train", "--data", pairs, "--peers", str(tmp_path))
-    assert completed.returncode == 2
-    assert b"torch_seq2seq.py: not found" in completed.stderr
+    monkeypatch.setattr(sys, "argv", ["benchmarks", "train", "--data", pairs, "--peers", str(tmp_path)])
+    assert exit_code_of(main) == 2
+    assert "torch_seq2seq.py: not found" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("tied", [True, False])

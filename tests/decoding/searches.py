@@ -126,22 +126,34 @@ def found_by_arrays(
         return search_arrays(search, start, lambda: True)
 
 
+GRAPHS: dict[tuple[Any, ...], Any] = {}
+
+
 def found_by_graph(
     tables: Tables,
     decoding: DecodingSettings,
-    words: BoundedAutomaton,
+    words: Automaton,
+    length: int,
     rows: int,
     uniform: Array | None,
     check_interval: int = 1,
 ) -> tuple[Array, Array]:
-    """The same in a graph of TensorFlow."""
+    """The same in a graph of TensorFlow, which is traced once for all tables and random numbers."""
 
-    @tf.function(autograph=False, input_signature=[tf.TensorSpec([None], tf.int64)])
-    def searched(begins: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        search, start = search_of(tables, decoding, words, begins, uniform)
+    def searched(
+        logits: Any, generic: Any, before: Any, begins: tf.Tensor, uniform: Any
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        bounded = BoundedAutomaton(words, length)
+        search, start = search_of(Tables(logits, generic, before), decoding, bounded, begins, uniform)
         return search_all(search, start, check_interval)
 
-    ids, scores = searched(tf.constant(tables.starts(rows)))
+    arrays = tables.logits, tables.generic, tables.before, tables.starts(rows), uniform
+    following = words.allowed.tobytes(), words.next_states.tobytes()
+    key = repr(decoding), *following, length, check_interval, *(x is None for x in arrays)
+    if key not in GRAPHS:
+        specs = (None if x is None else tf.TensorSpec([None, *x.shape[1:]], x.dtype) for x in arrays)
+        GRAPHS[key] = tf.function(searched, autograph=False).get_concrete_function(*specs)
+    ids, scores = GRAPHS[key](*(None if x is None else tf.constant(x) for x in arrays))
     return ids.numpy(), scores.numpy()
 
 
@@ -155,9 +167,8 @@ def found(
 ) -> tuple[list[list[str]], Array]:
     """The texts and scores of the hypotheses of each row, which are the same in a graph and on arrays."""
     tables = logits if isinstance(logits, Tables) else Tables(logits)
-    arguments = tables, decoding, BoundedAutomaton(words, length), rows, uniform
-    ids, scores = found_by_graph(*arguments)
-    other_ids, other_scores = found_by_arrays(*arguments)
+    ids, scores = found_by_graph(tables, decoding, words, length, rows, uniform)
+    other_ids, other_scores = found_by_arrays(tables, decoding, BoundedAutomaton(words, length), rows, uniform)
     np.testing.assert_allclose(other_scores, scores, rtol=1e-4, atol=1e-5)
     assert ids.shape == (rows, decoding.beams, length)
     texts, others = ([[spelled(hypothesis) for hypothesis in row] for row in x] for x in (ids, other_ids))

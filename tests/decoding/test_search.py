@@ -5,7 +5,7 @@ import pytest
 
 from chatbot.config.decoding import DecodingSettings
 from chatbot.corpus.vocabulary import EOS, PAD
-from chatbot.decoding.automaton import Automaton, BoundedAutomaton
+from chatbot.decoding.automaton import Automaton
 from tests.decoding.searches import (
     ANY_WORD,
     LETTERS,
@@ -52,7 +52,7 @@ def test_greedy_stops_at_maximum_length() -> None:
 def test_rare_checks_whether_all_have_ended_change_nothing(decoding: DecodingSettings) -> None:
     """As on a GPU."""
     uniform = numbers(7, 8, 9) if decoding.samples else None
-    arguments = Tables(random_table(7)), decoding, BoundedAutomaton(SPELLING, 9), 8, uniform
+    arguments = Tables(random_table(7)), decoding, SPELLING, 9, 8, uniform
     ids, scores = found_by_graph(*arguments)
     assert (ids == PAD).any()
     for interval in (2, 4):

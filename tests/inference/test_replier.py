@@ -1,6 +1,7 @@
 """Replies to ids: batches, distinct candidates, tokens that are never generated, characters that are complete."""
 
 import dataclasses
+import functools
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,13 @@ SETTINGS = ModelSettings(rnn_size=8, embedding_size=6, max_length=6)
 def model() -> Seq2Seq:
     """An untrained model."""
     return built_model(SETTINGS, len(VOCABULARY), seed=1)
+
+
+@functools.cache
+def shared_replier(beam_size: int) -> tuple[Seq2Seq, Replier]:
+    """An untrained model, and its replies by a search that is traced once. A test sets bias and embeddings."""
+    model = built_model(SETTINGS, len(VOCABULARY), seed=1)
+    return model, Replier(TensorFlowModel(model), VOCABULARY, SETTINGS, DecodingSettings(beam_size=beam_size))
 
 
 @pytest.mark.parametrize("beam_size", [1, 4])
@@ -69,20 +77,20 @@ def test_candidates_are_distinct_and_sorted_by_score(model: Seq2Seq) -> None:
 
 @pytest.mark.parametrize("beam_size", [1, 3])
 @pytest.mark.parametrize("token", [PAD, BOS, UNK, ASK])
-def test_special_tokens_are_not_generated(model: Seq2Seq, beam_size: int, token: int) -> None:
+def test_special_tokens_are_not_generated(beam_size: int, token: int) -> None:
     """Even if it is the most probable one, with EOS second: the reply would be short or empty."""
+    model, replier = shared_replier(beam_size)
     model.bias.assign(tf.one_hot(token, len(VOCABULARY), 50.0) + tf.one_hot(EOS, len(VOCABULARY), 20.0))
-    (reply,) = Replier(TensorFlowModel(model), VOCABULARY, SETTINGS, DecodingSettings(beam_size=beam_size)).replies(
-        [[5]]
-    )
+    (reply,) = replier.replies([[5]])
     assert reply
 
 
-@pytest.mark.parametrize("beam_size", [1, 5])
+@pytest.mark.parametrize("beam_size", [1, 3])
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("end", [-5.0, 20.0])
-def test_characters_in_bytes_are_complete(model: Seq2Seq, beam_size: int, seed: int, end: float) -> None:
+def test_characters_in_bytes_are_complete(beam_size: int, seed: int, end: float) -> None:
     """The model prefers bytes in any order, and the end in the midst of them, or no end before the maximum length."""
+    model, replier = shared_replier(beam_size)
     first = VOCABULARY.first_byte
     generator = np.random.default_rng(seed)
     bias = np.zeros(len(VOCABULARY))
@@ -91,9 +99,7 @@ def test_characters_in_bytes_are_complete(model: Seq2Seq, beam_size: int, seed: 
     bias[EOS] = end
     model.bias.assign(bias)
     model.embedding.embeddings.assign(generator.normal(size=model.embedding.embeddings.shape))
-    (candidates,) = Replier(
-        TensorFlowModel(model), VOCABULARY, SETTINGS, DecodingSettings(beam_size=beam_size)
-    ).candidates([[5, 6]])
+    (candidates,) = replier.candidates([[5, 6]])
     assert candidates
     for text, *_ in candidates:
         assert text.strip()

@@ -105,10 +105,10 @@ def test_damaged_attempt_is_not_overwritten(
 
 
 def test_leftovers_of_a_killed_process_are_removed(pairs_file: Path) -> None:
-    train_small(data=(str(pairs_file),), steps=1)
+    train_small(1, data=(str(pairs_file),), steps=1)
     leftover = Path("checkpoints/default/ckpt-2.safetensors")
     leftover.touch()
-    assert train_small(data=(str(pairs_file),), steps=3) == 0
+    assert train_small(1, data=(str(pairs_file),), steps=3) == 0
     assert not leftover.exists()
 
 
@@ -118,7 +118,7 @@ def test_attempt_without_checkpoint_starts_from_scratch(pairs_file: Path) -> Non
     settings = small_settings(data=(str(pairs_file),), rnn_size=32)
     Path("checkpoints/default").mkdir(parents=True, exist_ok=True)
     write_attempt(settings, prepare(settings).vocabulary, prepare(settings).description)
-    assert train_small(data=(str(pairs_file),), steps=1) == 0
+    assert train_small(1, data=(str(pairs_file),), steps=1) == 0
 
 
 def test_attempt_is_locked_by_one_process(work_dir: Path) -> None:

@@ -49,10 +49,10 @@ def test_resumed_run_equals_uninterrupted_run(pairs_file: Path) -> None:
 
 def test_killed_run_repeats_steps_since_the_checkpoint(pairs_file: Path) -> None:
     data = (str(pairs_file),)
-    train_small(data=data, steps=2, attempt="killed")
+    train_small(1, data=data, steps=2, attempt="killed")
     with Path("checkpoints/killed/metrics.jsonl").open("a") as file:
         file.write('{"step": 3, "loss": 1.0}\n{"step": 4, "lo')
-    train_small(data=data, steps=4, attempt="killed")
+    train_small(1, data=data, steps=4, attempt="killed")
     assert [line["step"] for line in metrics("killed")] == [1, 2, 3, 4]
 
 
@@ -98,7 +98,7 @@ def test_ctrl_c_saves_and_prints_how_to_resume(
 
     monkeypatch.setattr(Window, "next_batch", interrupt_third_call)
     before = signal.getsignal(signal.SIGINT)
-    assert train_small(data=(str(pairs_file),), steps=9) == 130
+    assert train_small(1, data=(str(pairs_file),), steps=9) == 130
     assert signal.getsignal(signal.SIGINT) is before
     out = capsys.readouterr().out
     assert "Stopped at step 3: interrupted." in out
@@ -114,10 +114,10 @@ def test_one_pair_is_enough_to_train(work_dir: Path, capsys: pytest.CaptureFixtu
 
 
 def test_non_finite_loss_ends_run_and_keeps_the_checkpoint(pairs_file: Path) -> None:
-    train_small(data=(str(pairs_file),), steps=2)
+    train_small(1, data=(str(pairs_file),), steps=2)
     before = weights("default")
     with pytest.raises(UserError, match="lower --learning-rate"):
-        train_small(data=(str(pairs_file),), steps=40, learning_rate=1e38, optimizer="adam")
+        train_small(1, data=(str(pairs_file),), steps=40, learning_rate=1e38, optimizer="adam")
     for a, b in zip(before, weights("default"), strict=True):
         np.testing.assert_array_equal(a, b)
 

@@ -7,6 +7,7 @@ import io
 import lzma
 import tracemalloc
 import zipfile
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -113,9 +114,9 @@ def bomb(method: str) -> bytes:
             for _ in range(200):
                 member.write(block)
     elif method == "gz":
-        with gzip.GzipFile(fileobj=buffer, mode="wb", compresslevel=1) as file:
-            for _ in range(200):
-                file.write(block)
+        deflate = zlib.compressobj(wbits=-zlib.MAX_WBITS)
+        repeatable = deflate.compress(block) + deflate.flush(zlib.Z_FULL_FLUSH)
+        buffer.write(gzip.compress(b"")[:10] + 200 * repeatable)  # of one member
     else:
         compressors: dict[str, Callable[[bytes], bytes]] = {
             "bz2": bz2.compress,
