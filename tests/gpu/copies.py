@@ -16,7 +16,7 @@ from chatbot.training.update import open_update
 from tests.gpu import standin
 from tests.gpu.comparisons import ADAM, new_model
 
-GPUS, PAIRS = 4, 19
+GPUS, PAIRS = 2, 19
 FIRST_STEPS, COUNTED_STEPS = 2, 3
 VOCABULARY = 3000  # so large that the embedding has many times the bytes of a batch
 # All different, as those of a schedule are: TensorFlow keeps the tensors of scalars that it has seen.
