@@ -216,7 +216,7 @@ def test_flags_are_unique() -> None:
 # Bounds other than the usual ones. A count is at least 1, or 0 if that is its default; any other number at least 0.
 LEAST = {
     -100: "frequency_penalty presence_penalty",
-    0: "history seed task_index warm_up",
+    0: "history retrieve_pairs seed task_index warm_up",
     1: "repetition_penalty",
     2: "max_length",
     262: "vocabulary_size",  # every byte, and a word

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from chatbot.config.chat import chat_settings
-from chatbot.config.decoding import MEMORISED, SAMPLED, DecodingSettings, default_search, over_default
+from chatbot.config.decoding import DEFAULT_SEARCH, DecodingSettings, default_search, over_default
 from chatbot.config.evaluation import evaluation_settings
 from chatbot.errors import UserError
 
@@ -23,23 +23,27 @@ from chatbot.errors import UserError
     ],
 )
 def test_flags_choose_the_search(arguments: str, beams: int, hypotheses: int) -> None:
-    settings = over_default(chat_settings(arguments.split()).decoding, MEMORISED)
+    settings = over_default(chat_settings(arguments.split()).decoding, DEFAULT_SEARCH)
     assert (settings.beams, settings.hypotheses) == (beams, hypotheses)
 
 
-def test_default_search_follows_what_was_learned() -> None:
-    """Pairs that were learned by heart have one right reply; other replies are varied."""
-    assert over_default(DecodingSettings(), default_search(False, True)).beams == 5
-    sampled = DecodingSettings(top_p=0.8, anti_lm=0.1, seed=2)
-    assert over_default(DecodingSettings(seed=2), default_search(True, False)) == sampled
-    assert over_default(DecodingSettings(anti_lm=0.0), default_search(True, False)).anti_lm == 0.0
-    best = over_default(DecodingSettings(), default_search(True, True))
-    assert (best.hypotheses, best.top_p, best.rerank) == (30, 0.8, 8.0)
-    weighted = over_default(DecodingSettings(rerank=2.0), default_search(True, True))
-    assert (weighted.hypotheses, weighted.rerank) == (30, 2.0)
-    unranked = over_default(DecodingSettings(rerank=0.0), default_search(True, True))
-    assert (unranked.hypotheses, unranked.rerank) == (30, 0.0)  # 0 is a value, not the default
-    assert over_default(DecodingSettings(coverage_penalty=1.0), default_search(True, True)).beams == 5
+def test_default_search_looks_up_training_pairs_where_there_are_any() -> None:
+    alone, looked_up = default_search(retrieves=False), default_search(retrieves=True)
+    assert (over_default(DecodingSettings(), alone).beams, over_default(DecodingSettings(), alone).retrieved) == (5, 0)
+    default = over_default(DecodingSettings(), looked_up)
+    assert (default.beams, default.retrieved, default.streams) == (5, 30, False)
+    assert over_default(DecodingSettings(retrieve="none"), looked_up) == DecodingSettings(beam_size=5, retrieve="none")
+    assert over_default(DecodingSettings(retrieve="4"), alone).retrieved == 4
+    chosen = DecodingSettings(beam_size=1)
+    assert over_default(chosen, looked_up) == chosen
+    assert chosen.streams
+    assert not DecodingSettings(beam_size=1, retrieve="2").streams
+
+
+@pytest.mark.parametrize("value", ["0", "-1", "1001", "1.5", "some", "³"])
+def test_retrieve_takes_a_number_or_a_word(value: str) -> None:
+    with pytest.raises(UserError, match=r"^--retrieve .*: give auto, none, or a number from 1 to 1,000$"):
+        DecodingSettings(retrieve=value)
 
 
 def test_evaluation_takes_the_same_flags() -> None:
@@ -51,9 +55,9 @@ def test_default_search_is_checked_with_the_other_settings() -> None:
     with pytest.raises(
         UserError, match=r"^--n-best 6: the search yields at most 5; raise --beam-size or --candidates$"
     ):
-        over_default(chat_settings(["--n-best", "6"]).decoding, MEMORISED)
+        over_default(chat_settings(["--n-best", "6"]).decoding, DEFAULT_SEARCH)
     with pytest.raises(UserError, match=r"^--rerank: "):
-        over_default(DecodingSettings(rerank=1.0), SAMPLED)
+        over_default(DecodingSettings(rerank=1.0), {"top_p": 0.8})
 
 
 @pytest.mark.parametrize(

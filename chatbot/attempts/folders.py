@@ -17,7 +17,7 @@ from chatbot.model.checkpoint import checkpoint_path, group_sizes, pointed_steps
 
 # What a run may leave in the folder of an attempt that never saved a checkpoint. A folder with anything else is kept.
 OWN = re.compile(
-    r"config\.json|vocabulary\.txt|dictionary\.txt|data\.json|ngrams\.npz|metrics\.jsonl|curves\.png"
+    r"config\.json|vocabulary\.txt|dictionary\.txt|data\.json|ngrams\.npz|retrieval|metrics\.jsonl|curves\.png"
     r"|lock|saving|.*\.part|ckpt-\d+\..*"
 )
 # What a run leaves in the folder of its curves, below it or below one of its folders. A folder with anything else is

@@ -17,6 +17,8 @@ TENSORBOARD = Path("tensorboard")
 CONFIG, VOCABULARY = "config.json", "vocabulary.txt"
 # The n-grams of its training pairs, if --ngrams is given.
 NGRAMS = "ngrams.npz"
+# The folder of the training pairs with the index of their questions, of an attempt with validation.
+RETRIEVAL = "retrieval"
 # JSON files that name a checkpoint: the newest, and the one with the best validation.
 LAST, BEST = "last", "best"
 # An attempt's copy of the user dictionary, so that questions are tokenised as the training pairs were.

@@ -8,6 +8,8 @@ from chatbot.errors import UserError
 from chatbot.flags import Flags, flag_of, setting
 
 SEARCH, TOKENS, RANKING = "search", "tokens of a reply", "ranking of replies"
+AUTO, NONE = "auto", "none"
+MOST_RETRIEVED = 1000
 SAMPLING = ("temperature", "top_k", "top_p", "min_p", "typical")
 MOST_STOP_CHARACTERS = 100  # of a stop text
 
@@ -79,12 +81,20 @@ class DecodingSettings(Flags):
         least=0,
         most=100,
     )
+    retrieve: str = setting(
+        AUTO,
+        "look up N replies to the most similar training questions first, of which the model chooses; what is generated "
+        "answers other questions. auto: 30 with the default search of an attempt with validation",
+        metavar="auto|N|none",
+    )
     n_best: int = setting(1, "in a terminal: print the N best replies with their scores", least=1)
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if (length := max(map(len, self.stop), default=0)) > MOST_STOP_CHARACTERS:
             raise UserError(f"--stop: a text has {length:,} characters; give texts of at most {MOST_STOP_CHARACTERS}")
+        if self.retrieve not in (AUTO, NONE) and not 1 <= self.retrieved <= MOST_RETRIEVED:
+            raise UserError(f"--retrieve {self.retrieve}: give auto, none, or a number from 1 to {MOST_RETRIEVED:,}")
         if self.samples and self.beams > 1:
             flag = next((name for name in SAMPLING if getattr(self, name) is not None), "candidates")
             raise UserError(f"--beam-size {self.beams} and {flag_of(flag)}: beam search does not sample; give one")
@@ -132,33 +142,41 @@ class DecodingSettings(Flags):
         return self.candidates or self.beams
 
     @property
+    def retrieved(self) -> int:
+        """The number of replies to training questions that are looked up, 0 for none; without a default search, too."""
+        return int(self.retrieve) if self.retrieve.isascii() and self.retrieve.isdecimal() else 0
+
+    @property
+    def streams(self) -> bool:
+        """Whether the first token of a reply is known before the last one, since no replies are compared."""
+        return self.hypotheses == 1 and not self.retrieved
+
+    @property
     def compares_samples(self) -> bool:
         """Whether the search samples several replies to a question."""
         return self.samples and self.hypotheses > 1
 
 
-# The searches of an attempt when no flag chooses one. BENCHMARKS.md compares them.
-# Without validation, a model has learned its pairs by heart: the most probable reply is the right one.
-MEMORISED = {"beam_size": 5}
-# Sampling is as varied as the replies of people; beam search repeats the most common ones. A little less of what is
-# probable without the question makes samples fit it better.
-SAMPLED = {"top_p": 0.8, "anti_lm": 0.1}
-# Of several samples, the one from which the question is most probable answers it best.
-RERANKED = {"candidates": 30, "top_p": 0.8, "rerank": 8.0}
+# The search of an attempt when no flag chooses one. Readers who did not know the source found its replies better than
+# samples, ranked or not (BENCHMARKS.md).
+DEFAULT_SEARCH = {"beam_size": 5}
+# Where training pairs can be looked up, what people wrote comes first.
+WITH_RETRIEVAL = {**DEFAULT_SEARCH, "retrieve": "30"}
+# Of one sample, where several replies are asked for that beam search does not have.
+ONE_SAMPLE = {"top_k": 20, "temperature": 0.7}
 
 
-def default_search(validated: bool, both_directions: bool) -> Mapping[str, Any]:
-    """Return the default search of an attempt, whether validation chose its checkpoint, and both directions learned."""
-    if not validated:
-        return MEMORISED
-    return RERANKED if both_directions else SAMPLED
+def default_search(retrieves: bool) -> Mapping[str, Any]:
+    """Return the default search of an attempt. retrieves: whether it is validated, and has the index of its pairs.
+
+    Without validation, a model has learned its pairs by heart: the most probable reply is the right one.
+    """
+    return WITH_RETRIEVAL if retrieves else DEFAULT_SEARCH
 
 
 def over_default(settings: DecodingSettings, default: Mapping[str, Any]) -> DecodingSettings:
     """Return the settings, with the default search if they choose none; those that only beam search has choose it."""
     if settings.chooses_search:
         return settings
-    if settings.coverage_penalty or settings.diverse_groups > 1:
-        default = MEMORISED
     chosen = {name for name in default if getattr(settings, name) != getattr(DecodingSettings, name)}
     return dataclasses.replace(settings, **{name: value for name, value in default.items() if name not in chosen})

@@ -53,6 +53,12 @@ class RunSettings(Flags):
         metavar="ATTEMPT",
         fixed=True,
     )
+    retrieve_pairs: int = setting(
+        2_000_000,
+        "with validation, keep up to N training pairs in the attempt, so that it can give replies of people "
+        "(chat.py --retrieve); 0: none",
+        least=0,
+    )
     log_every: int = setting(10, "steps between two lines of metrics.jsonl", least=1)
     save_every: int = setting(500, "steps between two checkpoints", least=1)
     save_minutes: float | None = setting(

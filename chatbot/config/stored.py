@@ -12,6 +12,7 @@ from chatbot.config.attempts import (
     CHECKPOINTS,
     CONFIG,
     DICTIONARY,
+    RETRIEVAL,
     VOCABULARY,
     attempt_directory,
     is_validated,
@@ -201,9 +202,6 @@ def _on_command_line(value: Any) -> str:
 def with_default_search(decoding: DecodingSettings, directory: Path) -> DecodingSettings:
     """Return the settings of decoding, with the default search of the attempt if they choose none.
 
-    Raises UserError as `DecodingSettings`, and for an attempt whose settings cannot be read.
+    Raises UserError as `DecodingSettings`.
     """
-    if decoding.chooses_search:
-        return decoding
-    both_directions = stored_settings(directory / CONFIG).learning.both_directions == "on"
-    return over_default(decoding, default_search(is_validated(directory), both_directions))
+    return over_default(decoding, default_search(is_validated(directory) and (directory / RETRIEVAL).exists()))

@@ -13,7 +13,8 @@ from chatbot.config.export import ONNX
 from chatbot.config.stored import stored_settings
 from chatbot.config.training import Settings
 from chatbot.corpus.ngrams import load_ngrams
-from chatbot.corpus.vocabulary import ASK, BOS, EOS, PAD, Vocabulary, load_vocabulary
+from chatbot.corpus.retrieval import Retrieval, load_retrieval
+from chatbot.corpus.vocabulary import BOS, EOS, PAD, Vocabulary, load_vocabulary
 from chatbot.decoding.array_functions import NumpyFunctions
 from chatbot.decoding.automaton import BoundedAutomaton
 from chatbot.decoding.ngrams import NgramMixture
@@ -119,15 +120,19 @@ class OnnxModel:
 
         return search_batches
 
-    def reverse_scores(self, replies: Sequence[Sequence[int]], questions: Sequence[Sequence[int]]) -> Floats:
+    def log_probabilities(
+        self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]], begin: int
+    ) -> Floats:
         """See `Model`."""
-        state, last = self.encode(replies), np.full(len(replies), ASK)
-        scores = np.zeros(len(replies), np.float32)
-        for target in padded([[*question, EOS] for question in questions]).T:
+        state, last = self.encode(sources), np.full(len(sources), begin)
+        values = np.zeros(len(sources), np.float32)
+        for expected in padded([[*target, EOS] for target in targets]).T:
             logits, state, _ = self._stepped(state, last)
-            scores += np.where(target == PAD, 0, NumpyFunctions.log_softmax(logits)[np.arange(len(target)), target])
-            last = target
-        return scores
+            values += np.where(
+                expected == PAD, 0, NumpyFunctions.log_softmax(logits)[np.arange(len(expected)), expected]
+            )
+            last = expected
+        return values
 
     def _stepped(self, state: State, last: npt.NDArray[np.int64]) -> tuple[Floats, State, Floats | None]:
         """Return the logits without n-grams, the state, and the attention weights, [hypotheses, source], if any."""
@@ -164,6 +169,7 @@ class Export(NamedTuple):
     settings: Settings
     vocabulary: Vocabulary
     model: OnnxModel
+    retrieval: Retrieval | None  # the training pairs, if the attempt has their index
 
 
 def load_export(folder: Path) -> Export:
@@ -184,7 +190,7 @@ def load_export(folder: Path) -> Export:
     mixture = None
     if order := settings.model.ngrams:
         mixture = NgramMixture(load_ngrams(folder / NGRAMS, len(vocabulary), order), settings.model.ngram_weight)
-    return Export(manifest, settings, vocabulary, OnnxModel(folder, mixture))
+    return Export(manifest, settings, vocabulary, OnnxModel(folder, mixture), load_retrieval(folder, vocabulary))
 
 
 class ExportedResponder(TextResponder):
@@ -195,9 +201,8 @@ class ExportedResponder(TextResponder):
     """
 
     def __init__(self, export: Export, decoding: DecodingSettings) -> None:
-        _, settings, vocabulary, model = export
-        both_directions = settings.learning.both_directions == "on"
-        decoding = over_default(decoding, default_search(export.manifest.validated, both_directions))
-        replier = Replier(model, vocabulary, settings.model, for_attempt(decoding, settings))
+        manifest, settings, vocabulary, model, retrieval = export
+        decoding = over_default(decoding, default_search(manifest.validated and retrieval is not None))
+        replier = Replier(model, vocabulary, settings.model, for_attempt(decoding, settings), retrieval)
         shown = settings.model.attention != "none" and not settings.model.input_feeding
         super().__init__(replier, vocabulary, settings, model.attention if shown else None)

@@ -12,7 +12,7 @@ from typing import Any
 import tensorflow as tf
 
 from chatbot.config.attempts import VOCABULARY
-from chatbot.config.decoding import SAMPLED, TOKENS, DecodingSettings
+from chatbot.config.decoding import ONE_SAMPLE, TOKENS, DecodingSettings
 from chatbot.corpus.ngrams import Ngrams, Order
 from chatbot.corpus.tokenizer import SPACE
 from chatbot.corpus.vocabulary import ASK, EOS, PAD, SPECIALS, Vocabulary
@@ -72,7 +72,7 @@ def _searches(decoding: DecodingSettings) -> dict[str, DecodingSettings]:
     return {
         "greedy": DecodingSettings(beam_size=1, **common),
         "beam": unranked if decoding.beams > 1 else DecodingSettings(beam_size=BEAMS, **common),
-        "sample": unranked if decoding.samples else DecodingSettings(**{**common, "top_p": SAMPLED["top_p"]}),
+        "sample": unranked if decoding.samples else DecodingSettings(**{**common, **ONE_SAMPLE}),
     }
 
 

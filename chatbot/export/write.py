@@ -6,7 +6,7 @@ import json
 import shutil
 from pathlib import Path
 
-from chatbot.config.attempts import CONFIG, DICTIONARY, NGRAMS, VOCABULARY, is_validated
+from chatbot.config.attempts import CONFIG, DICTIONARY, NGRAMS, RETRIEVAL, VOCABULARY, is_validated
 from chatbot.config.export import SAVEDMODEL, ExportSettings
 from chatbot.config.model import ModelSettings
 from chatbot.config.stored import storable, with_default_search
@@ -61,6 +61,8 @@ def _export_to(folder: Path, settings: ExportSettings, directory: Path) -> str:
 
         write_onnx(folder, plain_model(trained), trained.settings.model, weights)
         _write_texts(folder, trained)
+        if (directory / RETRIEVAL).exists():
+            shutil.copytree(directory / RETRIEVAL, folder / RETRIEVAL)
     manifest = Manifest(settings.format, settings.weights, directory.name, trained.step, is_validated(directory))
     write_manifest(folder, manifest)
     if pairs is None:

@@ -122,7 +122,7 @@ class Engine:
     def __init__(self, responder: TextResponder, most_waiting: int = 256) -> None:
         self._rows = self._searches = Waiting(most_waiting)
         lanes: list[RowLane | SearchLane] = [RowLane(responder, self._rows)]
-        if responder.decoding.hypotheses > 1:
+        if not responder.decoding.streams:
             self._searches = Waiting(most_waiting)
             most = max(1, responder.replier.batch // SEARCH_THREADS)
             lanes += [SearchLane(responder, self._searches, most) for _ in range(SEARCH_THREADS)]

@@ -4,7 +4,9 @@ It needs no TensorFlow.
 """
 
 import dataclasses
+import math
 from collections.abc import Callable, Sequence
+from difflib import SequenceMatcher
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -18,7 +20,8 @@ from chatbot.corpus.cleaning import cleaner
 from chatbot.corpus.history import question_of
 from chatbot.corpus.pair_ids import Ragged
 from chatbot.corpus.reading.display import counted
-from chatbot.corpus.vocabulary import BOS, EOS, PAD, Vocabulary, spelling_automaton
+from chatbot.corpus.retrieval import Retrieval, Retrieved
+from chatbot.corpus.vocabulary import ASK, BOS, EOS, PAD, Vocabulary, spelling_automaton
 from chatbot.decoding.automaton import Automaton, BoundedAutomaton, without_words
 from chatbot.decoding.hypotheses import length_penalty
 from chatbot.errors import UserError
@@ -26,9 +29,16 @@ from chatbot.inference.reply_text import ReplyText, before_stop
 
 # The maximum number of questions in a batch, and of their hypotheses, which bound the memory of a search.
 BATCH, HYPOTHESES = 64, 640
-# The maximum number of padded positions of questions in a batch of pairs for --rerank, which bounds the memory of their
-# logits.
+# The maximum number of padded positions of questions in a batch of pairs that are scored, which bounds the memory of
+# their logits.
 POSITIONS = 1024
+# The ranking of replies to training questions: the weights of their log-probability after any question, of the
+# similarity of the questions, and of the logarithm of how many pairs have the reply.
+GENERIC, SIMILARITY, FREQUENCY = 0.5, 8.0, 0.15
+# Where no training question is so similar, a reply is generated.
+LEAST_SIMILARITY = 0.1
+# A reply that is more like the question repeats it: the share of characters in matching blocks.
+MOST_ALIKE = 0.75
 # The question of the anti-language model: the begin symbol alone. It is in no other question, and in no reply, so that
 # a model that copies gains nothing by it.
 EMPTY_QUESTION = [BOS]
@@ -63,29 +73,33 @@ class Model(Protocol):
     def searcher(self, decoding: DecodingSettings, automaton: BoundedAutomaton) -> Searcher:
         """Return the search of decoding settings, but for their seed."""
 
-    def reverse_scores(self, replies: Rows, questions: Rows) -> Floats:
-        """Return log P(question | reply) of each pair in nats, the end symbol included and n-grams left out: [pairs].
+    def log_probabilities(self, sources: Rows, targets: Rows, begin: int) -> Floats:
+        """Return log P(target | source) of each pair in nats, the end symbol included and n-grams left out: [pairs].
 
-        replies, questions: of a batch of at least one pair, without begin and end symbols, at least one id each.
+        sources, targets: of a batch of at least one pair, without begin and end symbols, at least one id each. begin:
+        BOS for replies to questions, ASK for questions to replies.
         """
 
 
 class Reply(NamedTuple):
     """A reply that a search has found, and its score; larger is better.
 
-    The score is the log-probability in nats; of several replies, with the penalties and the score of `--rerank`.
+    The score is the log-probability in nats; of several replies, with the penalties and the score of `--rerank`; of
+    replies to training questions, see `Replier._retrieved`.
     """
 
     text: str
     score: float
     ids: Sequence[int] = ()  # without the end
+    question: str = ""  # of the training pair that it comes from; "": the model has generated it
 
 
 class Replier:
     """Answers questions by the search of the decoding settings, by default greedy search.
 
     settings: the model's settings. Questions are truncated, and replies end, after settings.max_length tokens.
-    Raises UserError for decoding settings that the model or the vocabulary does not admit.
+    retrieval: the training pairs, for decoding.retrieve. Raises UserError for decoding settings that the model or the
+    vocabulary does not admit.
     """
 
     def __init__(
@@ -94,9 +108,16 @@ class Replier:
         vocabulary: Vocabulary,
         settings: ModelSettings,
         decoding: DecodingSettings = DecodingSettings(),  # noqa: B008  # immutable
+        retrieval: Retrieval | None = None,
     ) -> None:
         check_decoding(decoding, vocabulary, settings)
+        if decoding.retrieved and retrieval is None:
+            raise UserError(
+                f"--retrieve {decoding.retrieve}: this attempt has no index of its training pairs, which train.py "
+                "writes with validation (--retrieve-pairs); leave it out"
+            )
         self.model, self.decoding = model, decoding
+        self._retrieval = retrieval if decoding.retrieved else None
         self._vocabulary, self._max_length = vocabulary, settings.max_length
         self.search = model.searcher(decoding, reply_automaton(decoding, vocabulary, settings.max_length))
 
@@ -121,8 +142,46 @@ class Replier:
         False, the search ends within a few ids, and no replies are returned.
         """
         questions = [question[: self._max_length] for question in questions]
+        seed = self.decoding.seed if seed is None else seed
+        if self._retrieval is None:
+            return self._generated(questions, seed, is_wanted)
+        retrieved = self._retrieved(self._retrieval, questions, is_wanted)
+        unanswered = [question for question, replies in zip(questions, retrieved, strict=True) if not replies]
+        generated = iter(self._generated(unanswered, seed, is_wanted))
+        return [replies or next(generated) for replies in retrieved]
+
+    def _retrieved(self, retrieval: Retrieval, questions: Rows, is_wanted: IsWanted) -> list[list[Reply]]:
+        """Return the replies to similar training questions, the best first; none where no question is similar enough.
+
+        The model judges them (Qiu et al., 2017, AliMe Chat): a reply should be probable, more so after this question
+        than after any, each by its length; it should have been written to a similar question, and not to many others.
+        The weights are those whose best replies readers preferred, who knew no source (BENCHMARKS.md).
+        """
+        offers: list[list[Retrieved]] = []
+        for question in questions:
+            text = self._vocabulary.text(question_of(question, self._vocabulary))
+            nearest = retrieval.nearest(text, self.decoding.retrieved)
+            is_near = bool(nearest) and nearest[0].similarity >= LEAST_SIMILARITY
+            offers.append([x for x in nearest if is_near and not is_copy(self._vocabulary.text(x.ids), text)])
+        replies = [x.ids for of_question in offers for x in of_question]
+        sources = [question for question, x in zip(questions, offers, strict=True) for _ in x]
+        after_question = log_probabilities(self.model, sources, replies, BOS, is_wanted)
+        after_any = log_probabilities(self.model, [EMPTY_QUESTION] * len(replies), replies, BOS, is_wanted)
+        if not is_wanted():
+            return [[] for _ in questions]
+        lengths = np.array([len(reply) + 1 for reply in replies])
+        by_model = iter(((after_question - GENERIC * after_any) / lengths).tolist())
+
+        def scored(x: Retrieved) -> Reply:
+            score = next(by_model) + SIMILARITY * x.similarity - FREQUENCY * math.log(x.pairs)
+            return Reply(before_stop(self._vocabulary.text(x.ids), self.decoding.stop), score, x.ids, x.question)
+
+        return [sorted(map(scored, of_question), key=lambda reply: -reply.score) for of_question in offers]
+
+    def _generated(self, questions: Rows, seed: int, is_wanted: IsWanted) -> list[list[Reply]]:
+        """Return the distinct replies that the search found for each question, the best first."""
         batches = [questions[start : start + self.batch] for start in range(0, len(questions), self.batch)]
-        hypotheses = self.search(batches, self.decoding.seed if seed is None else seed, is_wanted)
+        hypotheses = self.search(batches, seed, is_wanted)
         if not is_wanted():
             return [[] for _ in questions]
         candidates = [self._distinct(*row) for batch in hypotheses for row in zip(*batch, strict=True)]
@@ -154,7 +213,7 @@ class Replier:
         reply_ids = [self._before_stop(reply) for of_question in candidates for reply in of_question]
         alone = [question_of(question, self._vocabulary) for question in questions]
         of_pairs = [question for question, replies in zip(alone, candidates, strict=True) for _ in replies]
-        values = reverse_scores(self.model, reply_ids, of_pairs, is_wanted)
+        values = log_probabilities(self.model, reply_ids, of_pairs, ASK, is_wanted)
         values = values / length_penalty(np.array([len(question) + 1 for question in of_pairs]), self.decoding)
         added = iter(((self.decoding.rerank or 0) * values).tolist())
         scored = [
@@ -169,15 +228,20 @@ class Replier:
         return reply.ids[: max(1, text.ids_before_stop())] if text.is_stopped else reply.ids
 
 
-def reverse_scores(model: Model, replies: Rows, questions: Rows, is_wanted: IsWanted) -> Floats:
-    """Return `Model.reverse_scores` of any number of pairs, computed in batches; any scores once it is not wanted."""
-    scores = np.zeros(len(replies), np.float32)
-    order = np.argsort([len(question) for question in questions], kind="stable")
-    while len(order) and is_wanted():  # the longest questions first, so that a batch is bounded by its first row
-        number = max(1, POSITIONS // (len(questions[order[-1]]) + 1))
+def log_probabilities(model: Model, sources: Rows, targets: Rows, begin: int, is_wanted: IsWanted) -> Floats:
+    """Return `Model.log_probabilities` of any number of pairs, computed in batches; any once they are not wanted."""
+    values = np.zeros(len(sources), np.float32)
+    order = np.lexsort([[*map(len, sources)], [*map(len, targets)]])
+    while len(order) and is_wanted():  # the longest targets first, so that a batch is bounded by its first row
+        number = max(1, POSITIONS // (len(targets[order[-1]]) + 1))
         order, rows = order[:-number], order[-number:]
-        scores[rows] = model.reverse_scores([replies[i] for i in rows], [questions[i] for i in rows])
-    return scores
+        values[rows] = model.log_probabilities([sources[i] for i in rows], [targets[i] for i in rows], begin)
+    return values
+
+
+def is_copy(reply: str, question: str) -> bool:
+    """Return whether a reply repeats the question, or nearly."""
+    return SequenceMatcher(None, reply, question, autojunk=False).ratio() > MOST_ALIKE
 
 
 def padded(rows: Rows) -> npt.NDArray[np.int32]:

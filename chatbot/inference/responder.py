@@ -12,7 +12,7 @@ import tensorflow as tf
 from chatbot.config.decoding import DecodingSettings
 from chatbot.corpus.batches import pad
 from chatbot.corpus.pair_ids import Ragged
-from chatbot.corpus.vocabulary import ASK, BOS, EOS, Vocabulary
+from chatbot.corpus.vocabulary import BOS, EOS, Vocabulary
 from chatbot.decoding.automaton import BoundedAutomaton
 from chatbot.decoding.graph_search import run, search_all
 from chatbot.decoding.sampling import uniform_numbers
@@ -49,7 +49,7 @@ class TensorFlowModel:
         self.model, self._copies = model, copies or DeviceCopies(model)
         with model.placed():
             sequences = specs_of(model.sequences(np.ones([1, 1])))
-        self.reverse_graph = tf.function(
+        self.scoring_graph = tf.function(
             functools.partial(log_probabilities, model),
             input_signature=[sequences, sequences, tf.TensorSpec([None], tf.int64)],
             autograph=False,
@@ -82,15 +82,15 @@ class TensorFlowModel:
         """See `Model`."""
         return GraphSearcher(self.model, self._copies, decoding, automaton)
 
-    def reverse_scores(
-        self, replies: Sequence[Sequence[int]], questions: Sequence[Sequence[int]]
+    def log_probabilities(
+        self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]], begin: int
     ) -> npt.NDArray[np.float32]:
-        """See `Model`. Questions are generated after the symbol ASK, as in training."""
-        target_in, target_out = padded([[ASK, *q] for q in questions]), padded([[*q, EOS] for q in questions])
+        """See `Model`."""
+        target_in, target_out = padded([[begin, *ids] for ids in targets]), padded([[*ids, EOS] for ids in targets])
         with self.model.placed():
-            source, target = self.model.sequences(padded(replies)), self.model.sequences(target_in)
-            targets = packed_array(target_out, target.packing, 0).astype(np.int64)
-            result: npt.NDArray[np.float32] = self.reverse_graph(source, target, targets).numpy()
+            source, target = self.model.sequences(padded(sources)), self.model.sequences(target_in)
+            expected = packed_array(target_out, target.packing, 0).astype(np.int64)
+            result: npt.NDArray[np.float32] = self.scoring_graph(source, target, expected).numpy()
         return result
 
     @functools.cached_property
@@ -228,7 +228,8 @@ def replier_of(trained: Trained, decoding: DecodingSettings, model: TensorFlowMo
     model: that of `trained`, which repliers may share. Raises UserError for decoding settings that it does not admit.
     """
     decoding = for_attempt(decoding, trained.settings)
-    return Replier(model or TensorFlowModel(trained.model), trained.vocabulary, trained.settings.model, decoding)
+    model = model or TensorFlowModel(trained.model)
+    return Replier(model, trained.vocabulary, trained.settings.model, decoding, trained.retrieval)
 
 
 class Responder(TextResponder):

@@ -89,7 +89,7 @@ class TextResponder:
         source = self.source(text, history)[: self._max_length]
         if not source:
             yield EMPTY_QUESTION_REPLY
-        elif self.decoding.hypotheses > 1:  # compared when all are complete
+        elif not self.decoding.streams:
             yield from filter(None, self.replier.replies([source]))
         else:
             yield from self._pieces(source)
@@ -121,6 +121,13 @@ class TextResponder:
         if not question:
             return [Reply(EMPTY_QUESTION_REPLY, 0.0)]
         return self.replier.candidates([question], seed)[0][: number or self.decoding.n_best]
+
+    def training_question(self, text: str, reply: str, history: Sequence[str] = ()) -> str:
+        """Return the training question whose reply a text was answered with; "" if the model generated the reply."""
+        if not self.decoding.retrieved:
+            return ""
+        replies = self.n_best(text, history, self.decoding.retrieved)
+        return next((other.question for other in replies if other.text == reply), "")
 
     def source(self, text: str, history: Sequence[str]) -> list[int]:
         """Return the ids of a text and the turns before it, as the model reads them; [] if the text has no ids.

@@ -10,6 +10,7 @@ from chatbot.config.attempts import BEST, CONFIG, DICTIONARY, LAST, NGRAMS, VOCA
 from chatbot.config.stored import stored_settings
 from chatbot.config.training import Settings
 from chatbot.corpus.ngrams import load_ngrams
+from chatbot.corpus.retrieval import Retrieval, load_retrieval
 from chatbot.corpus.vocabulary import Vocabulary, load_vocabulary
 from chatbot.errors import UserError
 from chatbot.flags import replace
@@ -34,6 +35,7 @@ class Trained:
     vocabulary: Vocabulary
     model: Seq2Seq
     step: int
+    retrieval: Retrieval | None = None  # its training pairs, if the attempt has their index
 
 
 def load_trained(directory: Path) -> Trained:
@@ -62,7 +64,7 @@ def load_trained(directory: Path) -> Trained:
     step, _, damage = first_whole(directory, steps, load)
     if damage is not None:
         _warn(damage.found, step)
-    return Trained(settings, vocabulary, model, step)
+    return Trained(settings, vocabulary, model, step, load_retrieval(directory, vocabulary))
 
 
 def _replying_steps(directory: Path) -> list[int]:

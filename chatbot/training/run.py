@@ -12,12 +12,13 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
-from chatbot.config.attempts import LAST
+from chatbot.config.attempts import LAST, RETRIEVAL
 from chatbot.config.learning import LearningSettings
 from chatbot.config.training import Settings
 from chatbot.corpus.batches import Batches
 from chatbot.corpus.ngrams import Ngrams, ngrams_of
 from chatbot.corpus.reading.display import counted
+from chatbot.corpus.retrieval import write_retrieval
 from chatbot.corpus.vocabulary import Vocabulary
 from chatbot.corpus.word_vectors import read_word_vectors
 from chatbot.corpus.workers import prefetched
@@ -182,6 +183,10 @@ def open_run(settings: Settings, data: Data, towers: Sequence[Tower], team: Team
         checkpoints.check_space(state, data.validation_decides)
         if not settings.run.dry_run:
             write()
+            if data.validation_decides and settings.run.retrieve_pairs:
+                one_direction = dataclasses.replace(data.training, both_directions=False)
+                fingerprint, most = data.description["fingerprint"], settings.run.retrieve_pairs
+                write_retrieval(settings.run.directory / RETRIEVAL, one_direction, data.vocabulary, fingerprint, most)
     progress = broadcast_progress(team, progress)
     train_step.scatter_state(state)
     progress.trains_at(learning.learning_rate)

@@ -3,6 +3,7 @@
 import os
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 import tensorflow as tf
@@ -10,8 +11,10 @@ from tqdm import tqdm
 
 from chatbot.config.decoding import DecodingSettings
 from chatbot.config.learning import QUESTION_NATS
+from chatbot.config.stored import with_default_search
 from chatbot.config.training import Settings
 from chatbot.corpus.dataset import Corpus
+from chatbot.corpus.retrieval import load_retrieval
 from chatbot.corpus.tokenizer import tokens_of
 from chatbot.errors import UserError
 from chatbot.evaluation.likelihood import Scorer
@@ -116,10 +119,11 @@ class Validator:
         """Return the best reply to each question of `Data.shown`, by greedy search."""
         return self._replier.replies(self._shown)
 
-    def chat_replies(self, decoding: DecodingSettings) -> list[str]:
-        """Return the reply to each question of `Data.shown` by another search."""
-        model = TensorFlowModel(self._model)
-        return Replier(model, self._vocabulary, self._settings, decoding).replies(self._shown)
+    def chat_replies(self, directory: Path) -> list[str]:
+        """Return the reply to each question of `Data.shown` by the default search of the attempt in a directory."""
+        model, decoding = TensorFlowModel(self._model), with_default_search(DecodingSettings(), directory)
+        retrieval = load_retrieval(directory, self._vocabulary) if decoding.retrieved else None
+        return Replier(model, self._vocabulary, self._settings, decoding, retrieval).replies(self._shown)
 
 
 def devices_of(towers: Sequence[Tower]) -> list[str]:

@@ -11,6 +11,7 @@ import pytest
 
 from chatbot.config.decoding import DecodingSettings
 from chatbot.config.export import ExportSettings
+from chatbot.config.stored import with_default_search
 from chatbot.export.runtime import Export, ExportedResponder, load_export
 from chatbot.export.write import export
 from chatbot.inference.engine import RowLane, Waiting
@@ -56,7 +57,7 @@ def check_replies(trained: Trained, found: Export, decoding: DecodingSettings) -
     alone = [responder.replier.candidates([source])[0] for source in sources]
     for given in (batch, alone):
         assert [[text for text, *_ in row] for row in given] == [[text for text, *_ in row] for row in expected]
-        scores, others = ([score for row in x for _, score, _ in row] for x in (given, expected))
+        scores, others = ([reply.score for row in x for reply in row] for x in (given, expected))
         np.testing.assert_allclose(scores, others, rtol=1e-3, atol=1e-4)
     for question, replies in zip(QUESTIONS, batch, strict=True):
         assert "".join(responder.stream(question, HISTORY)) == replies[0].text
@@ -66,12 +67,14 @@ def check_replies(trained: Trained, found: Export, decoding: DecodingSettings) -
 def preset(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An attempt with the defaults of the small presets, and its export beside it."""
     folder = tmp_path_factory.mktemp("preset")
-    directory = write_attempt(folder / "tiny", copy=True, ngrams=3)
+    directory = write_attempt(folder / "tiny", retrieves=True, copy=True, ngrams=3)
     exported(directory, folder / "onnx", "onnx")
     return directory
 
 
-@pytest.mark.parametrize("search", [BEAM, CANDIDATES], ids=["beam", "candidates"])
+@pytest.mark.parametrize(
+    "search", [BEAM, CANDIDATES, {"beam_size": 2, "retrieve": "4"}], ids=["beam", "candidates", "retrieval"]
+)
 def test_defaults_of_the_presets_reply_alike(preset: Path, search: dict[str, Any]) -> None:
     check_replies(load_trained(preset), load_export(preset.with_name("onnx")), DecodingSettings(**search))
 
@@ -145,9 +148,12 @@ def test_onnx_answers_in_a_process_without_tensorflow(preset: Path) -> None:
     names = ["tensorflow", "keras", "jieba", "rjieba", "tf2onnx", "onnx"]
     blocked = f"import sys; sys.modules.update(dict.fromkeys({names}))"
     program = f"{blocked}; sys.argv = ['chat.py', *sys.argv[1:]]; from chatbot.commands import chat; chat()"
-    found = run_python(program, "--export", str(preset.with_name("onnx")), stdin="\n".join(["", *QUESTIONS[:2]]) + "\n")
-    attempt = Responder(load_trained(preset), DecodingSettings(candidates=30, top_p=0.8, rerank=8.0))
-    assert found.splitlines() == attempt.replies(["", *QUESTIONS[:2]])
+    questions = ["", *QUESTIONS, "xyz"]
+    found = run_python(program, "--export", str(preset.with_name("onnx")), stdin="\n".join(questions) + "\n")
+    attempt = Responder(load_trained(preset), with_default_search(DecodingSettings(), preset))
+    replies = attempt.replies(questions)
+    assert found.splitlines() == replies
+    assert {bool(attempt.training_question(q, r)) for q, r in zip(questions, replies, strict=True)} == {True, False}
 
 
 @pytest.mark.slow

@@ -6,11 +6,12 @@ from typing import Any
 
 import numpy as np
 
-from chatbot.config.attempts import BEST, CONFIG, LAST, NGRAMS, VOCABULARY
+from chatbot.config.attempts import BEST, CONFIG, LAST, NGRAMS, RETRIEVAL, VOCABULARY
 from chatbot.config.stored import storable
 from chatbot.config.training import Settings
 from chatbot.corpus.ngrams import ngrams_of
-from chatbot.corpus.pair_ids import Ragged
+from chatbot.corpus.pair_ids import EncodedPairs, Ragged
+from chatbot.corpus.retrieval import write_retrieval
 from chatbot.corpus.vocabulary import BYTES, MARKS, Vocabulary
 from chatbot.flags import compose
 from chatbot.model.checkpoint import write_checkpoint
@@ -31,8 +32,8 @@ SMALL: dict[str, Any] = {
 }
 
 
-def write_attempt(directory: Path, validated: bool = True, **settings: Any) -> Path:
-    """Write an attempt with these settings, and return its directory."""
+def write_attempt(directory: Path, validated: bool = True, retrieves: bool = False, **settings: Any) -> Path:
+    """Write an attempt with these settings, and return its directory. retrieves: whether PAIRS can be looked up."""
     chosen = compose(Settings, **{**SMALL, **settings})
     vocabulary = Vocabulary([*WORDS, *(MARKS if chosen.encoding.history else ()), *BYTES])
     directory.mkdir(parents=True)
@@ -53,4 +54,10 @@ def write_attempt(directory: Path, validated: bool = True, **settings: Any) -> P
     write_checkpoint(directory / "ckpt-2", {"weights": [weight.numpy() for weight in weights_of(model)]}, {})
     for name in (LAST, BEST) if validated else (LAST,):
         (directory / name).write_text(json.dumps({"checkpoint": "ckpt-2", "step": 2}))
+    if retrieves:
+        questions, replies = (
+            Ragged.from_rows([vocabulary.ids(t.split()) for t in x]) for x in (PAIRS, reversed(PAIRS))
+        )
+        pairs = EncodedPairs.question_to_answer(questions, replies, np.ones(len(PAIRS), np.int64))
+        write_retrieval(directory / RETRIEVAL, [pairs], vocabulary, "", len(PAIRS))
     return directory

@@ -12,10 +12,10 @@ import tensorflow as tf
 from chatbot.config.decoding import DecodingSettings
 from chatbot.config.model import ModelSettings
 from chatbot.config.training import Settings
-from chatbot.corpus.vocabulary import ASK, BYTES, EOS, PAD, Vocabulary
+from chatbot.corpus.vocabulary import ASK, BOS, BYTES, EOS, PAD, Vocabulary
 from chatbot.errors import UserError
 from chatbot.flags import compose
-from chatbot.inference.replier import EMPTY_QUESTION, Replier, reverse_scores
+from chatbot.inference.replier import EMPTY_QUESTION, Replier, log_probabilities
 from chatbot.inference.responder import TensorFlowModel, replier_of
 from chatbot.model.copying import spelling_table
 from chatbot.model.new_model import built_model
@@ -77,13 +77,13 @@ def test_all_settings_together_and_replies_do_not_depend_on_the_batch(
         (alone,) = replier.candidates([question])
         assert [text for text, *_ in alone] == [text for text, *_ in replies]
         np.testing.assert_allclose(
-            [score for _, score, _ in alone], [score for _, score, _ in replies], rtol=1e-3, atol=1e-4
+            [reply.score for reply in alone], [reply.score for reply in replies], rtol=1e-3, atol=1e-4
         )
-        for text, score, _ in replies:
+        for text, score, *_ in replies:
             assert "我" not in text
             assert "他好" not in text
             assert np.isfinite(score)
-        assert [score for _, score, _ in replies] == sorted((score for _, score, _ in replies), reverse=True)
+        assert replies == sorted(replies, key=lambda reply: -reply.score)
     rows = [replier.search([[question[:7]]], 0, lambda: True)[0][0][0] for question in QUESTIONS]
     for row in np.concatenate(rows):
         tokens = [i for i in row.tolist() if i not in (PAD, EOS)]
@@ -91,7 +91,7 @@ def test_all_settings_together_and_replies_do_not_depend_on_the_batch(
         bigrams = list(itertools.pairwise(tokens))
         assert len(set(bigrams)) == len(bigrams)
     assert replier.search.graph.traces == 1  # type: ignore[attr-defined]
-    traces = replier.model.reverse_graph.experimental_get_tracing_count()  # type: ignore[attr-defined]
+    traces = replier.model.scoring_graph.experimental_get_tracing_count()  # type: ignore[attr-defined]
     assert traces == bool(replier.decoding.rerank)
 
 
@@ -129,26 +129,28 @@ def teacher_forced(model: Seq2Seq, source: list[int], target_in: list[int], targ
     return float(sum(log_probs[range(len(target_out)), target_out]))
 
 
-def test_reverse_scores_are_those_of_questions_generated_from_replies(
-    model: Seq2Seq, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("begin", [ASK, BOS])
+def test_log_probabilities_are_those_of_targets_generated_from_sources(
+    model: Seq2Seq, begin: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    replies = [[7], [5, 6, 8, 9], [8, 8], [10, 200, 5]]
-    questions = [[6, 5], [9], [5, 5, 5, 7], [9]]
-    scores = reverse_scores(TensorFlowModel(model), replies, questions, lambda: True)
-    for reply, question, score in zip(replies, questions, scores, strict=True):
-        assert score == pytest.approx(teacher_forced(model, reply, [ASK, *question], [*question, EOS]), rel=1e-4)
+    """Of questions from replies, and of replies from questions."""
+    sources = [[7], [5, 6, 8, 9], [8, 8], [10, 200, 5]]
+    targets = [[6, 5], [9], [5, 5, 5, 7], [9]]
+    values = log_probabilities(TensorFlowModel(model), sources, targets, begin, lambda: True)
+    for source, target, value in zip(sources, targets, values, strict=True):
+        assert value == pytest.approx(teacher_forced(model, source, [begin, *target], [*target, EOS]), rel=1e-4)
     for positions in (1, 7, 12):
         monkeypatch.setattr("chatbot.inference.replier.POSITIONS", positions)
-        batches = reverse_scores(TensorFlowModel(model), replies, questions, lambda: True)
-        np.testing.assert_allclose(batches, scores, rtol=1e-4)
+        batches = log_probabilities(TensorFlowModel(model), sources, targets, begin, lambda: True)
+        np.testing.assert_allclose(batches, values, rtol=1e-4)
     monkeypatch.setattr("chatbot.inference.replier.POSITIONS", 1)
-    answers = iter([True, False])  # after the longest question, nobody waits any more
-    unfinished = reverse_scores(TensorFlowModel(model), replies, questions, lambda: next(answers))
+    answers = iter([True, False])  # after the longest target, nobody waits any more
+    unfinished = log_probabilities(TensorFlowModel(model), sources, targets, begin, lambda: next(answers))
     assert unfinished.nonzero()[0].tolist() == [2]
 
 
 class FakeModel:
-    """A model whose search finds these rows for each question. Its reverse scores are 1."""
+    """A model whose search finds these rows for each question, and to which all texts are as probable."""
 
     def __init__(self, rows: np.ndarray[Any, Any], scored: Any) -> None:
         self._rows, self._scored = rows, scored
@@ -156,9 +158,10 @@ class FakeModel:
     def searcher(self, *_: object) -> Any:
         return lambda *_: [(self._rows[None], -np.arange(len(self._rows), dtype=np.float32)[None])]
 
-    def reverse_scores(self, replies: Sequence[Sequence[int]], questions: Sequence[Sequence[int]]) -> Any:
-        self._scored(replies, questions)
-        return np.ones(len(replies), np.float32)
+    def log_probabilities(self, sources: Sequence[Any], targets: Sequence[Any], begin: int) -> Any:
+        assert begin == ASK
+        self._scored(sources, targets)
+        return np.ones(len(sources), np.float32)
 
 
 @pytest.mark.parametrize("penalty", [0.0, 1.0])
@@ -188,7 +191,7 @@ def test_reranking_reads_a_reply_before_its_stop_text() -> None:
     model: Any = FakeModel(rows, lambda replies, _: read.extend(replies))
     decoding = DecodingSettings(beam_size=5, rerank=1.0, stop=("吗", "我他", "一"))
     Replier(model, VOCABULARY, SETTINGS, decoding).candidates([[6]])
-    assert read == [[6, 7], [6]]  # the texts of the others are the same, or empty
+    assert sorted(map(list, read)) == [[6], [6, 7]]  # the texts of the others are the same, or empty
 
 
 def test_score_with_anti_lm_is_the_difference_of_log_probabilities(model: Seq2Seq) -> None:

@@ -67,7 +67,7 @@ def test_candidates_are_distinct_and_sorted_by_score(model: Seq2Seq) -> None:
         TensorFlowModel(model), VOCABULARY, dataclasses.replace(SETTINGS, max_length=3), DecodingSettings(beam_size=40)
     )
     (candidates,) = replier.candidates([VOCABULARY.ids(["你好"])])
-    texts, scores, _ = zip(*candidates, strict=True)
+    texts, scores, *_ = zip(*candidates, strict=True)
     assert "你好" in texts
     assert len(set(texts)) == len(texts)
     assert list(scores) == sorted(scores, reverse=True)

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from chatbot.chat.server.errors import ApiError
-from chatbot.config.decoding import MOST_STOP_CHARACTERS, SAMPLED, SAMPLING, DecodingSettings, over_default
+from chatbot.config.decoding import MOST_STOP_CHARACTERS, ONE_SAMPLE, SAMPLING, DecodingSettings, over_default
 from chatbot.inference.questions import Question
 from chatbot.inference.text_responder import MAX_CHARACTERS
 
@@ -244,7 +244,7 @@ def one_hypothesis(decoding: DecodingSettings) -> DecodingSettings:
 def one_sample(decoding: DecodingSettings) -> DecodingSettings:
     """Return settings of one sample; for those of beam search, with the default of attempts that sample."""
     if not decoding.samples:
-        return over_default(_without_search(decoding), SAMPLED)
+        return over_default(_without_search(decoding), ONE_SAMPLE)
     search = {name: getattr(decoding, name) for name in SAMPLING}
     if not any(value is not None for value in search.values()):  # candidates alone sample from all tokens
         search["temperature"] = 1.0
@@ -253,6 +253,15 @@ def one_sample(decoding: DecodingSettings) -> DecodingSettings:
 
 def _without_search(decoding: DecodingSettings) -> DecodingSettings:
     """Return the settings without those of a search: only those of the tokens of a reply, such as banned words."""
-    names = ("beam_size", "coverage_penalty", "diverse_groups", "diversity", "candidates", "rerank", "n_best")
+    names = (
+        "beam_size",
+        "coverage_penalty",
+        "diverse_groups",
+        "diversity",
+        "candidates",
+        "rerank",
+        "retrieve",
+        "n_best",
+    )
     neutral = {name: getattr(DecodingSettings, name) for name in (*names, *SAMPLING)}
     return dataclasses.replace(decoding, **neutral)

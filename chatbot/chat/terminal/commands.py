@@ -184,8 +184,10 @@ def _next_best(session: Session, last: Exchange, before: Sequence[str], decoding
 
 
 def _why(session: Session, text: str) -> None:
-    last = session.last("/why: no reply yet")
-    attention = session.current.responder().attention(last.question, last.reply, last.before)
+    last, responder = session.last("/why: no reply yet"), session.current.responder()
+    if question := responder.training_question(last.question, last.reply, last.before):
+        session.screen.line(f"A person wrote this reply, to: {question}")
+    attention = responder.attention(last.question, last.reply, last.before)
     if attention is None:
         session.screen.line(NO_ATTENTION)
     else:
@@ -329,7 +331,7 @@ COMMANDS = {
         Command("set", "NAME=VALUE ...", "change settings; NAME= resets one, /set default all of them", _set),
         Command("settings", "", "show the settings of the replies", _settings),
         Command("n", "[N]", "show the N best replies to the last question with their scores", _n),
-        Command("why", "", "show which words each word of the last reply attended to", _why),
+        Command("why", "", "show where the last reply comes from, and which words each word attended to", _why),
         Command("retry", "", "another reply: another sample, or the next best one", _retry),
         Command("good", "", "rate the last reply good: training can learn it", _rate("good")),
         Command("bad", "", "rate the last reply bad: training leaves it out", _rate("bad")),

@@ -5,9 +5,7 @@ from typing import Any
 
 from chatbot.config.attempts import CHECKPOINTS, is_validated
 from chatbot.config.corpus import NONE
-from chatbot.config.decoding import DecodingSettings
 from chatbot.config.run import WANDB
-from chatbot.config.stored import with_default_search
 from chatbot.corpus.reading.display import counted
 from chatbot.evaluation.curves import METRICS, draw, read_records
 from chatbot.flags import program
@@ -155,7 +153,7 @@ def _replies(run: Run) -> list[str]:
     """Return a line for each sample and each question of --probe, with the reply of the best checkpoint as in chat."""
     run.checkpoints.load_best(run.progress)
     if is_validated(run.settings.run.directory):
-        replies = run.validator.chat_replies(with_default_search(DecodingSettings(), run.settings.run.directory))
+        replies = run.validator.chat_replies(run.settings.run.directory)
     else:  # learned by heart: greedy search finds the replies of beam search, and is traced already
         replies = run.validator.replies()
     pairs = zip(run.data.shown, replies, strict=True)

@@ -5,11 +5,13 @@ from typing import Any
 import pytest
 
 from chatbot.chat.server.questions import ChatRequest, CompletionRequest, Searches, one_hypothesis, questions_of
-from chatbot.config.decoding import MEMORISED, RERANKED, SAMPLED, DecodingSettings
+from chatbot.config.decoding import DEFAULT_SEARCH, ONE_SAMPLE, DecodingSettings
 from chatbot.inference.questions import Question
 
 GIVEN = DecodingSettings(ban=("词",))
-BEAM = Searches(GIVEN, DecodingSettings(ban=("词",), **MEMORISED))  # type: ignore[arg-type]
+SAMPLED = {"top_p": 0.8, "anti_lm": 0.1}
+RERANKED = {"candidates": 30, "top_p": 0.8, "rerank": 8.0}
+BEAM = Searches(GIVEN, DecodingSettings(ban=("词",), **DEFAULT_SEARCH))  # type: ignore[arg-type]
 SAMPLE = Searches(GIVEN, DecodingSettings(ban=("词",), **SAMPLED))  # type: ignore[arg-type]
 BEST_OF_MANY = Searches(GIVEN, DecodingSettings(ban=("词",), **RERANKED))  # type: ignore[arg-type]
 
@@ -98,7 +100,7 @@ def test_decoding_fields(searches: Searches, fields: dict[str, Any], expected: d
 
 @pytest.mark.parametrize(
     ("searches", "n", "expected"),
-    [(BEAM, 6, SAMPLED), (BEAM, 5, None), (BEST_OF_MANY, 31, {"top_p": 0.8}), (SAMPLE, 6, None)],
+    [(BEAM, 6, ONE_SAMPLE), (BEAM, 5, None), (BEST_OF_MANY, 31, {"top_p": 0.8}), (SAMPLE, 6, None)],
 )
 def test_more_replies_than_the_models_own_search_finds_are_sampled(
     searches: Searches, n: int, expected: dict[str, Any] | None

@@ -1,0 +1,146 @@
+"""The training pairs of an attempt on disk, found by the similarity of their questions."""
+
+import shutil
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from chatbot.config.attempts import RETRIEVAL
+from chatbot.corpus.history import question_of
+from chatbot.corpus.pair_ids import EncodedPairs, Ragged
+from chatbot.corpus.shards import dtype_for
+from chatbot.corpus.similarity import CharacterIndex, character_index
+from chatbot.corpus.vocabulary import Vocabulary
+from chatbot.durable import read_json, write_json
+from chatbot.errors import UserError
+
+# The arrays of the index, and of the pairs: the ids of questions and replies, their lengths, [pairs, 2], and how many
+# pairs have the reply, [pairs].
+ARRAYS = ("grams", "starts", "texts", "weights")
+QUESTIONS, REPLIES, LENGTHS, COUNTS = "questions", "replies", "lengths", "counts"
+DESCRIPTION = "index.json"
+# Increase this whenever the files mean something else.
+VERSION = 1
+# A reply with one of these is about a person, or a page, of another conversation.
+ELSEWHERE = ("@", "http://", "https://", "www.")
+# Several questions have the same reply: as many pairs are looked up for each reply that is wanted.
+PAIRS_PER_REPLY = 2
+
+
+class Retrieved(NamedTuple):
+    """A reply that a person wrote to a question like the one that was asked."""
+
+    ids: list[int]  # of the reply, without begin and end symbols
+    question: str  # that it was written to
+    similarity: float  # of the questions: 1 if they are equal, 0 if they share no character
+    pairs: int  # that have this reply
+
+
+class Retrieval:
+    """Replies to the most similar training questions. The arrays are mapped into memory; any thread may use them.
+
+    folder: what `write_retrieval` wrote. Raises UserError for one that is damaged, or of another vocabulary.
+    """
+
+    def __init__(self, folder: Path, vocabulary: Vocabulary) -> None:
+        remedy = "remove that folder, and run train.py for this attempt again, which writes it"
+        try:
+            description = read_json(folder / DESCRIPTION)
+            arrays = {name: _map(folder, name) for name in (*ARRAYS, QUESTIONS, REPLIES, LENGTHS, COUNTS)}
+            index = CharacterIndex(len(arrays[LENGTHS]), description["mean_length"], **{n: arrays[n] for n in ARRAYS})
+            lengths = arrays[LENGTHS].astype(np.int64)
+            sizes_agree = [len(arrays[name]) for name in (QUESTIONS, REPLIES)] == lengths.sum(axis=0).tolist()
+            sizes_agree &= len(arrays[COUNTS]) == len(lengths)
+            sizes_agree &= len(arrays["texts"]) == len(arrays["weights"]) == int(arrays["starts"][-1])
+            is_whole = sizes_agree and description["version"] == VERSION
+        except (OSError, EOFError, ValueError, LookupError, TypeError):
+            is_whole = False
+        if not is_whole:
+            raise UserError(f"{folder}: damaged, or of another version; {remedy}")
+        if description["vocabulary"] != vocabulary.fingerprint():
+            raise UserError(f"{folder}: of another attempt, whose vocabulary differs; {remedy}")
+        self._index, self._vocabulary, self._counts = index, vocabulary, arrays[COUNTS]
+        self._questions, self._replies = (
+            Ragged.from_lengths(arrays[name], lengths[:, side]) for side, name in enumerate((QUESTIONS, REPLIES))
+        )
+
+    def nearest(self, question: str, number: int) -> list[Retrieved]:
+        """Return different replies to the most similar questions, at most `number`, the most similar first."""
+        best = self._index.own_score(question)
+        pairs, scores = self._index.nearest(question, PAIRS_PER_REPLY * number)
+        replies: dict[tuple[int, ...], Retrieved] = {}
+        for pair, score in zip(pairs, scores, strict=True):
+            ids, similarity = self._replies.row(pair).tolist(), min(1.0, float(score) / best)
+            if tuple(ids) not in replies:
+                asked = self._vocabulary.text(self._questions.row(pair).tolist())
+                replies[tuple(ids)] = Retrieved(ids, asked, similarity, int(self._counts[pair]))
+        return [*replies.values()][:number]
+
+
+def load_retrieval(directory: Path, vocabulary: Vocabulary) -> Retrieval | None:
+    """Return the training pairs in the directory of an attempt or an export, or None if it has none.
+
+    Raises UserError as `Retrieval`.
+    """
+    folder = directory / RETRIEVAL
+    return Retrieval(folder, vocabulary) if folder.exists() else None
+
+
+def write_retrieval(
+    folder: Path, shards: Sequence[EncodedPairs], vocabulary: Vocabulary, corpus: str, most: int
+) -> None:
+    """Write the index of training pairs, unless the folder has it already. The folder is complete or absent.
+
+    Pairs with names or links in their replies are left out. corpus: what tells corpora apart. most: the number of
+    pairs that are used, spread over all of them. Raises OSError.
+    """
+    description = {"version": VERSION, "corpus": corpus, "vocabulary": vocabulary.fingerprint(), "most": most}
+    if _is_written(folder, description):
+        return
+    total = sum(map(len, shards))
+    chosen = np.arange(min(most, total)) * total // min(most, total)
+    texts: list[str] = []
+    sides: list[tuple[Sequence[int], Sequence[int]]] = []
+    first = 0
+    for part in shards:
+        for row in chosen[(chosen >= first) & (chosen < first + len(part))] - first:
+            question = question_of(part.sources.row(row).tolist(), vocabulary)
+            reply = part.targets.row(row).tolist()
+            if not any(mark in vocabulary.text(reply) for mark in ELSEWHERE):
+                texts.append(vocabulary.text(question))
+                sides.append((question, reply))
+        first += len(part)
+    if not texts:
+        return
+    index = character_index(texts)
+    part_folder = folder.with_name(f"{folder.name}.part")
+    for path in (part_folder, folder):
+        shutil.rmtree(path, ignore_errors=True)
+    part_folder.mkdir()
+    arrays = {name: getattr(index, name) for name in ARRAYS}
+    for number, name in enumerate((QUESTIONS, REPLIES)):
+        arrays[name] = Ragged.from_rows([pair[number] for pair in sides]).flat.astype(dtype_for(vocabulary))
+    counts = Counter(tuple(reply) for _, reply in sides)
+    arrays[COUNTS] = np.array([counts[tuple(reply)] for _, reply in sides], np.uint32)
+    arrays[LENGTHS] = np.array([[len(question), len(reply)] for question, reply in sides], np.uint16)
+    for name, array in arrays.items():
+        np.save(part_folder / f"{name}.npy", array)
+    write_json(part_folder / DESCRIPTION, {**description, "mean_length": index.mean_length})
+    part_folder.rename(folder)
+
+
+def _is_written(folder: Path, description: Mapping[str, Any]) -> bool:
+    try:
+        written = read_json(folder / DESCRIPTION)
+    except (OSError, ValueError):
+        return False
+    return isinstance(written, dict) and description.items() <= written.items()
+
+
+def _map(folder: Path, name: str) -> npt.NDArray[Any]:
+    """Map an array into memory. Raises OSError, and ValueError for a file that is too short."""
+    return np.load(folder / f"{name}.npy", mmap_mode="r", allow_pickle=False)

@@ -1,0 +1,115 @@
+"""The index of training pairs: what is looked up, and folders that cannot be used."""
+
+import json
+import shutil
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from chatbot.corpus.history import question_of
+from chatbot.corpus.retrieval import ELSEWHERE, Retrieval, write_retrieval
+from chatbot.corpus.vocabulary import Vocabulary
+from chatbot.errors import UserError
+from tests.corpus.encoded import encoded_corpus, settings
+
+QUESTIONS = ["今天天气怎么样", "明天天气呢", "你叫什么名字", "你几岁了", "晚安"]
+PAIRS = [(f"{question}{i}", reply) for question in QUESTIONS for i, reply in enumerate(("好啊", f"{question}吗", "嗯"))]
+
+
+def written(folder: Path, pairs: list[tuple[str, str]] = PAIRS, most: int = 100) -> Vocabulary:
+    """Write the index of these pairs. Return their vocabulary."""
+    corpus = encoded_corpus(settings(folder.parent, pairs, validation="none"))
+    write_retrieval(folder, corpus.shards, corpus.vocabulary, corpus.fingerprint, most)
+    return corpus.vocabulary
+
+
+def test_replies_to_the_most_similar_questions_come_first(tmp_path: Path) -> None:
+    vocabulary = written(tmp_path / "index")
+    retrieval = Retrieval(tmp_path / "index", vocabulary)
+    counts = Counter(reply for _, reply in PAIRS)
+    for question, reply in PAIRS:
+        nearest = retrieval.nearest(question, 3)
+        texts = [vocabulary.text(x.ids) for x in nearest]
+        assert (texts[0], nearest[0].question) == (reply, question)
+        assert nearest[0].similarity == pytest.approx(1)
+        assert len(set(texts)) == len(texts) == 3  # each reply once
+        assert [x.similarity for x in nearest] == sorted((x.similarity for x in nearest), reverse=True)
+        assert [x.pairs for x in nearest] == [counts[text] for text in texts]
+    assert retrieval.nearest("xyz", 3) == []
+    assert len(retrieval.nearest("天气", 1)) == 1
+
+
+def test_names_and_links_are_left_out(tmp_path: Path) -> None:
+    pairs = [("你是谁", f"看{mark}a") for mark in ELSEWHERE] + [("你是哪位", "我是猫")]
+    vocabulary = written(tmp_path / "index", pairs)
+    nearest = Retrieval(tmp_path / "index", vocabulary).nearest("你是谁", 9)
+    assert [vocabulary.text(x.ids) for x in nearest] == ["我是猫"]
+
+
+def test_nothing_is_written_where_no_pair_is_left(tmp_path: Path) -> None:
+    written(tmp_path / "index", [("你是谁", "@a")])
+    assert not (tmp_path / "index").exists()
+
+
+@pytest.mark.parametrize("most", [1, 4, 14])
+def test_pairs_beyond_the_limit_are_left_out_evenly(tmp_path: Path, most: int) -> None:
+    written(tmp_path / "index", most=most)
+    assert len(np.load(tmp_path / "index" / "lengths.npy")) == most
+
+
+def test_index_is_written_once_for_a_corpus(tmp_path: Path) -> None:
+    folder = tmp_path / "index"
+    written(folder)
+    mark = folder / "mark"
+    mark.touch()
+    written(folder)
+    assert mark.exists()
+    written(folder, PAIRS[:-1])
+    assert not mark.exists()
+    (folder / "index.json").write_text("[]")
+    written(folder, PAIRS[:-1])
+    assert json.loads((folder / "index.json").read_text())["most"] == 100
+    (folder.with_name("index.part")).mkdir()  # of a process that was killed
+    written(folder)
+    assert [path.name for path in tmp_path.glob("index*")] == ["index"]
+
+
+@pytest.mark.parametrize(
+    "name", ["index.json", "grams", "starts", "texts", "weights", "questions", "replies", "counts"]
+)
+@pytest.mark.parametrize("damage", ["missing", "truncated", "empty", "text"])
+def test_damaged_index_is_an_error(tmp_path: Path, name: str, damage: str) -> None:
+    folder = tmp_path / "index"
+    vocabulary = written(folder)
+    path = folder / (name if "." in name else f"{name}.npy")
+    content = {"truncated": path.read_bytes()[:-5], "empty": b"", "text": b"x" * 200}.get(damage)
+    path.unlink()
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(UserError, match=r"index: damaged, .*train\.py") as error:
+        Retrieval(folder, vocabulary)
+    assert len(str(error.value).replace(str(tmp_path), "")) < 200
+
+
+def test_index_of_another_attempt_or_corpus_is_an_error(tmp_path: Path) -> None:
+    vocabulary = written(tmp_path / "index")
+    other = Vocabulary(["新", *vocabulary.tokens[5:]])
+    with pytest.raises(UserError, match=r"of another attempt.*; remove that folder"):
+        Retrieval(tmp_path / "index", other)
+    shutil.copytree(tmp_path / "index", tmp_path / "mixed")
+    written(tmp_path / "other", PAIRS[:4])
+    shutil.copy(tmp_path / "other" / "replies.npy", tmp_path / "mixed" / "replies.npy")
+    with pytest.raises(UserError, match="damaged"):
+        Retrieval(tmp_path / "mixed", vocabulary)
+
+
+def test_question_of_a_pair_with_history_is_its_last_turn(tmp_path: Path) -> None:
+    pairs = [("你好", "好"), ("好", "再见吧")]
+    changes = {"validation": "none", "history": 2, "vocabulary_size": 400}
+    corpus = encoded_corpus(settings(tmp_path, pairs, **changes))
+    write_retrieval(tmp_path / "index", corpus.shards, corpus.vocabulary, "", 9)
+    asked = {x.question for x in Retrieval(tmp_path / "index", corpus.vocabulary).nearest("你好", 9)}
+    sources = [part.sources.row(i).tolist() for part in corpus.shards for i in range(len(part))]
+    assert asked == {corpus.vocabulary.text(question_of(source, corpus.vocabulary)) for source in sources}

@@ -1,0 +1,113 @@
+"""Replies that people wrote, of which the model chooses, and the search where there is none."""
+
+from typing import Any, cast
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from chatbot.config.decoding import DecodingSettings
+from chatbot.config.training import Settings
+from chatbot.corpus.retrieval import Retrieval, Retrieved
+from chatbot.corpus.vocabulary import BOS, BYTES, EOS, Vocabulary
+from chatbot.errors import UserError
+from chatbot.flags import compose
+from chatbot.inference.engine import Engine
+from chatbot.inference.questions import Question
+from chatbot.inference.replier import FREQUENCY, GENERIC, SIMILARITY, is_copy
+from chatbot.inference.responder import Responder
+from chatbot.model.new_model import built_model
+from chatbot.model.saved import Trained
+from chatbot.model.seq2seq import Seq2Seq
+from tests.inference.messages import answer_of
+
+SETTINGS = compose(Settings, rnn_size=8, embedding_size=6, max_length=6)
+VOCABULARY = Vocabulary(["你好", "你", "好", "吗", "天", *BYTES])
+OFFERS = [([7], 0.9, 1), ([6, 8], 0.4, 5), ([7, 9, 7], 0.3, 2)]
+RETRIEVE = DecodingSettings(beam_size=3, retrieve="3")
+
+
+class FakeRetrieval:
+    """Offers the same replies, in this order, to each question with 你, and nothing to others."""
+
+    def __init__(self, *offers: tuple[list[int], float, int]) -> None:
+        self._offers = [Retrieved(ids, f"question {ids}", similarity, pairs) for ids, similarity, pairs in offers]
+
+    def nearest(self, question: str, number: int) -> list[Retrieved]:
+        return self._offers[:number] if "你" in question else []
+
+
+@pytest.fixture(scope="module")
+def model() -> Seq2Seq:
+    model = built_model(SETTINGS.model, len(VOCABULARY), seed=1)
+    model.embedding.embeddings.assign(np.random.default_rng(1).normal(size=model.embedding.embeddings.shape))
+    return model
+
+
+def responder(model: Seq2Seq, *offers: Any, decoding: DecodingSettings = RETRIEVE) -> Responder:
+    retrieval = cast(Retrieval, FakeRetrieval(*offers))
+    return Responder(Trained(SETTINGS, VOCABULARY, model, 0, retrieval), decoding)
+
+
+def log_probability(model: Seq2Seq, question: list[int], reply: list[int]) -> float:
+    """Of one pair, by the graph of training."""
+    logits = model(model.sequences(np.array([question])), model.sequences(np.array([[BOS, *reply]])))
+    log_probs = tf.nn.log_softmax(logits).numpy()
+    return float(sum(log_probs[position, i] for position, i in enumerate([*reply, EOS])))
+
+
+def test_replies_are_ranked_by_model_similarity_and_frequency(model: Seq2Seq) -> None:
+    one = responder(model, *OFFERS)
+    question = one.source("你好天", ())
+    expected = {}
+    for ids, similarity, pairs in OFFERS:
+        by_model = log_probability(model, question, ids) - GENERIC * log_probability(model, [BOS], ids)
+        score = by_model / (len(ids) + 1) + SIMILARITY * similarity - FREQUENCY * np.log(pairs)
+        expected[VOCABULARY.text(ids)] = score
+    replies = one.n_best("你好天", (), 9)
+    assert {reply.text: reply.score for reply in replies} == pytest.approx(expected, rel=1e-4)
+    assert [reply.text for reply in replies] == sorted(expected, key=lambda text: -expected[text])
+    assert replies[0].question == "question [7]"
+    assert one.training_question("你好天", replies[1].text) == replies[1].question
+    assert one.training_question("你好天", "别的") == ""
+
+
+def test_other_questions_are_answered_by_the_search(model: Seq2Seq) -> None:
+    """Where nothing is similar, or every reply repeats the question."""
+    search = responder(model, decoding=DecodingSettings(beam_size=3, retrieve="none"))
+    texts = ["天天", "你好", "吗吗吗", "你好天"]
+    both = responder(model, *OFFERS)
+    batch = both.replies(texts)
+    assert batch == [both.reply(text) for text in texts]
+    assert [batch[0], batch[2]] == [search.reply("天天"), search.reply("吗吗吗")]
+    assert {batch[1], batch[3]} <= {VOCABULARY.text(ids) for ids, *_ in OFFERS}
+    assert responder(model, ([6, 7], 0.05, 1)).reply("你好天") == search.reply("你好天")
+    assert responder(model, ([6, 7, 9], 0.9, 1)).reply("你好天") == search.reply("你好天")
+    assert both.training_question("天天", batch[0]) == search.training_question("天天", batch[0]) == ""
+
+
+def test_engine_and_stream_give_the_same_replies(model: Seq2Seq) -> None:
+    greedy = DecodingSettings(beam_size=1, retrieve="3")
+    one = responder(model, *OFFERS, decoding=greedy)
+    engine = Engine(one)
+    for text in ("你好天", "天天", ""):
+        assert answer_of(engine, Question(text)).texts == ["".join(one.stream(text))]
+    engine.close()
+
+
+def test_stop_texts_end_looked_up_replies(model: Seq2Seq) -> None:
+    decoding = DecodingSettings(beam_size=3, retrieve="3", stop=("天",))
+    assert responder(model, ([7, 9, 7], 0.9, 1), decoding=decoding).reply("你你") == "好"
+
+
+def test_attempt_without_an_index_is_an_error(model: Seq2Seq) -> None:
+    with pytest.raises(UserError, match=r"^--retrieve 3: this attempt has no index .*; leave it out$"):
+        Responder(Trained(SETTINGS, VOCABULARY, model, 0), RETRIEVE)
+
+
+@pytest.mark.parametrize(
+    ("reply", "question", "expected"),
+    [("你好", "你好", True), ("你好吗", "你好吗？", True), ("好", "你好", False), ("我也想吃", "你想吃什么", False)],
+)
+def test_a_reply_that_repeats_the_question_is_a_copy(reply: str, question: str, expected: bool) -> None:
+    assert is_copy(reply, question) is expected

@@ -1,0 +1,50 @@
+"""The training pairs that an attempt keeps, to be looked up in the chat."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from chatbot.chat.loading import load_model
+from chatbot.config.decoding import DecodingSettings
+from chatbot.errors import UserError
+from chatbot.training.data import prepare
+from chatbot.training.display import question_line
+from chatbot.training.loop import train
+from chatbot.training.run import open_run
+from tests.training.small_run import TOWERS, small_settings, train_small
+
+
+@pytest.mark.parametrize("both_directions", ["on", "off"])
+def test_run_with_validation_keeps_its_pairs_for_the_chat(
+    pairs_file: Path, both_directions: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The last lines of the run show replies as the chat gives them."""
+    monkeypatch.setattr("chatbot.training.data.FEWEST_DECIDING", 1)
+    pairs = [line.split("\t")[:2] for line in pairs_file.read_text().splitlines()]
+    held_out = pairs_file.with_name("held_out.tsv")
+    held_out.write_text(f"{pairs[0][0]}呀\t{pairs[1][1]}\n")
+    run = {"data": (str(pairs_file),), "validation": str(held_out), "both_directions": both_directions}
+    settings = small_settings(**run, validate_every=1, steps=1)
+    train(open_run(settings, prepare(settings), TOWERS[:1]))
+    directory = Path("checkpoints/default")
+    kept = json.loads((directory / "retrieval" / "index.json").read_text())
+    assert kept["corpus"] == json.loads((directory / "data.json").read_text())["fingerprint"]
+    responder = load_model(directory).responder_of(DecodingSettings())
+    reply = responder.reply(f"{pairs[0][0]}呀")
+    question = responder.training_question(f"{pairs[0][0]}呀", reply)
+    assert [question, reply] in pairs
+    assert question_line(f"{pairs[0][0]}呀", reply) in capsys.readouterr().out
+
+
+def test_retrieve_pairs_0_keeps_none(pairs_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("chatbot.training.data.FEWEST_DECIDING", 1)
+    held_out = pairs_file.with_name("held_out.tsv")
+    held_out.write_text("甲甲\t癸\n")
+    run = {"data": (str(pairs_file),), "validation": str(held_out), "validate_every": 1, "steps": 1}
+    train_small(1, **run, retrieve_pairs=0)
+    assert not Path("checkpoints/default/retrieval").exists()
+    model = load_model(Path("checkpoints/default"))
+    assert model.responder_of(DecodingSettings()).decoding.retrieved == 0
+    with pytest.raises(UserError, match=r"^--retrieve 5: this attempt has no index"):
+        model.responder_of(DecodingSettings(retrieve="5"))
