@@ -46,6 +46,16 @@ SHAPES: dict[str, tuple[object, Pairs, dict[str, int]]] = {
         [],
         {"utterances that are not text": 2, "conversations of one utterance": 2},
     ),
+    "names that speak twice": (
+        {"conversation": [["Ann", "甲"], ["Ben", "乙"], ["Ann", "丙"], ["Ben", "丁"]]},
+        [("甲", "乙"), ("乙", "丙"), ("丙", "丁")],
+        {},
+    ),
+    "pairs that no names begin": (
+        {"conversation": [["Ann", "甲"], ["Ben", "乙"], ["Ann", "丙"]]},
+        [("Ann", "甲"), ("Ben", "乙"), ("Ann", "丙")],
+        {},
+    ),
     "a little deep": ([[[["甲"]]]], [], {"conversations of one utterance": 1}),
     "invalid messages": ({"messages": 3}, [], {"records without question and answer": 1}),
     "wrong kinds": ({"question": ["甲"], "answer": None}, [], {"records without question and answer": 1}),
