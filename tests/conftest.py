@@ -24,11 +24,11 @@ os.environ.setdefault(VISIBLE_GPUS, os.environ.get("CUDA_VISIBLE_DEVICES", ALL))
 os.environ["CUDA_VISIBLE_DEVICES"] = ""
 os.environ.setdefault("TF_NUM_INTRAOP_THREADS", "1")  # as chat.py on two cores; several tests run at once
 import_tensorflow()
-config = importlib.import_module("tensorflow").config
+tf_config = importlib.import_module("tensorflow").config
 
 CPUS = [f"/CPU:{i}" for i in range(4)]
-config.set_logical_device_configuration(
-    config.list_physical_devices("CPU")[0], [config.LogicalDeviceConfiguration()] * len(CPUS)
+tf_config.set_logical_device_configuration(
+    tf_config.list_physical_devices("CPU")[0], [tf_config.LogicalDeviceConfiguration()] * len(CPUS)
 )
 
 
@@ -38,6 +38,15 @@ LONG = {"training", "export"}  # folders whose tests take most of the time
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add --all."""
     parser.addoption("--all", action="store_true", help="also run the tests marked slow or gpu, as CI does")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Leave out TensorFlow's optimiser of graphs without --all.
+
+    It takes a fifth of the time of tests, whose graphs run a few times only. Commands in processes of their own use it.
+    """
+    if not config.getoption("--all"):
+        tf_config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
