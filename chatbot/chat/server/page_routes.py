@@ -105,7 +105,7 @@ def add_page_routes(app: FastAPI, ratings: Path | None) -> None:
 
     @app.post("/chat/attention", tags=["page"])
     async def attention(body: RepliedQuestion, request: Request) -> dict[str, Any]:
-        """Show which words of the question each word of a reply looked at."""
+        """Show the training question that a reply was written to, and which words of the question its words looked at."""
         models = state_of(request).models
         async with models.use(models.name_of(body.model)) as model, one_at_a_time:
             history = body.history[-model.turns :] if model.turns else []
@@ -172,11 +172,18 @@ def _card_of(directory: Path, version: object) -> tuple[ModelCard, int]:
 
 
 def _attention(responder: TextResponder, question: str, reply: str, history: list[str]) -> dict[str, Any]:
-    """Return the attention of a reply. weights: [reply, question], each row adds up to 1; None if none is shown."""
-    found = responder.attention(question, reply, history) if responder.source(question, history) else None
-    if found is None:
-        return {"question": [], "reply": [], "weights": None}
-    return {"question": found.question, "reply": found.reply, "weights": found.weights.astype(float).round(4).tolist()}
+    """Return where a reply comes from, and its attention.
+
+    written_to: a training question; "": the reply was generated. weights: [reply, question], each row adds up to 1;
+    None if none is shown.
+    """
+    if not responder.source(question, history):
+        return {"written_to": "", "question": [], "reply": [], "weights": None}
+    origin = {"written_to": responder.training_question(question, reply, history)}
+    if (found := responder.attention(question, reply, history)) is None:
+        return {**origin, "question": [], "reply": [], "weights": None}
+    weights = found.weights.astype(float).round(4).tolist()
+    return {**origin, "question": found.question, "reply": found.reply, "weights": weights}
 
 
 async def _record(path: Path, record: dict[str, Any], replaced: dict[str, Any] | None) -> dict[str, Any]:

@@ -84,6 +84,7 @@ def test_models_are_described(client: TestClient) -> None:
 
 def test_attention(client: TestClient) -> None:
     found = client.post("/chat/attention", json={**REPLIED, "history": ["a", "b", "c", "d"]}).json()
+    assert found["written_to"] == ""  # generated
     assert found["question"] == ["c", "d", "你", "好"]  # the model reads two turns before
     assert found["reply"] == ["好", "<eos>"]
     assert [sum(row) for row in found["weights"]] == pytest.approx([1, 1], abs=1e-3)

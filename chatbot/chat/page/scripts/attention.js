@@ -1,4 +1,4 @@
-// The attention of a reply over the words of its question, as a table.
+// Where a reply comes from, and its attention over the words of its question, as a table.
 
 import { historyOf } from "./asking.js";
 import { textOf, turnsOf } from "./conversation.js";
@@ -22,6 +22,8 @@ export async function toggleAttention({ place, question, reply }, side) {
   const body = { model: answer.model, question: question.question, reply: textOf(answer), history };
   try {
     const attention = await (await request("chat/attention", body)).json();
+    const written = attention.written_to; // a question of the training pairs; empty for a generated reply
+    if (written) panel.append(element("p", {}, t("why_written_to", { question: written })));
     panel.append(element("p", { class: "muted" }, t(attention.weights ? "why_caption" : "why_none")));
     if (attention.weights) panel.append(attentionTable(attention));
     announce(t(attention.weights ? "why" : "why_none"));
