@@ -35,6 +35,8 @@ POSITIONS = 1024
 # The ranking of replies to training questions: the weights of their log-probability after any question, of the
 # similarity of the questions, and of the logarithm of how many pairs have the reply.
 GENERIC, SIMILARITY, FREQUENCY = 0.5, 8.0, 0.15
+# The number of replies whose log-probability after any question is remembered: some twenty megabytes.
+MOST_REMEMBERED = 100_000
 # Where no training question is so similar, a reply is generated.
 LEAST_SIMILARITY = 0.1
 # A reply that is more like the question repeats it: the share of characters in matching blocks.
@@ -118,6 +120,7 @@ class Replier:
             )
         self.model, self.decoding = model, decoding
         self._retrieval = retrieval if decoding.retrieved else None
+        self._after_any: dict[tuple[int, ...], float] = {}  # of replies, see `_log_probabilities_after_any`
         self._vocabulary, self._max_length = vocabulary, settings.max_length
         self.search = model.searcher(decoding, reply_automaton(decoding, vocabulary, settings.max_length))
 
@@ -166,7 +169,7 @@ class Replier:
         replies = [x.ids for of_question in offers for x in of_question]
         sources = [question for question, x in zip(questions, offers, strict=True) for _ in x]
         after_question = log_probabilities(self.model, sources, replies, BOS, is_wanted)
-        after_any = log_probabilities(self.model, [EMPTY_QUESTION] * len(replies), replies, BOS, is_wanted)
+        after_any = self._log_probabilities_after_any(replies, is_wanted)
         if not is_wanted():
             return [[] for _ in questions]
         lengths = np.array([len(reply) + 1 for reply in replies])
@@ -177,6 +180,18 @@ class Replier:
             return Reply(before_stop(self._vocabulary.text(x.ids), self.decoding.stop), score, x.ids, x.question)
 
         return [sorted(map(scored, of_question), key=lambda reply: -reply.score) for of_question in offers]
+
+    def _log_probabilities_after_any(self, replies: Rows, is_wanted: IsWanted) -> Floats:
+        """Return the log-probability of replies after an empty question, which is computed once for each: [replies]."""
+        if len(self._after_any) > MOST_REMEMBERED:
+            self._after_any = {}
+        known = self._after_any
+        new = [reply for reply in dict.fromkeys(map(tuple, replies)) if reply not in known]
+        values = log_probabilities(self.model, [EMPTY_QUESTION] * len(new), new, BOS, is_wanted)
+        if not is_wanted():
+            return np.zeros(len(replies), np.float32)
+        known.update(zip(new, values.tolist(), strict=True))
+        return np.array([known[tuple(reply)] for reply in replies], np.float32)
 
     def _generated(self, questions: Rows, seed: int, is_wanted: IsWanted) -> list[list[Reply]]:
         """Return the distinct replies that the search found for each question, the best first."""

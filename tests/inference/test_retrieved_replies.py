@@ -1,5 +1,6 @@
 """Replies that people wrote, of which the model chooses, and the search where there is none."""
 
+import functools
 from typing import Any, cast
 
 import numpy as np
@@ -70,6 +71,19 @@ def test_replies_are_ranked_by_model_similarity_and_frequency(model: Seq2Seq) ->
     assert replies[0].question == "question [7]"
     assert one.training_question("你好天", replies[1].text) == replies[1].question
     assert one.training_question("你好天", "别的") == ""
+
+
+def test_what_is_remembered_of_a_reply_changes_no_score(model: Seq2Seq, monkeypatch: pytest.MonkeyPatch) -> None:
+    one = responder(model, *OFFERS)
+    expected = one.n_best("你好天", (), 9)
+    for most in (10, 0):
+        monkeypatch.setattr("chatbot.inference.replier.MOST_REMEMBERED", most)
+        while_the_first_batch_is_computed = functools.partial(next, iter([True]), False)
+        unread = one.replier.candidates([one.source("你吗", ())], is_wanted=while_the_first_batch_is_computed)
+        assert unread == [[]]
+        again = one.n_best("你好天", (), 9)
+        assert [reply.text for reply in again] == [reply.text for reply in expected]
+        assert [reply.score for reply in again] == pytest.approx([reply.score for reply in expected], rel=1e-5)
 
 
 def test_other_questions_are_answered_by_the_search(model: Seq2Seq) -> None:

@@ -105,7 +105,7 @@ def add_page_routes(app: FastAPI, ratings: Path | None) -> None:
 
     @app.post("/chat/attention", tags=["page"])
     async def attention(body: RepliedQuestion, request: Request) -> dict[str, Any]:
-        """Show the training question that a reply was written to, and which words of the question its words looked at."""
+        """Show where a reply comes from, and which words of the question each of its words looked at."""
         models = state_of(request).models
         async with models.use(models.name_of(body.model)) as model, one_at_a_time:
             history = body.history[-model.turns :] if model.turns else []

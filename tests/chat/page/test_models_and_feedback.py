@@ -170,4 +170,5 @@ def test_attention_over_the_words(browser: Browser) -> None:
     assert browser.texts(".attention") == []
     browser.ask("x")
     browser.js("arguments[0].click()", browser.all("[data-key^=why]")[-1])
-    browser.until(lambda: browser.texts(".attention p") == ["This model shows no attention."])
+    shown = ["A person wrote this reply, to: What is x?", "This model shows no attention."]
+    browser.until(lambda: browser.texts(".attention p") == shown)

@@ -65,6 +65,10 @@ class FakeResponder:
         """Return some ids of a text."""
         return [*range(len(text))]
 
+    def training_question(self, text: str, reply: str, history: Sequence[str] = ()) -> str:
+        """Return the question of a training pair for a reply that has an x."""
+        return "What is x?" if "x" in reply else ""
+
     def attention(self, text: str, reply: str, history: Sequence[str] = ()) -> WordAttention | None:
         """Return the attention; None for a reply that has an x."""
         if "x" in reply:

@@ -12,7 +12,7 @@ from prompt_toolkit.document import Document
 from chatbot.chat.terminal import commands
 from chatbot.chat.terminal.commands import COMMANDS, FIELDS
 from chatbot.chat.terminal.prompt import completer
-from chatbot.inference.text_responder import EMPTY_QUESTION_REPLY
+from chatbot.inference.text_responder import EMPTY_QUESTION_REPLY, TextResponder
 from tests.chat.terminal.fake_model import fake_model
 from tests.chat.terminal.typed import Line, Printed, printed, typed
 
@@ -87,6 +87,12 @@ def test_history_and_reset(capsys: Printed) -> None:
     out, err = printed(capsys, [*questions, "/history 2", "/new", "/history", "q", "/reset", "q"], turns=2)
     assert out[40:] == [" 39 > q38", "      q38/1+2", " 40 > q39", "      q39/1+2", "q/1", "q/1"]
     assert err == ["A new conversation.", "No questions yet.", "A new conversation."]
+
+
+def test_why_names_the_training_question_of_a_reply(capsys: Printed, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(TextResponder, "training_question", lambda *_: "你是谁")
+    typed(fake_model(), ["你好", "/why"])
+    assert "A person wrote this reply, to: 你是谁" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("attention", [True, False])
