@@ -51,6 +51,7 @@ def test_values_are_the_same_for_any_number_of_towers_and_in_little_memory(
         return inputs(self, pairs, rows)
 
     monkeypatch.setattr(Scorer, "_inputs", recorded_inputs)
+    monkeypatch.chdir(tmp_path)
     (alone, shared), corpus = validators(tmp_path, chat_file, cpus[:1], cpus[:3])
     expected = alone.validate(corpus)
     assert {*devices} == {"CPU:0"}
@@ -77,6 +78,7 @@ def test_memory_for_less_than_a_pair_is_an_error(
         raise SHORTAGE
 
     monkeypatch.setattr(Scorer, "__call__", short)
+    monkeypatch.chdir(tmp_path)
     (validator,), corpus = validators(tmp_path, chat_file, cpus[:2])
     with pytest.raises(UserError, match=r"out of memory in validation, with one pair at a time; .* first free memory"):
         validator.validate(corpus)
