@@ -157,8 +157,8 @@ class DecodingSettings(Flags):
         return self.samples and self.hypotheses > 1
 
 
-# The search of an attempt when no flag chooses one. Readers who did not know the source found its replies better than
-# samples, ranked or not (BENCHMARKS.md).
+# The search of an attempt when no flag chooses one. Rated blind, its replies are better than samples, ranked or not
+# (BENCHMARKS.md).
 DEFAULT_SEARCH = {"beam_size": 5}
 # Where training pairs can be looked up, what people wrote comes first.
 WITH_RETRIEVAL = {**DEFAULT_SEARCH, "retrieve": "30"}

@@ -158,7 +158,7 @@ class Replier:
 
         The model judges them (Qiu et al., 2017, AliMe Chat): a reply should be probable, more so after this question
         than after any, each by its length; it should have been written to a similar question, and not to many others.
-        The weights are those whose best replies readers preferred, who knew no source (BENCHMARKS.md).
+        The weights are those whose best replies were rated best by readers who knew no source (BENCHMARKS.md).
         """
         offers: list[list[Retrieved]] = []
         for question in questions:
