@@ -4,11 +4,11 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
+from chatbot.config.corpus import AUTO, NONE
 from chatbot.errors import UserError
 from chatbot.flags import Flags, flag_of, setting
 
 SEARCH, TOKENS, RANKING = "search", "tokens of a reply", "ranking of replies"
-AUTO, NONE = "auto", "none"
 MOST_RETRIEVED = 1000
 SAMPLING = ("temperature", "top_k", "top_p", "min_p", "typical")
 MOST_STOP_CHARACTERS = 100  # of a stop text
@@ -175,7 +175,7 @@ def default_search(retrieves: bool) -> Mapping[str, Any]:
 
 
 def over_default(settings: DecodingSettings, default: Mapping[str, Any]) -> DecodingSettings:
-    """Return the settings, with the default search if they choose none; those that only beam search has choose it."""
+    """Return the settings, with the default search if they choose none."""
     if settings.chooses_search:
         return settings
     chosen = {name for name in default if getattr(settings, name) != getattr(DecodingSettings, name)}

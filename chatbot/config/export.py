@@ -47,7 +47,7 @@ class ExportSettings(Flags):
                 f"{flags}: an export for {self.format} takes these flags when it is used, by chat.py --export; "
                 "leave them out"
             )
-        for name in ("stop", "n_best"):
+        for name in ("stop", "retrieve", "n_best"):
             if getattr(self.decoding, name) != getattr(DecodingSettings, name):
                 raise UserError(f"--{name.replace('_', '-')}: no signature of a SavedModel has it; leave it out")
 

@@ -29,7 +29,7 @@ from chatbot.inference.reply_text import ReplyText, before_stop
 
 # The maximum number of questions in a batch, and of their hypotheses, which bound the memory of a search.
 BATCH, HYPOTHESES = 64, 640
-# The maximum number of padded positions of questions in a batch of pairs that are scored, which bounds the memory of
+# The maximum number of padded positions of targets in a batch of pairs that are scored, which bounds the memory of
 # their logits.
 POSITIONS = 1024
 # The ranking of replies to training questions: the weights of their log-probability after any question, of the
@@ -165,7 +165,7 @@ class Replier:
             text = self._vocabulary.text(question_of(question, self._vocabulary))
             nearest = retrieval.nearest(text, self.decoding.retrieved)
             is_near = bool(nearest) and nearest[0].similarity >= LEAST_SIMILARITY
-            offers.append([x for x in nearest if is_near and not is_copy(self._vocabulary.text(x.ids), text)])
+            offers.append([x for x in nearest if is_near and self._is_allowed(x.ids, text)])
         replies = [x.ids for of_question in offers for x in of_question]
         sources = [question for question, x in zip(questions, offers, strict=True) for _ in x]
         after_question = log_probabilities(self.model, sources, replies, BOS, is_wanted)
@@ -180,6 +180,12 @@ class Replier:
             return Reply(before_stop(self._vocabulary.text(x.ids), self.decoding.stop), score, x.ids, x.question)
 
         return [sorted(map(scored, of_question), key=lambda reply: -reply.score) for of_question in offers]
+
+    def _is_allowed(self, reply: Sequence[int], question: str) -> bool:
+        """Return whether a reply of a person keeps to the settings of any reply, and does not repeat the question."""
+        text, decoding = self._vocabulary.text(reply), self.decoding
+        is_whole = bool(before_stop(text, decoding.stop)) and len(reply) >= decoding.min_reply_length
+        return is_whole and not any(word in text for word in decoding.ban) and not is_copy(text, question)
 
     def _log_probabilities_after_any(self, replies: Rows, is_wanted: IsWanted) -> Floats:
         """Return the log-probability of replies after an empty question, which is computed once for each: [replies]."""

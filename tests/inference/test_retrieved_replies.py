@@ -114,6 +114,16 @@ def test_stop_texts_end_looked_up_replies(model: Seq2Seq) -> None:
     assert responder(model, ([7, 9, 7], 0.9, 1), decoding=decoding).reply("你你") == "好"
 
 
+@pytest.mark.parametrize("rule", [{"ban": ("好天",)}, {"min_reply_length": 4}, {"stop": ("好",)}])
+def test_rules_of_any_reply_hold_for_looked_up_ones(model: Seq2Seq, rule: dict[str, Any]) -> None:
+    """Also where that leaves none: the search keeps to them, too."""
+    decoding = DecodingSettings(beam_size=3, retrieve="3", **rule)
+    forbidden, allowed = ([7, 9, 7], 0.9, 1), ([9, 6, 9, 6], 0.5, 1)
+    assert responder(model, forbidden, allowed, decoding=decoding).reply("你你") == "天你天你"
+    search = responder(model, decoding=DecodingSettings(beam_size=3, retrieve="none", **rule))
+    assert responder(model, forbidden, decoding=decoding).reply("你你") == search.reply("你你")
+
+
 def test_attempt_without_an_index_is_an_error(model: Seq2Seq) -> None:
     with pytest.raises(UserError, match=r"^--retrieve 3: this attempt has no index .*; leave it out$"):
         Responder(Trained(SETTINGS, VOCABULARY, model, 0), RETRIEVE)

@@ -242,7 +242,7 @@ def one_hypothesis(decoding: DecodingSettings) -> DecodingSettings:
 
 
 def one_sample(decoding: DecodingSettings) -> DecodingSettings:
-    """Return settings of one sample; for those of beam search, with the default of attempts that sample."""
+    """Return settings of one sample; for those of beam search, ONE_SAMPLE."""
     if not decoding.samples:
         return over_default(_without_search(decoding), ONE_SAMPLE)
     search = {name: getattr(decoding, name) for name in SAMPLING}
