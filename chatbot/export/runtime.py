@@ -23,7 +23,8 @@ from chatbot.decoding.search import OF_HYPOTHESES, State, new_search, search_arr
 from chatbot.errors import UserError
 from chatbot.export.manifest import Manifest, damaged, read_manifest
 from chatbot.flags import replace
-from chatbot.inference.replier import EMPTY_QUESTION, Replier, Searcher, for_attempt, padded
+from chatbot.inference.model import EMPTY_QUESTION, Searcher, padded
+from chatbot.inference.replier import Replier, for_attempt
 from chatbot.inference.text_responder import TextResponder
 
 Array = npt.NDArray[Any]
@@ -33,7 +34,7 @@ CELL, NEXT = "cell_", "next_"  # the names of cells in the graphs, before and af
 
 
 class OnnxModel:
-    """The `chatbot.inference.replier.Model` of a folder with encode.onnx and step.onnx.
+    """The `chatbot.inference.model.Model` of a folder with encode.onnx and step.onnx.
 
     ngrams: what is mixed in, if any. Raises UserError if ONNX Runtime is not installed or cannot read the files.
     """

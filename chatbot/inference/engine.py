@@ -9,7 +9,7 @@ import numpy as np
 
 from chatbot.corpus.vocabulary import BOS
 from chatbot.inference.questions import FinishReason, Piece, Question, Receive, Request, TokenLogProb
-from chatbot.inference.replier import Reply
+from chatbot.inference.reply_text import Reply
 from chatbot.inference.rows import RowBatch, UnfinishedReply, token_log_prob
 from chatbot.inference.text_responder import EMPTY_QUESTION_REPLY, TextResponder
 

@@ -4,10 +4,7 @@ It needs no TensorFlow.
 """
 
 import dataclasses
-import math
-from collections.abc import Callable, Sequence
-from difflib import SequenceMatcher
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -15,85 +12,20 @@ import numpy.typing as npt
 from chatbot.config.decoding import DecodingSettings
 from chatbot.config.model import ModelSettings
 from chatbot.config.training import Settings
-from chatbot.corpus.batches import pad
 from chatbot.corpus.cleaning import cleaner
 from chatbot.corpus.history import question_of
-from chatbot.corpus.pair_ids import Ragged
 from chatbot.corpus.reading.display import counted
-from chatbot.corpus.retrieval import Retrieval, Retrieved
-from chatbot.corpus.vocabulary import ASK, BOS, EOS, PAD, Vocabulary, spelling_automaton
+from chatbot.corpus.retrieval import Retrieval
+from chatbot.corpus.vocabulary import ASK, EOS, PAD, Vocabulary, spelling_automaton
 from chatbot.decoding.automaton import Automaton, BoundedAutomaton, without_words
 from chatbot.decoding.hypotheses import length_penalty
 from chatbot.errors import UserError
-from chatbot.inference.reply_text import ReplyText, before_stop
+from chatbot.inference.model import Floats, IsWanted, Model, Rows, log_probabilities
+from chatbot.inference.reply_text import Reply, ReplyText, before_stop
+from chatbot.inference.retrieved_replies import RetrievedReplies
 
 # The maximum number of questions in a batch, and of their hypotheses, which bound the memory of a search.
 BATCH, HYPOTHESES = 64, 640
-# The maximum number of padded positions of targets in a batch of pairs that are scored, which bounds the memory of
-# their logits.
-POSITIONS = 1024
-# The ranking of replies to training questions: the weights of their log-probability after any question, of the
-# similarity of the questions, and of the logarithm of how many pairs have the reply.
-GENERIC, SIMILARITY, FREQUENCY = 0.5, 8.0, 0.15
-# The number of replies whose log-probability after any question is remembered: some twenty megabytes.
-MOST_REMEMBERED = 100_000
-# Where no training question is so similar, a reply is generated.
-LEAST_SIMILARITY = 0.1
-# A reply that is more like the question repeats it: the share of characters in matching blocks.
-MOST_ALIKE = 0.75
-# The question of the anti-language model: the begin symbol alone. It is in no other question, and in no reply, so that
-# a model that copies gains nothing by it.
-EMPTY_QUESTION = [BOS]
-
-Rows = Sequence[Sequence[int]]  # ids of each
-Floats = npt.NDArray[np.float32]
-# Whether somebody waits for a search. It is asked every few ids; once it is False, the ids that follow have no meaning.
-IsWanted = Callable[[], bool]
-# (the questions of each batch, the seed of samples, whether it is wanted) -> for each batch padded ids
-# [questions, hypotheses, max_length], and the scores of all hypotheses.
-Searcher = Callable[[Sequence[Rows], int, IsWanted], Sequence[tuple[npt.NDArray[np.integer], Floats]]]
-
-
-class Model(Protocol):
-    """A model that replies, of an attempt or an export. Any thread may call it.
-
-    Its state is of a number of rows, which only the model reads. A row has one hypothesis.
-    """
-
-    def encode(self, questions: Rows) -> Any:
-        """Return the state before the first token. questions: of each row, at least one id."""
-
-    def step(self, state: Any, last: npt.NDArray[np.int64]) -> tuple[Floats, Any]:
-        """Return the logits of the next ids, [rows, vocabulary], and the state after the last ones. last: [rows]."""
-
-    def take(self, states: Sequence[Any], rows: npt.NDArray[np.int64]) -> Any:
-        """Return the state of some rows, in this order; a row may be taken several times.
-
-        states: one or two. rows: numbers of those of the first state and of the second behind them.
-        """
-
-    def searcher(self, decoding: DecodingSettings, automaton: BoundedAutomaton) -> Searcher:
-        """Return the search of decoding settings, but for their seed."""
-
-    def log_probabilities(self, sources: Rows, targets: Rows, begin: int) -> Floats:
-        """Return log P(target | source) of each pair in nats, the end symbol included and n-grams left out: [pairs].
-
-        sources, targets: of a batch of at least one pair, without begin and end symbols, at least one id each. begin:
-        BOS for replies to questions, ASK for questions to replies.
-        """
-
-
-class Reply(NamedTuple):
-    """A reply that a search has found, and its score; larger is better.
-
-    The score is the log-probability in nats; of several replies, with the penalties and the score of `--rerank`; of
-    replies to training questions, see `Replier._retrieved`.
-    """
-
-    text: str
-    score: float
-    ids: Sequence[int] = ()  # without the end
-    question: str = ""  # of the training pair that it comes from; "": the model has generated it
 
 
 class Replier:
@@ -119,8 +51,9 @@ class Replier:
                 "writes with validation (--retrieve-pairs); leave it out"
             )
         self.model, self.decoding = model, decoding
-        self._retrieval = retrieval if decoding.retrieved else None
-        self._after_any: dict[tuple[int, ...], float] = {}  # of replies, see `_log_probabilities_after_any`
+        self._retrieved = None
+        if retrieval is not None and decoding.retrieved:
+            self._retrieved = RetrievedReplies(model, vocabulary, retrieval, decoding)
         self._vocabulary, self._max_length = vocabulary, settings.max_length
         self.search = model.searcher(decoding, reply_automaton(decoding, vocabulary, settings.max_length))
 
@@ -146,58 +79,12 @@ class Replier:
         """
         questions = [question[: self._max_length] for question in questions]
         seed = self.decoding.seed if seed is None else seed
-        if self._retrieval is None:
+        if self._retrieved is None:
             return self._generated(questions, seed, is_wanted)
-        retrieved = self._retrieved(self._retrieval, questions, is_wanted)
+        retrieved = self._retrieved.ranked(questions, is_wanted)
         unanswered = [question for question, replies in zip(questions, retrieved, strict=True) if not replies]
         generated = iter(self._generated(unanswered, seed, is_wanted))
         return [replies or next(generated) for replies in retrieved]
-
-    def _retrieved(self, retrieval: Retrieval, questions: Rows, is_wanted: IsWanted) -> list[list[Reply]]:
-        """Return the replies to similar training questions, the best first; none where no question is similar enough.
-
-        The model judges them (Qiu et al., 2017, AliMe Chat): a reply should be probable, more so after this question
-        than after any, each by its length; it should have been written to a similar question, and not to many others.
-        The weights are those whose best replies were rated best by readers who knew no source (BENCHMARKS.md).
-        """
-        offers: list[list[Retrieved]] = []
-        for question in questions:
-            text = self._vocabulary.text(question_of(question, self._vocabulary))
-            nearest = retrieval.nearest(text, self.decoding.retrieved)
-            is_near = bool(nearest) and nearest[0].similarity >= LEAST_SIMILARITY
-            offers.append([x for x in nearest if is_near and self._is_allowed(x.ids, text)])
-        replies = [x.ids for of_question in offers for x in of_question]
-        sources = [question for question, x in zip(questions, offers, strict=True) for _ in x]
-        after_question = log_probabilities(self.model, sources, replies, BOS, is_wanted)
-        after_any = self._log_probabilities_after_any(replies, is_wanted)
-        if not is_wanted():
-            return [[] for _ in questions]
-        lengths = np.array([len(reply) + 1 for reply in replies])
-        by_model = iter(((after_question - GENERIC * after_any) / lengths).tolist())
-
-        def scored(x: Retrieved) -> Reply:
-            score = next(by_model) + SIMILARITY * x.similarity - FREQUENCY * math.log(x.pairs)
-            return Reply(before_stop(self._vocabulary.text(x.ids), self.decoding.stop), score, x.ids, x.question)
-
-        return [sorted(map(scored, of_question), key=lambda reply: -reply.score) for of_question in offers]
-
-    def _is_allowed(self, reply: Sequence[int], question: str) -> bool:
-        """Return whether a reply of a person keeps to the settings of any reply, and does not repeat the question."""
-        text, decoding = self._vocabulary.text(reply), self.decoding
-        is_whole = bool(before_stop(text, decoding.stop)) and len(reply) >= decoding.min_reply_length
-        return is_whole and not any(word in text for word in decoding.ban) and not is_copy(text, question)
-
-    def _log_probabilities_after_any(self, replies: Rows, is_wanted: IsWanted) -> Floats:
-        """Return the log-probability of replies after an empty question, which is computed once for each: [replies]."""
-        if len(self._after_any) > MOST_REMEMBERED:
-            self._after_any = {}
-        known = self._after_any
-        new = [reply for reply in dict.fromkeys(map(tuple, replies)) if reply not in known]
-        values = log_probabilities(self.model, [EMPTY_QUESTION] * len(new), new, BOS, is_wanted)
-        if not is_wanted():
-            return np.zeros(len(replies), np.float32)
-        known.update(zip(new, values.tolist(), strict=True))
-        return np.array([known[tuple(reply)] for reply in replies], np.float32)
 
     def _generated(self, questions: Rows, seed: int, is_wanted: IsWanted) -> list[list[Reply]]:
         """Return the distinct replies that the search found for each question, the best first."""
@@ -247,28 +134,6 @@ class Replier:
         text = ReplyText(self._vocabulary, self.decoding.stop, list(reply.ids))
         text.read(is_whole=True)
         return reply.ids[: max(1, text.ids_before_stop())] if text.is_stopped else reply.ids
-
-
-def log_probabilities(model: Model, sources: Rows, targets: Rows, begin: int, is_wanted: IsWanted) -> Floats:
-    """Return `Model.log_probabilities` of any number of pairs, computed in batches; any once they are not wanted."""
-    values = np.zeros(len(sources), np.float32)
-    order = np.lexsort([[*map(len, sources)], [*map(len, targets)]])
-    while len(order) and is_wanted():  # the longest targets first, so that a batch is bounded by its first row
-        number = max(1, POSITIONS // (len(targets[order[-1]]) + 1))
-        order, rows = order[:-number], order[-number:]
-        values[rows] = model.log_probabilities([sources[i] for i in rows], [targets[i] for i in rows], begin)
-    return values
-
-
-def is_copy(reply: str, question: str) -> bool:
-    """Return whether a reply repeats the question, or nearly."""
-    return SequenceMatcher(None, reply, question, autojunk=False).ratio() > MOST_ALIKE
-
-
-def padded(rows: Rows) -> npt.NDArray[np.int32]:
-    """Return rows of ids as an array, with PAD on the right."""
-    ragged = Ragged.from_rows(rows)
-    return pad(ragged, np.arange(len(ragged)), int(ragged.lengths.max()))
 
 
 def for_attempt(decoding: DecodingSettings, settings: Settings) -> DecodingSettings:

@@ -1,9 +1,23 @@
-"""The text of a reply while its ids are generated, up to a stop text. It needs no TensorFlow."""
+"""A reply, and its text while its ids are generated, up to a stop text. It needs no TensorFlow."""
 
 import functools
 from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 from chatbot.corpus.vocabulary import Vocabulary
+
+
+class Reply(NamedTuple):
+    """A reply that a search has found, and its score; larger is better.
+
+    The score is the log-probability in nats; of several replies, with the penalties and the score of `--rerank`; of
+    replies to training questions, see `RetrievedReplies`.
+    """
+
+    text: str
+    score: float
+    ids: Sequence[int] = ()  # without the end
+    question: str = ""  # of the training pair that it comes from; "": the model has generated it
 
 
 class ReplyText:

@@ -17,7 +17,8 @@ from chatbot.decoding.automaton import BoundedAutomaton
 from chatbot.decoding.graph_search import run, search_all
 from chatbot.decoding.sampling import uniform_numbers
 from chatbot.decoding.search import OF_HYPOTHESES, new_search
-from chatbot.inference.replier import EMPTY_QUESTION, IsWanted, Replier, for_attempt, padded
+from chatbot.inference.model import EMPTY_QUESTION, IsWanted, padded
+from chatbot.inference.replier import Replier, for_attempt
 from chatbot.inference.text_responder import TextResponder, Weights, WordAttention, by_word
 from chatbot.model.decoder import DecoderState
 from chatbot.model.device_copies import DeviceCopies
@@ -39,7 +40,7 @@ class TensorState(NamedTuple):
 
 
 class TensorFlowModel:
-    """The `chatbot.inference.replier.Model` of a trained model. The states of rows stay on the device that computes.
+    """The `chatbot.inference.model.Model` of a trained model. The states of rows stay on the device that computes.
 
     Each graph is traced once, at its first use. copies: the devices that share the batches of a search; None for the
     model's own.

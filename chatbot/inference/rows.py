@@ -20,8 +20,9 @@ from chatbot.decoding.array_functions import NumpyFunctions
 from chatbot.decoding.automaton import BoundedAutomaton
 from chatbot.decoding.processors import Prefix, processed
 from chatbot.decoding.sampling import picked, uniform_numbers
+from chatbot.inference.model import EMPTY_QUESTION, Model
 from chatbot.inference.questions import FinishReason, Piece, Request, TokenLogProb
-from chatbot.inference.replier import EMPTY_QUESTION, Model, check_decoding, for_attempt, reply_automaton
+from chatbot.inference.replier import check_decoding, for_attempt, reply_automaton
 from chatbot.inference.reply_text import ReplyText
 
 # Rows that are not needed any more are left out when they are a quarter of all: the others are copied then.

@@ -12,7 +12,8 @@ from chatbot.corpus.history import source_of
 from chatbot.corpus.tokenizer import tokens_of
 from chatbot.corpus.vocabulary import Vocabulary
 from chatbot.inference.questions import Message, Piece, Question, Request
-from chatbot.inference.replier import Replier, Reply
+from chatbot.inference.replier import Replier
+from chatbot.inference.reply_text import Reply
 from chatbot.inference.rows import RowBatch, RuleBook
 
 # The reply to a text without visible characters.

@@ -15,7 +15,8 @@ from chatbot.config.training import Settings
 from chatbot.corpus.vocabulary import ASK, BOS, BYTES, EOS, PAD, Vocabulary
 from chatbot.errors import UserError
 from chatbot.flags import compose
-from chatbot.inference.replier import EMPTY_QUESTION, Replier, log_probabilities
+from chatbot.inference.model import EMPTY_QUESTION, log_probabilities
+from chatbot.inference.replier import Replier
 from chatbot.inference.responder import TensorFlowModel, replier_of
 from chatbot.model.copying import spelling_table
 from chatbot.model.new_model import built_model
@@ -140,10 +141,10 @@ def test_log_probabilities_are_those_of_targets_generated_from_sources(
     for source, target, value in zip(sources, targets, values, strict=True):
         assert value == pytest.approx(teacher_forced(model, source, [begin, *target], [*target, EOS]), rel=1e-4)
     for positions in (1, 7, 12):
-        monkeypatch.setattr("chatbot.inference.replier.POSITIONS", positions)
+        monkeypatch.setattr("chatbot.inference.model.POSITIONS", positions)
         batches = log_probabilities(TensorFlowModel(model), sources, targets, begin, lambda: True)
         np.testing.assert_allclose(batches, values, rtol=1e-4)
-    monkeypatch.setattr("chatbot.inference.replier.POSITIONS", 1)
+    monkeypatch.setattr("chatbot.inference.model.POSITIONS", 1)
     answers = iter([True, False])  # after the longest target, nobody waits any more
     unfinished = log_probabilities(TensorFlowModel(model), sources, targets, begin, lambda: next(answers))
     assert unfinished.nonzero()[0].tolist() == [2]

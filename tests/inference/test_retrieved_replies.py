@@ -15,8 +15,8 @@ from chatbot.errors import UserError
 from chatbot.flags import compose
 from chatbot.inference.engine import Engine
 from chatbot.inference.questions import Question
-from chatbot.inference.replier import FREQUENCY, GENERIC, SIMILARITY, is_copy
 from chatbot.inference.responder import Responder
+from chatbot.inference.retrieved_replies import FREQUENCY, GENERIC, SIMILARITY, is_copy
 from chatbot.model.new_model import built_model
 from chatbot.model.saved import Trained
 from chatbot.model.seq2seq import Seq2Seq
@@ -77,7 +77,7 @@ def test_what_is_remembered_of_a_reply_changes_no_score(model: Seq2Seq, monkeypa
     one = responder(model, *OFFERS)
     expected = one.n_best("你好天", (), 9)
     for most in (10, 0):
-        monkeypatch.setattr("chatbot.inference.replier.MOST_REMEMBERED", most)
+        monkeypatch.setattr("chatbot.inference.retrieved_replies.MOST_REMEMBERED", most)
         while_the_first_batch_is_computed = functools.partial(next, iter([True]), False)
         unread = one.replier.candidates([one.source("你吗", ())], is_wanted=while_the_first_batch_is_computed)
         assert unread == [[]]

@@ -13,7 +13,7 @@ from chatbot.config.decoding import DecodingSettings
 from chatbot.corpus.reading.display import counted, decodable
 from chatbot.errors import UserError
 from chatbot.export.manifest import MANIFEST
-from chatbot.inference.replier import Reply
+from chatbot.inference.reply_text import Reply
 from chatbot.inference.text_responder import EMPTY_QUESTION_REPLY, TextResponder
 from chatbot.model.checkpoint import read_pointer
 

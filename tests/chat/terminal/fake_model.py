@@ -18,7 +18,8 @@ from chatbot.corpus.tokenizer import SPACE
 from chatbot.corpus.vocabulary import BYTES, EOS, MARKS, Vocabulary
 from chatbot.errors import UserError, exit_code_of
 from chatbot.flags import compose
-from chatbot.inference.replier import Model, Reply
+from chatbot.inference.model import Model
+from chatbot.inference.reply_text import Reply
 from chatbot.inference.text_responder import TextResponder, Weights
 
 SLOW = "慢"  # the replies to a question with this character are slow

@@ -86,7 +86,7 @@ def serving(logs: Path) -> Iterator[str]:
                 time.sleep(0.2)
             yield served
         finally:
-            server.terminate()
+            server.kill()  # its handler of SIGTERM can wait for ever
 
 
 def read(url: str, body: Any = None) -> Any:

@@ -1,0 +1,74 @@
+"""What replies need of a model, of an attempt or an export. It needs no TensorFlow."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from chatbot.config.decoding import DecodingSettings
+from chatbot.corpus.batches import pad
+from chatbot.corpus.pair_ids import Ragged
+from chatbot.corpus.vocabulary import BOS
+from chatbot.decoding.automaton import BoundedAutomaton
+
+# The maximum number of padded positions of targets in a batch of pairs that are scored, which bounds the memory of
+# their logits.
+POSITIONS = 1024
+# The question of the anti-language model: the begin symbol alone. It is in no other question, and in no reply, so that
+# a model that copies gains nothing by it.
+EMPTY_QUESTION = [BOS]
+
+Rows = Sequence[Sequence[int]]  # ids of each
+Floats = npt.NDArray[np.float32]
+# Whether somebody waits for a search. It is asked every few ids; once it is False, the ids that follow have no meaning.
+IsWanted = Callable[[], bool]
+# (the questions of each batch, the seed of samples, whether it is wanted) -> for each batch padded ids
+# [questions, hypotheses, max_length], and the scores of all hypotheses.
+Searcher = Callable[[Sequence[Rows], int, IsWanted], Sequence[tuple[npt.NDArray[np.integer], Floats]]]
+
+
+class Model(Protocol):
+    """A model that replies, of an attempt or an export. Any thread may call it.
+
+    Its state is of a number of rows, which only the model reads. A row has one hypothesis.
+    """
+
+    def encode(self, questions: Rows) -> Any:
+        """Return the state before the first token. questions: of each row, at least one id."""
+
+    def step(self, state: Any, last: npt.NDArray[np.int64]) -> tuple[Floats, Any]:
+        """Return the logits of the next ids, [rows, vocabulary], and the state after the last ones. last: [rows]."""
+
+    def take(self, states: Sequence[Any], rows: npt.NDArray[np.int64]) -> Any:
+        """Return the state of some rows, in this order; a row may be taken several times.
+
+        states: one or two. rows: numbers of those of the first state and of the second behind them.
+        """
+
+    def searcher(self, decoding: DecodingSettings, automaton: BoundedAutomaton) -> Searcher:
+        """Return the search of decoding settings, but for their seed."""
+
+    def log_probabilities(self, sources: Rows, targets: Rows, begin: int) -> Floats:
+        """Return log P(target | source) of each pair in nats, the end symbol included and n-grams left out: [pairs].
+
+        sources, targets: of a batch of at least one pair, without begin and end symbols, at least one id each. begin:
+        BOS for replies to questions, ASK for questions to replies.
+        """
+
+
+def log_probabilities(model: Model, sources: Rows, targets: Rows, begin: int, is_wanted: IsWanted) -> Floats:
+    """Return `Model.log_probabilities` of any number of pairs, computed in batches; any once they are not wanted."""
+    values = np.zeros(len(sources), np.float32)
+    order = np.lexsort([[*map(len, sources)], [*map(len, targets)]])
+    while len(order) and is_wanted():  # the longest targets first, so that a batch is bounded by its first row
+        number = max(1, POSITIONS // (len(targets[order[-1]]) + 1))
+        order, rows = order[:-number], order[-number:]
+        values[rows] = model.log_probabilities([sources[i] for i in rows], [targets[i] for i in rows], begin)
+    return values
+
+
+def padded(rows: Rows) -> npt.NDArray[np.int32]:
+    """Return rows of ids as an array, with PAD on the right."""
+    ragged = Ragged.from_rows(rows)
+    return pad(ragged, np.arange(len(ragged)), int(ragged.lengths.max()))
