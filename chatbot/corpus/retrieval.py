@@ -1,7 +1,6 @@
 """The training pairs of an attempt on disk, found by the similarity of their questions."""
 
 import shutil
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,17 +13,17 @@ from chatbot.corpus.history import question_of
 from chatbot.corpus.pair_ids import EncodedPairs, Ragged
 from chatbot.corpus.shards import dtype_for
 from chatbot.corpus.similarity import CharacterIndex, character_index
-from chatbot.corpus.vocabulary import Vocabulary
+from chatbot.corpus.vocabulary import EOS, Vocabulary
 from chatbot.durable import read_json, write_json
 from chatbot.errors import UserError
 
-# The arrays of the index, and of the pairs: the ids of questions and replies, their lengths, [pairs, 2], and how many
-# pairs have the reply, [pairs].
+# The arrays of the index, and of the pairs: the ids of questions and replies, their lengths, [pairs, 2], and the
+# log-probability of each token in replies, [vocabulary].
 ARRAYS = ("grams", "starts", "texts", "weights")
-QUESTIONS, REPLIES, LENGTHS, COUNTS = "questions", "replies", "lengths", "counts"
+QUESTIONS, REPLIES, LENGTHS, TOKENS = "questions", "replies", "lengths", "tokens"
 DESCRIPTION = "index.json"
 # Increase this whenever the files mean something else.
-VERSION = 1
+VERSION = 2
 # A reply with one of these is about a person, or a page, of another conversation.
 ELSEWHERE = ("@", "http://", "https://", "www.")
 # Several questions have the same reply: as many pairs are looked up for each reply that is wanted.
@@ -37,7 +36,7 @@ class Retrieved(NamedTuple):
     ids: list[int]  # of the reply, without begin and end symbols
     question: str  # that it was written to
     similarity: float  # of the questions: 1 if they are equal, 0 if they share no character
-    pairs: int  # that have this reply
+    shared: float  # the similarity of the reply to the question that was asked
 
 
 class Retrieval:
@@ -50,35 +49,42 @@ class Retrieval:
         remedy = "remove that folder, and run train.py for this attempt again, which writes it"
         try:
             description = read_json(folder / DESCRIPTION)
-            arrays = {name: _map(folder, name) for name in (*ARRAYS, QUESTIONS, REPLIES, LENGTHS, COUNTS)}
+            arrays = {name: _map(folder, name) for name in (*ARRAYS, QUESTIONS, REPLIES, LENGTHS, TOKENS)}
             index = CharacterIndex(len(arrays[LENGTHS]), description["mean_length"], **{n: arrays[n] for n in ARRAYS})
             lengths = arrays[LENGTHS].astype(np.int64)
             sizes_agree = [len(arrays[name]) for name in (QUESTIONS, REPLIES)] == lengths.sum(axis=0).tolist()
-            sizes_agree &= len(arrays[COUNTS]) == len(lengths)
+            is_of_vocabulary = description["vocabulary"] == vocabulary.fingerprint()
+            sizes_agree &= len(arrays[TOKENS]) == len(vocabulary) or not is_of_vocabulary
             sizes_agree &= len(arrays["texts"]) == len(arrays["weights"]) == int(arrays["starts"][-1])
             is_whole = sizes_agree and description["version"] == VERSION
         except (OSError, EOFError, ValueError, LookupError, TypeError):
             is_whole = False
         if not is_whole:
             raise UserError(f"{folder}: damaged, or of another version; {remedy}")
-        if description["vocabulary"] != vocabulary.fingerprint():
+        if not is_of_vocabulary:
             raise UserError(f"{folder}: of another attempt, whose vocabulary differs; {remedy}")
-        self._index, self._vocabulary, self._counts = index, vocabulary, arrays[COUNTS]
+        self._index, self._vocabulary, self._of_tokens = index, vocabulary, arrays[TOKENS]
         self._questions, self._replies = (
             Ragged.from_lengths(arrays[name], lengths[:, side]) for side, name in enumerate((QUESTIONS, REPLIES))
         )
 
     def nearest(self, question: str, number: int) -> list[Retrieved]:
         """Return different replies to the most similar questions, at most `number`, the most similar first."""
-        best = self._index.own_score(question)
-        pairs, scores = self._index.nearest(question, PAIRS_PER_REPLY * number)
-        replies: dict[tuple[int, ...], Retrieved] = {}
-        for pair, score in zip(pairs, scores, strict=True):
-            ids, similarity = self._replies.row(pair).tolist(), min(1.0, float(score) / best)
-            if tuple(ids) not in replies:
-                asked = self._vocabulary.text(self._questions.row(pair).tolist())
-                replies[tuple(ids)] = Retrieved(ids, asked, similarity, int(self._counts[pair]))
-        return [*replies.values()][:number]
+        pairs, _ = self._index.nearest(question, PAIRS_PER_REPLY * number)
+        asked, replies = (
+            [self._vocabulary.text(side.row(pair).tolist()) for pair in pairs]
+            for side in (self._questions, self._replies)
+        )
+        similarities = self._index.similarities(question, [*asked, *replies]).reshape(2, -1)
+        different: dict[str, Retrieved] = {}
+        for i in np.argsort(-similarities[0], kind="stable").tolist():
+            values = map(float, similarities[:, i])
+            different.setdefault(replies[i], Retrieved(self._replies.row(pairs[i]).tolist(), asked[i], *values))
+        return [*different.values()][:number]
+
+    def log_probability(self, reply: Sequence[int]) -> float:
+        """Return the log-probability of a reply's ids and its end by the shares of tokens in all replies, in nats."""
+        return float(self._of_tokens[[*reply, EOS]].sum())
 
 
 def load_retrieval(directory: Path, vocabulary: Vocabulary) -> Retrieval | None:
@@ -124,8 +130,9 @@ def write_retrieval(
     arrays = {name: getattr(index, name) for name in ARRAYS}
     for number, name in enumerate((QUESTIONS, REPLIES)):
         arrays[name] = Ragged.from_rows([pair[number] for pair in sides]).flat.astype(dtype_for(vocabulary))
-    counts = Counter(tuple(reply) for _, reply in sides)
-    arrays[COUNTS] = np.array([counts[tuple(reply)] for _, reply in sides], np.uint32)
+    counts = np.bincount(arrays[REPLIES], minlength=len(vocabulary)) + 1.0  # one more, for tokens without a reply
+    counts[EOS] += len(sides)
+    arrays[TOKENS] = np.log(counts / counts.sum()).astype(np.float32)
     arrays[LENGTHS] = np.array([[len(question), len(reply)] for question, reply in sides], np.uint16)
     for name, array in arrays.items():
         np.save(part_folder / f"{name}.npy", array)

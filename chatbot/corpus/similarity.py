@@ -65,17 +65,23 @@ class CharacterIndex:
         best = best[np.argsort(-scores[best], kind="stable")]
         return texts[best].astype(np.int64), scores[best]
 
-    def own_score(self, query: str) -> float:
-        """Return the score that the query itself would have as a text of the index."""
-        grams, _ = _grams([query])
-        distinct, counts = np.unique(grams, return_counts=True)
-        indices = np.searchsorted(self.grams, distinct)
-        frequencies = [
-            int(self.starts[i + 1] - self.starts[i]) if i < len(self.grams) and self.grams[i] == gram else 0
-            for gram, i in zip(distinct, indices.tolist(), strict=True)
-        ]
-        weights = _rarity(np.array(frequencies), self.size) * _saturation(counts, len(grams) / self.mean_length)
-        return float((counts * weights).sum())
+    def similarities(self, query: str, texts: Sequence[str]) -> Floats:
+        """Return the similarity of each of any texts to a query, [texts], from 0 to 1 for the same characters.
+
+        It is the Dice coefficient of their distinct characters and pairs, each with the weight of its rarity in the
+        texts of the index.
+        """
+        grams, numbers = _grams([query, *texts])
+        keys = np.unique(np.stack([numbers.astype(np.uint64), grams]), axis=1)
+        numbers, grams = keys[0].astype(np.int64), keys[1]
+        distinct, inverse = np.unique(grams, return_inverse=True)
+        begins, ends = (np.searchsorted(self.grams, distinct, side) for side in ("left", "right"))
+        frequencies = self.starts[ends] - self.starts[begins]  # 0 for one that no text of the index has
+        weights = _rarity(frequencies, self.size)[inverse]
+        totals = np.bincount(numbers, weights, 1 + len(texts))
+        is_shared = np.isin(grams, grams[numbers == 0])
+        shared = np.bincount(numbers[is_shared], weights[is_shared], 1 + len(texts))
+        return 2 * shared[1:] / np.maximum(totals[0] + totals[1:], np.finfo(float).tiny)
 
     def _occurrences(self, query: str) -> list["_Occurrences"]:
         """Return where each character and pair of a query occurs, repeated ones several times."""

@@ -23,7 +23,7 @@ from chatbot.decoding.search import OF_HYPOTHESES, State, new_search, search_arr
 from chatbot.errors import UserError
 from chatbot.export.manifest import Manifest, damaged, read_manifest
 from chatbot.flags import replace
-from chatbot.inference.model import EMPTY_QUESTION, Searcher, padded
+from chatbot.inference.model import EMPTY_QUESTION, Searcher, distinct, padded
 from chatbot.inference.replier import Replier, for_attempt
 from chatbot.inference.text_responder import TextResponder
 
@@ -125,7 +125,8 @@ class OnnxModel:
         self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]], begin: int
     ) -> Floats:
         """See `Model`."""
-        state, last = self.encode(sources), np.full(len(sources), begin)
+        different, rows = distinct(sources)
+        state, last = self.take([self.encode(different)], rows), np.full(len(sources), begin)
         values = np.zeros(len(sources), np.float32)
         for expected in padded([[*target, EOS] for target in targets]).T:
             logits, state, _ = self._stepped(state, last)

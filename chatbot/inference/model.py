@@ -68,6 +68,13 @@ def log_probabilities(model: Model, sources: Rows, targets: Rows, begin: int, is
     return values
 
 
+def distinct(rows: Rows) -> tuple[list[Sequence[int]], npt.NDArray[np.int64]]:
+    """Return the distinct rows in order of their first occurrence, and the number of each row among them, [rows]."""
+    numbers: dict[tuple[int, ...], int] = {}
+    of_rows = [numbers.setdefault(tuple(row), len(numbers)) for row in rows]
+    return [*numbers], np.array(of_rows, np.int64)
+
+
 def padded(rows: Rows) -> npt.NDArray[np.int32]:
     """Return rows of ids as an array, with PAD on the right."""
     ragged = Ragged.from_rows(rows)

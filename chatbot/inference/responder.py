@@ -17,7 +17,7 @@ from chatbot.decoding.automaton import BoundedAutomaton
 from chatbot.decoding.graph_search import run, search_all
 from chatbot.decoding.sampling import uniform_numbers
 from chatbot.decoding.search import OF_HYPOTHESES, new_search
-from chatbot.inference.model import EMPTY_QUESTION, IsWanted, padded
+from chatbot.inference.model import EMPTY_QUESTION, IsWanted, distinct, padded
 from chatbot.inference.replier import Replier, for_attempt
 from chatbot.inference.text_responder import TextResponder, Weights, WordAttention, by_word
 from chatbot.model.decoder import DecoderState
@@ -52,7 +52,7 @@ class TensorFlowModel:
             sequences = specs_of(model.sequences(np.ones([1, 1])))
         self.scoring_graph = tf.function(
             functools.partial(log_probabilities, model),
-            input_signature=[sequences, sequences, tf.TensorSpec([None], tf.int64)],
+            input_signature=[sequences, sequences, *[tf.TensorSpec([None], tf.int64)] * 2],
             autograph=False,
         )
 
@@ -88,10 +88,11 @@ class TensorFlowModel:
     ) -> npt.NDArray[np.float32]:
         """See `Model`."""
         target_in, target_out = padded([[begin, *ids] for ids in targets]), padded([[*ids, EOS] for ids in targets])
+        different, rows = distinct(sources)
         with self.model.placed():
-            source, target = self.model.sequences(padded(sources)), self.model.sequences(target_in)
+            source, target = self.model.sequences(padded(different)), self.model.sequences(target_in)
             expected = packed_array(target_out, target.packing, 0).astype(np.int64)
-            result: npt.NDArray[np.float32] = self.scoring_graph(source, target, expected).numpy()
+            result: npt.NDArray[np.float32] = self.scoring_graph(source, target, expected, rows).numpy()
         return result
 
     @functools.cached_property
@@ -213,12 +214,15 @@ def search_graph(
     return tf.cast(tf.reshape(ids, [*shape, length]), tf.int32), tf.reshape(scores, shape)
 
 
-def log_probabilities(model: Seq2Seq, source: Sequences, target_in: Sequences, targets: tf.Tensor) -> tf.Tensor:
-    """Return the log-probability of each row of targets, [rows]. targets: [tokens] int64, packed as target_in.
+def log_probabilities(
+    model: Seq2Seq, source: Sequences, target_in: Sequences, targets: tf.Tensor, rows: tf.Tensor | None = None
+) -> tf.Tensor:
+    """Return the log-probability of each row of targets, [rows].
 
-    N-grams are left out: they do not depend on the source.
+    targets: [tokens] int64, packed as target_in. rows: as in `Seq2Seq.decoded`. N-grams are left out: they do not
+    depend on the source.
     """
-    log_probs = model.log_probabilities(model.decoded(source, target_in), targets)  # [tokens]
+    log_probs = model.log_probabilities(model.decoded(source, target_in, rows=rows), targets)  # [tokens]
     of_positions = tf.gather(log_probs, target_in.packing.to_padded)  # [rows, time], any values at padding
     return tf.reduce_sum(tf.where(target_in.mask, of_positions, 0.0), axis=-1)
 

@@ -118,18 +118,33 @@ class Seq2Seq(keras.Model):
         """
         return self._logits(self.decoded(source, target_in, key))
 
-    def decoded(self, source: Sequences, target_in: Sequences, key: tf.Tensor | None = None) -> Decoded:
-        """Return the decoder's outputs for the real tokens of target_in. The arguments are those of `call`."""
-        attended, copies = self.decoder(self.embed(target_in.ids), target_in, self._start(source, key), key)
-        return self.with_question(attended, copies, source, target_in)
+    def decoded(
+        self,
+        source: Sequences,
+        target_in: Sequences,
+        key: tf.Tensor | None = None,
+        rows: tf.Tensor | None = None,
+    ) -> Decoded:
+        """Return the decoder's outputs for the real tokens of target_in. The arguments are those of `call`.
+
+        rows: the row of source of each row of target_in, [rows] int64; None: they are the same.
+        """
+        start, question = self._start(source, key), padded_ids(source)
+        if rows is not None:
+            start, question = tf.nest.map_structure(lambda x: tf.gather(x, rows), (start, question))
+        attended, copies = self.decoder(self.embed(target_in.ids), target_in, start, key)
+        return self.with_question(attended, copies, question, target_in)
 
     def with_question(
-        self, attended: tf.Tensor, copies: Copies | tuple[()], source: Sequences, target_in: Sequences
+        self, attended: tf.Tensor, copies: Copies | tuple[()], question: tf.Tensor, target_in: Sequences
     ) -> Decoded:
-        """Return the decoder's outputs with the question of each token. attended, copies: from `Decoder.call`."""
+        """Return the decoder's outputs with the question of each token.
+
+        attended, copies: from `Decoder.call`. question: `padded_ids` of each row of target_in.
+        """
         if not copies:
             return Decoded(attended)
-        return Decoded(attended, copies, tf.gather(padded_ids(source), rows_of_tokens(target_in.packing)))
+        return Decoded(attended, copies, tf.gather(question, rows_of_tokens(target_in.packing)))
 
     def _logits(self, decoded: Decoded) -> tf.Tensor:
         """Return the logits of the next token, with copies its log-probabilities: [positions, vocabulary]."""

@@ -11,6 +11,7 @@ from chatbot.model.copying import Copies
 from chatbot.model.operations import computed_on, is_gpu, scatter_add
 from chatbot.model.recurrent import State
 from chatbot.model.seq2seq import Seq2Seq
+from chatbot.model.sequences import padded_ids
 from chatbot.training.devices.towers import Parts, Tower
 from chatbot.training.share import Share, looked_up
 
@@ -121,7 +122,7 @@ def gradient_function(model: Seq2Seq, device: str, parts: Parts | None = None) -
 
         def project(attended: tf.Tensor, copies: Copies | tuple[()], *sampled: tf.Tensor) -> tf.Tensor:
             if model.sampled is None:
-                decoded = model.with_question(attended, copies, source, target_in)
+                decoded = model.with_question(attended, copies, padded_ids(source), target_in)
                 return model.summed_loss(decoded, share.targets, token_weights)
             ids = share.targets, share.samples
             target_rows, sample_rows = sampled or (tf.gather(tf.convert_to_tensor(model.projection), x) for x in ids)

@@ -1,6 +1,7 @@
 """The index of training pairs: what is looked up, and folders that cannot be used."""
 
 import json
+import math
 import shutil
 from collections import Counter
 from pathlib import Path
@@ -10,7 +11,8 @@ import pytest
 
 from chatbot.corpus.history import question_of
 from chatbot.corpus.retrieval import ELSEWHERE, Retrieval, write_retrieval
-from chatbot.corpus.vocabulary import Vocabulary
+from chatbot.corpus.tokenizer import tokenizer
+from chatbot.corpus.vocabulary import EOS, Vocabulary
 from chatbot.errors import UserError
 from tests.corpus.encoded import encoded_corpus, settings
 
@@ -28,7 +30,6 @@ def written(folder: Path, pairs: list[tuple[str, str]] = PAIRS, most: int = 100)
 def test_replies_to_the_most_similar_questions_come_first(tmp_path: Path) -> None:
     vocabulary = written(tmp_path / "index")
     retrieval = Retrieval(tmp_path / "index", vocabulary)
-    counts = Counter(reply for _, reply in PAIRS)
     for question, reply in PAIRS:
         nearest = retrieval.nearest(question, 3)
         texts = [vocabulary.text(x.ids) for x in nearest]
@@ -36,9 +37,23 @@ def test_replies_to_the_most_similar_questions_come_first(tmp_path: Path) -> Non
         assert nearest[0].similarity == pytest.approx(1)
         assert len(set(texts)) == len(texts) == 3  # each reply once
         assert [x.similarity for x in nearest] == sorted((x.similarity for x in nearest), reverse=True)
-        assert [x.pairs for x in nearest] == [counts[text] for text in texts]
+        assert (nearest[0].shared == pytest.approx(1)) == (question == reply)
+        assert (nearest[0].shared > 0) == bool(set(question) & set(reply))
     assert retrieval.nearest("xyz", 3) == []
     assert len(retrieval.nearest("天气", 1)) == 1
+
+
+def test_log_probability_of_a_reply_is_by_the_shares_of_its_tokens(tmp_path: Path) -> None:
+    vocabulary = written(tmp_path / "index")
+    retrieval = Retrieval(tmp_path / "index", vocabulary)
+    counts = Counter(dict.fromkeys(range(len(vocabulary)), 1))
+    tokenise = tokenizer()
+    replies = [vocabulary.ids(tokenise(reply)) for _, reply in PAIRS]
+    for ids in replies:
+        counts.update([*ids, EOS])
+    for ids in replies:
+        expected = sum(math.log(counts[i] / counts.total()) for i in [*ids, EOS])
+        assert retrieval.log_probability(ids) == pytest.approx(expected, rel=1e-5)
 
 
 def test_names_and_links_are_left_out(tmp_path: Path) -> None:
@@ -77,7 +92,7 @@ def test_index_is_written_once_for_a_corpus(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["index.json", "grams", "starts", "texts", "weights", "questions", "replies", "counts"]
+    "name", ["index.json", "grams", "starts", "texts", "weights", "questions", "replies", "tokens"]
 )
 @pytest.mark.parametrize("damage", ["missing", "truncated", "empty", "text"])
 def test_damaged_index_is_an_error(tmp_path: Path, name: str, damage: str) -> None:

@@ -36,14 +36,31 @@ def slow_bm25(texts: list[str], query: str) -> list[float]:
     return scores
 
 
+def slow_dice(texts: list[str], query: str, text: str) -> float:
+    """Twice the weight of the characters and pairs that both have, by that of both; rare ones weigh more."""
+
+    def weight(grams: set[str]) -> float:
+        having = [sum(gram in grams_of(text) for text in texts) for gram in grams]
+        return sum(math.log(1 + (len(texts) - n + 0.5) / (n + 0.5)) for n in having)
+
+    both = set(grams_of(query)), set(grams_of(text))
+    total = weight(both[0]) + weight(both[1])
+    return 2 * weight(both[0] & both[1]) / total if total else 0.0
+
+
+@given(TEXTS, TEXT, TEXTS)
+def test_similarities_of_any_texts_are_those_of_a_slow_twin(texts: list[str], query: str, others: list[str]) -> None:
+    index = character_index(texts)
+    expected = [slow_dice(texts, query, other) for other in others]
+    assert index.similarities(query, others).tolist() == pytest.approx(expected)
+
+
 @given(TEXTS, TEXT, st.integers(1, 5))
 def test_scores_of_any_texts_are_those_of_a_slow_twin(texts: list[str], query: str, block: int) -> None:
     """Also where the texts are counted in several blocks."""
     with patch.object(similarity, "BLOCK", block):
         index = character_index(texts)
     assert index.scores(query).tolist() == pytest.approx(slow_bm25(texts, query), rel=1e-5)
-    own = character_index([*texts, query])
-    assert own.own_score(query) == pytest.approx(slow_bm25([*texts, query], query)[-1], rel=1e-5)
 
 
 @given(TEXTS, TEXT, st.integers(1, 5), st.integers(1, 8))

@@ -1,6 +1,5 @@
 """Replies that people wrote, of which the model chooses, and the search where there is none."""
 
-import functools
 from typing import Any, cast
 
 import numpy as np
@@ -16,7 +15,7 @@ from chatbot.flags import compose
 from chatbot.inference.engine import Engine
 from chatbot.inference.questions import Question
 from chatbot.inference.responder import Responder
-from chatbot.inference.retrieved_replies import FREQUENCY, GENERIC, SIMILARITY, is_copy
+from chatbot.inference.retrieved_replies import COMMON, SCORED, SHARED, SIMILARITY, is_copy
 from chatbot.model.new_model import built_model
 from chatbot.model.saved import Trained
 from chatbot.model.seq2seq import Seq2Seq
@@ -24,18 +23,21 @@ from tests.inference.messages import answer_of
 
 SETTINGS = compose(Settings, rnn_size=8, embedding_size=6, max_length=6)
 VOCABULARY = Vocabulary(["你好", "你", "好", "吗", "天", *BYTES])
-OFFERS = [([7], 0.9, 1), ([6, 8], 0.4, 5), ([7, 9, 7], 0.3, 2)]
+OFFERS = [([7], 0.9, 0.1), ([6, 8], 0.4, 0.5), ([7, 9, 7], 0.3, 0.2)]
 RETRIEVE = DecodingSettings(beam_size=3, retrieve="3")
 
 
 class FakeRetrieval:
     """Offers the same replies, in this order, to each question with 你, and nothing to others."""
 
-    def __init__(self, *offers: tuple[list[int], float, int]) -> None:
-        self._offers = [Retrieved(ids, f"question {ids}", similarity, pairs) for ids, similarity, pairs in offers]
+    def __init__(self, *offers: tuple[list[int], float, float]) -> None:
+        self._offers = [Retrieved(ids, f"question {ids}", *values) for ids, *values in offers]
 
     def nearest(self, question: str, number: int) -> list[Retrieved]:
         return self._offers[:number] if "你" in question else []
+
+    def log_probability(self, reply: list[int]) -> float:
+        return -0.1 * sum(reply)
 
 
 @pytest.fixture(scope="module")
@@ -57,14 +59,13 @@ def log_probability(model: Seq2Seq, question: list[int], reply: list[int]) -> fl
     return float(sum(log_probs[position, i] for position, i in enumerate([*reply, EOS])))
 
 
-def test_replies_are_ranked_by_model_similarity_and_frequency(model: Seq2Seq) -> None:
+def test_replies_are_ranked_by_model_and_similarity(model: Seq2Seq) -> None:
     one = responder(model, *OFFERS)
     question = one.source("你好天", ())
     expected = {}
-    for ids, similarity, pairs in OFFERS:
-        by_model = log_probability(model, question, ids) - GENERIC * log_probability(model, [BOS], ids)
-        score = by_model / (len(ids) + 1) + SIMILARITY * similarity - FREQUENCY * np.log(pairs)
-        expected[VOCABULARY.text(ids)] = score
+    for ids, similarity, shared in OFFERS:
+        by_token = (log_probability(model, question, ids) + COMMON * 0.1 * sum(ids)) / (len(ids) + 1)
+        expected[VOCABULARY.text(ids)] = by_token + SIMILARITY * similarity + SHARED * shared
     replies = one.n_best("你好天", (), 9)
     assert {reply.text: reply.score for reply in replies} == pytest.approx(expected, rel=1e-4)
     assert [reply.text for reply in replies] == sorted(expected, key=lambda text: -expected[text])
@@ -73,17 +74,17 @@ def test_replies_are_ranked_by_model_similarity_and_frequency(model: Seq2Seq) ->
     assert one.training_question("你好天", "别的") == ""
 
 
-def test_what_is_remembered_of_a_reply_changes_no_score(model: Seq2Seq, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_model_scores_the_best_by_similarity(model: Seq2Seq) -> None:
+    offers = [([7] * n, 0.2 + n / 100, 0.0) for n in range(1, SCORED + 3)]
+    one = responder(model, *offers, decoding=DecodingSettings(beam_size=3, retrieve="30"))
+    replies = [reply.ids for reply in one.n_best("你好天", (), 30)]
+    assert sorted(map(len, replies)) == [*range(3, SCORED + 3)]
+
+
+def test_replies_that_nobody_waits_for_are_not_returned(model: Seq2Seq) -> None:
     one = responder(model, *OFFERS)
-    expected = one.n_best("你好天", (), 9)
-    for most in (10, 0):
-        monkeypatch.setattr("chatbot.inference.retrieved_replies.MOST_REMEMBERED", most)
-        while_the_first_batch_is_computed = functools.partial(next, iter([True]), False)
-        unread = one.replier.candidates([one.source("你吗", ())], is_wanted=while_the_first_batch_is_computed)
-        assert unread == [[]]
-        again = one.n_best("你好天", (), 9)
-        assert [reply.text for reply in again] == [reply.text for reply in expected]
-        assert [reply.score for reply in again] == pytest.approx([reply.score for reply in expected], rel=1e-5)
+    while_nothing_is_computed = iter([True])
+    assert one.replier.candidates([[6]], is_wanted=lambda: next(while_nothing_is_computed, False)) == [[]]
 
 
 def test_other_questions_are_answered_by_the_search(model: Seq2Seq) -> None:
@@ -95,7 +96,7 @@ def test_other_questions_are_answered_by_the_search(model: Seq2Seq) -> None:
     assert batch == [both.reply(text) for text in texts]
     assert [batch[0], batch[2]] == [search.reply("天天"), search.reply("吗吗吗")]
     assert {batch[1], batch[3]} <= {VOCABULARY.text(ids) for ids, *_ in OFFERS}
-    assert responder(model, ([6, 7], 0.05, 1)).reply("你好天") == search.reply("你好天")
+    assert responder(model, ([6, 7], 0.05, 0)).reply("你好天") == search.reply("你好天")
     assert responder(model, ([6, 7, 9], 0.9, 1)).reply("你好天") == search.reply("你好天")
     assert both.training_question("天天", batch[0]) == search.training_question("天天", batch[0]) == ""
 
