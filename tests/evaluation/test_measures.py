@@ -166,7 +166,15 @@ def test_chrf_equals_slow_twin() -> None:
         ([""] * 12, 0.1),
         (["".join(QUESTIONS)] * 12, 0),
     ],
-    ids=["copy", "copy and more", "a character of it", "of another question", "of no question", "empty", "of all questions"],
+    ids=[
+        "copy",
+        "copy and more",
+        "a character of it",
+        "of another question",
+        "of no question",
+        "empty",
+        "of all questions",
+    ],
 )
 def test_relevance_of_obvious_replies(replies: list[str], expected: float) -> None:
     """Of a reply that fits another question, nine or ten of twelve draws contain that question: it ranks below.
@@ -224,14 +232,16 @@ def test_what_is_beside_a_copy_stays_apart() -> None:
 
 
 def test_table_shows_distinct_beside_relevance_and_is_aligned() -> None:
+    """Without a column of what no row has."""
     values = measure(["问"], ["嗯"], ["嗯"], list)
-    lines = table({"model": values, "random of this file": values})
+    lines = table({"model": {**values, "relevance_at_1": 0.5}, "random of this file": values})
     assert len({*map(len, lines)}) == 1
     headings = [heading for heading, *_ in COLUMNS]
     assert {"distinct-2 of characters", "relevance"} <= {*headings}
     assert lines[0].split("  ")[-1] == "mean tokens"
-    assert lines[1].split()[:5] == ["model", "0.000", "100.0%", "100.0%", "0.0%"]
-    assert lines[1].split()[5] == "-"
+    assert lines[1].split()[:6] == ["model", "0.000", "100.0%", "100.0%", "0.0%", "0.500"]
+    assert lines[2].split()[8] == "-"
+    assert "relevance" not in table({"model": values})[0]
 
 
 def slow_question_nats(model: Seq2Seq, question: list[int], reply: list[int]) -> float:
