@@ -2,15 +2,15 @@
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from chatbot.config.corpus import CorpusSettings, EncodingSettings
 from chatbot.corpus.dataset import Corpus, training_set, validation_set
-from chatbot.corpus.ngrams import Ngrams, context_numbers, ngrams_of, positions_of
+from chatbot.corpus.ngrams import Ngrams, ngrams_of, positions_of
 from chatbot.corpus.pair_ids import EncodedPairs, Ragged
+from chatbot.evaluation.fluency import probabilities
 
 ORDERS = (2, 3, 4)
 # The share of the copy in its mixture with n-grams.
@@ -53,30 +53,12 @@ def nats_per_character(ngrams: Ngrams, pairs: Iterable[EncodedPairs], copy_weigh
     """
     nats, characters = 0.0, 0
     for part in pairs:
-        probabilities = ngram_probabilities(ngrams, *positions_of(part.targets, ngrams.order))
+        of_ids = probabilities(ngrams, part.targets)
         if copy_weight:
-            probabilities = (1 - copy_weight) * probabilities + copy_weight * copy_probabilities(part)
-        nats -= float(np.log(probabilities).sum())
+            of_ids = (1 - copy_weight) * of_ids + copy_weight * copy_probabilities(part)
+        nats -= float(np.log(of_ids).sum())
         characters += int(part.characters.sum())
     return nats / characters
-
-
-def ngram_probabilities(ngrams: Ngrams, histories: npt.NDArray[np.integer], ids: npt.NDArray[np.integer]) -> Floats:
-    """Return the probability of each id after its history, [positions].
-
-    histories: [positions, order - 1]. ids: [positions].
-    """
-    size = len(ngrams.unigrams)
-    result = ngrams.unigrams[ids].astype(np.float64)
-    for length, order in enumerate(ngrams.orders, 2):
-        numbers = context_numbers(histories[:, histories.shape[1] - length + 1 :])
-        context, found = _places(order.contexts, numbers)
-        # The n-grams are sorted by context, and within a context by id.
-        grams = np.repeat(np.arange(len(order.contexts)), np.diff(order.starts)) * size + order.ids
-        gram, seen = _places(grams, context * size + ids)
-        added = np.where(seen, order.probabilities[gram], 0.0)
-        result = np.where(found, order.masses[context] * result + added, result)
-    return result
 
 
 def copy_probabilities(pairs: EncodedPairs) -> Floats:
@@ -85,16 +67,11 @@ def copy_probabilities(pairs: EncodedPairs) -> Floats:
     keys, counts = np.unique(_rows(pairs.sources.lengths) * size + pairs.sources.joined(), return_counts=True)
     _, ids = positions_of(pairs.targets, 2)
     rows = _rows(pairs.targets.lengths + 1)
-    place, found = _places(keys, rows * size + ids)
-    return np.where(found, counts[place], 0) / pairs.sources.lengths[rows]
+    wanted = rows * size + ids
+    places = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
+    return np.where(keys[places] == wanted, counts[places], 0) / pairs.sources.lengths[rows]
 
 
 def _rows(lengths: Ids) -> Ids:
     """Return the row of each element of ragged rows."""
     return np.repeat(np.arange(len(lengths)), lengths)
-
-
-def _places(keys: npt.NDArray[Any], wanted: npt.NDArray[Any]) -> tuple[Ids, npt.NDArray[np.bool_]]:
-    """Return the index of each wanted key in sorted keys, and whether it is one of them."""
-    places = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
-    return places, keys[places] == wanted

@@ -25,7 +25,7 @@ MAY_IMPORT = {
     "model": BASE | {"corpus", "decoding"},
     "decoding": {"config", "corpus", "errors"},
     "inference": BASE | {"corpus", "model", "decoding"},
-    "evaluation": BASE | {"corpus", "model", "inference"},
+    "evaluation": BASE | {"corpus", "model", "decoding", "inference"},
     "training": BASE | {"corpus", "model", "inference", "evaluation"},
     "attempts": BASE | {"corpus", "model", "evaluation", "training"},
     "export": BASE | {"corpus", "model", "decoding", "inference", "evaluation"},

@@ -36,6 +36,10 @@ class EvaluationSettings(Flags):
         (), "pairs for --baseline; default: those of the attempt", group=DATA, metavar="FILE"
     )
 
+    fluency_corpus: tuple[str, ...] = setting(
+        (), "also measure how usual the characters of replies are among the replies of this corpus", metavar="FILE"
+    )
+
     tokenize: str = setting(
         AUTO_TOKENIZE,
         "tokenisation of BLEU, as sacrebleu names it; auto: by the letters of the references",
@@ -48,7 +52,7 @@ class EvaluationSettings(Flags):
         super().__post_init__()
         check_encoding(self.encoding)
         if self.report is not None and Path(self.report).resolve() in {
-            Path(file).resolve() for file in (*self.data, *self.baseline_data)
+            Path(file).resolve() for file in (*self.data, *self.baseline_data, *self.fluency_corpus)
         }:
             raise UserError(f"--report {self.report}: would replace the pairs in it; give the name of another file")
 

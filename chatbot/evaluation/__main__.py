@@ -5,6 +5,7 @@ import json
 import sys
 
 from chatbot.config.attempts import trained_directory
+from chatbot.config.corpus import EncodingSettings
 from chatbot.config.evaluation import evaluation_settings
 from chatbot.config.stored import with_default_search
 from chatbot.corpus.reading.display import counted
@@ -22,6 +23,7 @@ def main() -> int:
         open(settings.report, "ab").close()  # a file that cannot be written is noticed at once
     sources = find_parts(settings.data).measured
     bank = find_parts(settings.baseline_data).training if settings.baseline_data else None
+    usual = find_parts(settings.fluency_corpus).training if settings.fluency_corpus else None
     from chatbot.quiet import import_tensorflow, let_gpu_memory_grow
 
     import_tensorflow()
@@ -29,11 +31,12 @@ def main() -> int:
     from chatbot.corpus.dataset import encode
     from chatbot.corpus.files import corpus_files
     from chatbot.corpus.selection import Selection
-    from chatbot.corpus.tokenizer import without_pair_rules
+    from chatbot.corpus.tokenizer import tokens_of, without_pair_rules
     from chatbot.evaluation.baseline import MOST_PAIRS, Baseline, corpus_of
     from chatbot.evaluation.evaluate import evaluate
+    from chatbot.evaluation.fluency import Fluency
     from chatbot.evaluation.measures import samples_of
-    from chatbot.evaluation.report import rows_of, table
+    from chatbot.evaluation.report import choice_line, rows_of, table
     from chatbot.model.saved import load_trained
 
     trained = load_trained(directory)
@@ -51,18 +54,26 @@ def main() -> int:
             print(f"Left out of {report.file}: {line}", file=sys.stderr)
         for line in report.notes():
             print(f"Note on {report.file}: {line}", file=sys.stderr)
+    detected = dataclasses.replace(corpus_settings, columns=(), encoding=None, format=None)
+    fluency = None
+    if usual is not None:
+        of_characters = dataclasses.replace(detected, tokenizer="char", dictionary=None)
+        replies = encode(corpus_files(usual, of_characters), Selection(), EncodingSettings.vocabulary_size)
+        fluency = Fluency(replies, tokens_of(of_characters))
     baseline = None
     if bank is not None:
-        of_bank = dataclasses.replace(corpus_settings, columns=(), encoding=None, format=None)
-        baseline = encode(corpus_files(bank, of_bank), Selection(), trained.vocabulary)
+        baseline = encode(corpus_files(bank, detected), Selection(), trained.vocabulary)
     elif settings.baseline:
         baseline = corpus_of(trained.settings, trained.vocabulary, settings.cache)
     retrieval = None if baseline is None else Baseline(samples_of(baseline, MOST_PAIRS))
-    measures = evaluate(trained, corpus, decoding, retrieval, settings.report, directory.name, settings.tokenize)
+    measures = evaluate(
+        trained, corpus, decoding, retrieval, settings.report, directory.name, settings.tokenize, fluency
+    )
     print(
         f"Replies to {counted(measures['pairs'], 'held-out question')}; BLEU by sacrebleu's tokenisation "
         f"{measures['bleu_tokenize']}:",
         *table(rows_of(measures)),
+        choice_line(measures),
         sep="\n",
         file=sys.stderr,
     )

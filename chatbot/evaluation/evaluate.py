@@ -10,12 +10,14 @@ from chatbot.config.evaluation import AUTO_TOKENIZE
 from chatbot.corpus.dataset import Corpus
 from chatbot.corpus.tokenizer import tokens_of
 from chatbot.evaluation.baseline import Baseline
+from chatbot.evaluation.choice import choice_shares
+from chatbot.evaluation.fluency import Fluency
 from chatbot.evaluation.likelihood import Scorer
-from chatbot.evaluation.measures import Measurer, Sample, samples_of
+from chatbot.evaluation.measures import Measurer, Sample, Values, samples_of
 from chatbot.evaluation.report import entries_of, report_page
 from chatbot.flags import command_line
 from chatbot.inference.replier import BATCH, Replier
-from chatbot.inference.responder import replier_of
+from chatbot.inference.responder import TensorFlowModel, replier_of
 from chatbot.model.saved import Trained
 from chatbot.quiet import no_bars
 
@@ -28,14 +30,15 @@ def evaluate(
     report: str | None = None,
     name: str = "model",
     tokenize: str = AUTO_TOKENIZE,
+    fluency: Fluency | None = None,
 ) -> dict[str, Any]:
-    """Return the likelihood of the reference replies, and the measures of the model's replies.
+    """Return the likelihood of the reference replies, the choice among ten, and the measures of the model's replies.
 
     "references", "random" and "baseline" have the same measures of the references, of references of other questions,
     and of the baseline's replies.
 
     corpus: in the vocabulary of the model, with its turns of history. report: the path of an HTML file to write. name:
-    the model's name, shown there. tokenize: --tokenize.
+    the model's name, shown there. tokenize: --tokenize. fluency: of --fluency-corpus; None: it is not measured.
     Raises OSError when the report cannot be written.
     """
     scorer = Scorer(trained.model)
@@ -44,7 +47,12 @@ def evaluate(
     both_directions = trained.settings.learning.both_directions == "on"
     tokens = tokens_of(trained.settings.corpus)
     measurer = Measurer(samples, trained.vocabulary, tokens, scorer if both_directions else None, tokenize)
-    replies = reply(replier_of(trained, decoding), samples)
+
+    def measured(replies: list[str]) -> Values:
+        return {**measurer(replies), "fluency_nats_per_character": None if fluency is None else fluency(replies)}
+
+    model = TensorFlowModel(trained.model)
+    replies = reply(replier_of(trained, decoding, model), samples)
     rows = {"references": measurer.references, "random": measurer.random_replies()}
     if baseline:
         rows["baseline"] = [baseline.reply(sample.question) for sample in samples]
@@ -55,9 +63,10 @@ def evaluate(
         "perplexity": likelihood.perplexity,
         "nats_per_token": likelihood.nats_per_token,
         "nats_per_character": likelihood.nats_per_character,
+        **choice_shares(trained, model, samples, tokens),
         "bleu_tokenize": measurer.tokenization,
-        **measurer(replies),
-        **{name: measurer(of_row) for name, of_row in rows.items()},
+        **measured(replies),
+        **{name: measured(of_row) for name, of_row in rows.items()},
     }
     if report:
         data = ", ".join(read.file for read in corpus.reports)

@@ -1,5 +1,6 @@
 """The measures of a set of replies: overlap with the references, variety, repetition, and relevance to the question."""
 
+import itertools
 import math
 import re
 from collections import Counter
@@ -128,8 +129,8 @@ def measure(
     distinct_N falls as the number of replies grows, so that it compares sets of equal size only, and random replies
     have the value of people's, so that it is read beside relevance. repeated_reply_share is the share of replies that
     equal the reply to another question. reply_entropy is that of whole replies in nats, log n for n different ones.
-    relevance_at_1 is the share of replies whose own question ranks first of ten, None with fewer than ten pairs: 0.1
-    for replies drawn at random, 1 for replies that repeat their question.
+    relevance_at_1 is the share of replies whose own question ranks first of ten, None with fewer than ten pairs: about
+    0.1 for replies drawn at random, and 0.1 for replies that repeat their question, since copies do not count.
     """
     tokenised = [tokens(reply) for reply in replies]
     visible = [reply.replace(" ", "") for reply in replies]
@@ -201,7 +202,8 @@ def chrf(replies: Sequence[str], references: Sequence[str]) -> float:
 def ranked_first(questions: Sequence[str], replies: Sequence[str]) -> npt.NDArray[np.float64] | None:
     """Return for each reply 1 if its own question ranks first of ten, else 0, [replies]; None with fewer than ten.
 
-    The nine other questions are drawn by a seed. If k questions rank first together, each of them counts as 1/k.
+    What a reply copies from its own question is left out. The nine other questions are drawn by a seed. If k questions
+    rank first together, each of them counts as 1/k.
     """
     if len(questions) < QUESTIONS:
         return None
@@ -212,7 +214,19 @@ def ranked_first(questions: Sequence[str], replies: Sequence[str]) -> npt.NDArra
         for position, number in enumerate(block):
             others = random.choice(len(block) - 1, QUESTIONS - 1, replace=False)
             others += others >= position
-            scores = index.scores(replies[number])
+            scores = index.scores(without_copies(replies[number], questions[number]))
             equal, higher = (int(compare(scores[others], scores[position]).sum()) for compare in (np.equal, np.greater))
             shares[number] = 0 if higher else 1 / (1 + equal)
     return shares
+
+
+def without_copies(reply: str, question: str) -> str:
+    """Return a reply without its runs of two or more characters that are in its question; spaces do not count.
+
+    A line end, which no question has, stands for each run, so that what was before and behind it stays apart.
+    """
+    visible, asked = reply.replace(" ", ""), question.replace(" ", "")
+    pairs = [visible[i : i + 2] in asked for i in range(len(visible) - 1)]
+    copied = [before or behind for before, behind in zip([False, *pairs], [*pairs, False], strict=True)]
+    parts = itertools.groupby(zip(visible, copied, strict=False), key=lambda marked: marked[1])
+    return "".join("\n" if is_copy else "".join(character for character, _ in run) for is_copy, run in parts)

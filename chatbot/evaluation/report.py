@@ -29,6 +29,7 @@ COLUMNS = (
     ("BLEU", "bleu", 1, 2),
     ("chrF", "chrf", 1, 2),
     ("mean tokens", "mean_reply_tokens", 1, 1),
+    ("nats by n-grams", "fluency_nats_per_character", 1, 2),
 )
 # The name of each row: its object in the JSON.
 ROWS = {"references": "references", "random of this file": "random", "baseline": "baseline"}
@@ -44,15 +45,17 @@ def rows_of(measures: Mapping[str, Any]) -> dict[str, Mapping[str, float | None]
 
 
 def table(rows: Mapping[str, Mapping[str, float | None]]) -> list[str]:
-    """Return the lines of an aligned table. rows: by name, the measures of `Measures.values`; None is shown as "-"."""
-    return aligned(cells(rows), [True, *[False] * len(COLUMNS)])
+    """Return the lines of an aligned table. rows: by name, the measures of replies; the rest is as in `cells`."""
+    texts = cells(rows)
+    return aligned(texts, [True, *[False] * (len(texts[0]) - 1)])
 
 
 def cells(rows: Mapping[str, Mapping[str, float | None]]) -> list[list[str]]:
-    """Return the texts of the table's cells, the headings first."""
-    shown = [["", *(heading for heading, *_ in COLUMNS)]]
+    """Return the texts of the table's cells, the headings first; without a column that no row has a value of."""
+    columns = [column for column in COLUMNS if any(values.get(column[1]) is not None for values in rows.values())]
+    shown = [["", *(heading for heading, *_ in columns)]]
     for name, values in rows.items():
-        shown.append([name, *(_shown(values[measure], factor, digits) for _, measure, factor, digits in COLUMNS)])
+        shown.append([name, *(_shown(values.get(measure), *format) for _, measure, *format in columns)])
     return shown
 
 
@@ -146,13 +149,19 @@ def report_page(title: str, search: str, measures: Mapping[str, Any], entries: S
 
 
 def _likelihood(measures: Mapping[str, Any]) -> str:
-    """Return the likelihood of the references in words, and how BLEU is computed."""
+    """Return the likelihood of the references and the choice among ten in words, and how BLEU is computed."""
     return (
         f"{counted(measures['pairs'], 'pair')}. Likelihood of the references: "
         f"perplexity {measures['perplexity']:,.2f}, "
         f"{measures['nats_per_token']:.3f} nats per token, {measures['nats_per_character']:.3f} nats per character. "
-        f"BLEU: sacrebleu's tokenisation {measures['bleu_tokenize']}."
+        f"BLEU: sacrebleu's tokenisation {measures['bleu_tokenize']}. {choice_line(measures)}"
     )
+
+
+def choice_line(measures: Mapping[str, Any]) -> str:
+    """Return the shares of true replies that the model chooses among ten, in words."""
+    random, nearest = (_shown(measures[f"choice_{others}_at_1"], 1, 3) for others in ("random", "nearest"))
+    return f"True reply chosen among ten: {random} with random others, {nearest} with replies to the nearest questions."
 
 
 def _row(texts: Sequence[str], tag: str) -> str:

@@ -122,11 +122,11 @@ def test_command_prints_one_json_object(
     of_replies = [
         *("bleu", "chrf", "distinct_1", "distinct_2", "distinct_characters_1", "distinct_characters_2"),
         *("top_reply_share", "top10_reply_share", "relevance_at_1", "repeated_reply_share", "reply_entropy"),
-        *("mean_reply_tokens", "question_nats_per_character"),
+        *("mean_reply_tokens", "question_nats_per_character", "fluency_nats_per_character"),
     ]
     assert list(measures) == [
         *("pairs", "tokens", "characters", "perplexity", "nats_per_token", "nats_per_character"),
-        "bleu_tokenize",
+        *("choice_random_at_1", "choice_nearest_at_1", "bleu_tokenize"),
         *(*of_replies, "references", "random", "baseline"),
     ]
     assert [*measures["references"]] == [*measures["random"]] == [*measures["baseline"]] == of_replies
@@ -136,7 +136,9 @@ def test_command_prints_one_json_object(
     assert "lines without a tab: 1" in printed.err
     assert "Replies to 2 held-out questions; BLEU by sacrebleu's tokenisation intl:\n" in printed.err
     rows = [line.split("  ")[0] for line in printed.err.splitlines()]
-    assert [*filter(None, rows)][-4:] == ["model", "references", "random of this file", "baseline"]
+    assert [*filter(None, rows)][-5:-1] == ["model", "references", "random of this file", "baseline"]
+    assert measures["choice_random_at_1"] is measures["choice_nearest_at_1"] is None
+    assert printed.err.endswith("chosen among ten: - with random others, - with replies to the nearest questions.\n")
 
 
 def test_each_reply_is_compared_with_its_own_reference(

@@ -23,6 +23,7 @@ from chatbot.evaluation.measures import (
     measure,
     ranked_first,
     tokenization_of,
+    without_copies,
 )
 from chatbot.evaluation.report import COLUMNS, table
 from chatbot.flags import compose
@@ -157,17 +158,29 @@ def test_chrf_equals_slow_twin() -> None:
 @pytest.mark.parametrize(
     ("replies", "expected"),
     [
-        (QUESTIONS, 1),
+        (QUESTIONS, 0.1),
+        ([question + "嗯" for question in QUESTIONS], 0.1),
         ([question[2] for question in QUESTIONS], 1),
         (QUESTIONS[1:] + QUESTIONS[:1], 0),
         (["嗯"] * 12, 0.1),
         ([""] * 12, 0.1),
-        (["".join(QUESTIONS)] * 12, 0.1),
+        (["".join(QUESTIONS)] * 12, 0),
     ],
-    ids=["copy", "a character of it", "of another question", "of no question", "empty", "of all questions"],
+    ids=[
+        "copy",
+        "copy and more",
+        "a character of it",
+        "of another question",
+        "of no question",
+        "empty",
+        "of all questions",
+    ],
 )
 def test_relevance_of_obvious_replies(replies: list[str], expected: float) -> None:
-    """Of a reply that fits another question, nine or ten of twelve draws contain that question: it ranks below."""
+    """Of a reply that fits another question, nine or ten of twelve draws contain that question: it ranks below.
+
+    Of all questions, a reply keeps the others.
+    """
     at_1 = measure(QUESTIONS, replies, QUESTIONS, list)["relevance_at_1"]
     assert at_1 == pytest.approx(expected, abs=0.03 if expected == 0 else 1e-6)
 
@@ -185,28 +198,50 @@ def test_relevance_is_deterministic_and_needs_ten_questions() -> None:
 def test_questions_that_rank_first_together_share_it() -> None:
     """Ten questions, two of them equal: each of both ranks first as often as the other."""
     questions = [*QUESTIONS[:9], QUESTIONS[0]]
-    shares = ranked_first(questions, questions)
+    shares = ranked_first(questions, [question[2] for question in questions])
     assert shares is not None
     assert shares.tolist() == [0.5, *[1.0] * 8, 0.5]
 
 
 def test_relevance_covers_every_reply_of_many() -> None:
     """More pairs than a block."""
-    questions = [f"{i:05}" for i in range(BLOCK + 9)]
+    questions = [chr(0x4E00 + i) for i in range(BLOCK + 9)]
     shares = ranked_first(questions, questions)
     assert shares is not None
     assert shares.tolist() == [1.0] * len(questions)
 
 
+@given(st.text("甲乙丙 丁", max_size=8), st.text("甲乙丙 丁", max_size=8))
+def test_copies_are_every_run_that_the_question_has(reply: str, question: str) -> None:
+    """The slow twin looks at every run of every length."""
+    visible, asked = reply.replace(" ", ""), question.replace(" ", "")
+    marked = [*visible]
+    for start in range(len(visible)):
+        for end in range(start + 2, len(visible) + 1):
+            if visible[start:end] in asked:
+                marked[start:end] = "\n" * (end - start)
+    parts = without_copies(reply, question)
+    assert [*filter(None, parts.split("\n"))] == [*filter(None, "".join(marked).split("\n"))]
+
+
+def test_what_is_beside_a_copy_stays_apart() -> None:
+    """Joined, these characters would be a pair of the question."""
+    assert without_copies("我喜欢你", "你喜欢吗我你") == "我\n你"
+    assert without_copies("你 好", "你好吗") == "\n"
+    assert without_copies("", "你好") == without_copies("", "") == ""
+
+
 def test_table_shows_distinct_beside_relevance_and_is_aligned() -> None:
+    """Without a column of what no row has."""
     values = measure(["问"], ["嗯"], ["嗯"], list)
-    lines = table({"model": values, "random of this file": values})
+    lines = table({"model": {**values, "relevance_at_1": 0.5}, "random of this file": values})
     assert len({*map(len, lines)}) == 1
     headings = [heading for heading, *_ in COLUMNS]
     assert {"distinct-2 of characters", "relevance"} <= {*headings}
     assert lines[0].split("  ")[-1] == "mean tokens"
-    assert lines[1].split()[:5] == ["model", "0.000", "100.0%", "100.0%", "0.0%"]
-    assert lines[1].split()[5] == "-"
+    assert lines[1].split()[:6] == ["model", "0.000", "100.0%", "100.0%", "0.0%", "0.500"]
+    assert lines[2].split()[8] == "-"
+    assert "relevance" not in table({"model": values})[0]
 
 
 def slow_question_nats(model: Seq2Seq, question: list[int], reply: list[int]) -> float:

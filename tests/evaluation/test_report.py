@@ -34,6 +34,8 @@ LIKELIHOOD = {"perplexity": 2.5, "nats_per_token": 0.916, "nats_per_character": 
 MEASURES: dict[str, Any] = {
     "pairs": 1,
     "bleu_tokenize": "zh",
+    "choice_random_at_1": 0.25,
+    "choice_nearest_at_1": None,
     **LIKELIHOOD,
     **VALUES,
     "references": VALUES,
@@ -88,6 +90,7 @@ def test_report_has_the_measures_and_a_row_for_each_question() -> None:
     page = Page(report_page("title", "--top-p 0.9", MEASURES, entries))
     assert page.tags.count("details") == 1
     assert page.tags.count("tr") == 4 + 1 + len(entries) + 3  # measures, headings, entries, heat map
+    assert "chosen among ten: 0.250 with random others, - with" in "".join(page.texts)
     for text in ("relevance", "random of this file", "-3.14", "0.333", "log-probability"):
         assert text in page.texts
     assert "baseline" not in page.texts
