@@ -4,9 +4,13 @@ import dataclasses
 
 from chatbot.config.corpus import NONE
 from chatbot.errors import UserError
-from chatbot.flags import Flags, setting
+from chatbot.flags import Flags, flag_of, setting
 
 DATA, MODEL, SPEED = "data", "model", "speed"
+RECURRENT, TRANSFORMER = "recurrent", "transformer"
+# Settings of one architecture, which the other one does not use.
+OF_RECURRENT = ("cell", "rnn_size", "residual", "bidirectional", "attention", "input_feeding")
+OF_TRANSFORMER = ("heads", "feed_forward_size")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -16,7 +20,14 @@ class ModelSettings(Flags, fixed=True):
     max_length: int = setting(
         50, "longest question and reply in tokens; longer pairs are dropped", group=DATA, least=2, most=10_000
     )
-    cell: str = setting("lstm", "type of the recurrent layers", group=MODEL, choices=("lstm", "gru"))
+    architecture: str = setting(
+        RECURRENT, "layers of the encoder and the decoder", group=MODEL, choices=(RECURRENT, TRANSFORMER)
+    )
+    heads: int = setting(4, "with --architecture transformer: heads of each attention", least=1)
+    feed_forward_size: int = setting(
+        1024, "with --architecture transformer: units between the two products of a layer", least=1
+    )
+    cell: str = setting("lstm", "type of the recurrent layers", choices=("lstm", "gru"))
     rnn_size: int = setting(256, "units of each recurrent layer", least=1)
     num_layers: int = setting(1, "recurrent layers of the encoder and of the decoder", least=1)
     residual: bool = setting(False, "from the second recurrent layer on, add the inputs of a layer to its outputs")
@@ -53,6 +64,15 @@ class ModelSettings(Flags, fixed=True):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        unused = OF_RECURRENT if self.architecture == TRANSFORMER else OF_TRANSFORMER
+        for name in unused:
+            if getattr(self, name) != getattr(ModelSettings, name):
+                raise UserError(f"{flag_of(name)}: not used by --architecture {self.architecture}; leave it out")
+        if self.embedding_size % (2 * self.heads) and self.architecture == TRANSFORMER:
+            raise UserError(
+                f"--heads {self.heads}: must divide half of --embedding-size, which is {self.embedding_size}; change "
+                "one of both"
+            )
         if self.copy and self.attention == "none":
             raise UserError("--copy: needs attention; use --attention luong, or leave out --copy")
         if self.copy and self.sampled_softmax is not None:

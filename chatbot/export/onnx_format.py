@@ -47,20 +47,13 @@ def step(model: Seq2Seq, settings: ModelSettings, last: tf.Tensor, state: dict[s
     """
     before: dict[str, Any] = {name: x for name, x in state.items() if not name.startswith("cell_")}
     cells = [state[f"cell_{i}"] for i in range(len(state) - len(before))]  # not in the order of their names
-    before["cells"] = tf.nest.pack_sequence_as(_cells(settings), cells)
+    before["cells"] = tf.nest.pack_sequence_as(model.decoder.cell_structure, cells)
     has_attention = model.decoder.attention is not None
     if has_attention:
-        before["attention_sums"] = tf.zeros([tf.shape(last)[0], tf.shape(state["memory"])[1]])
+        before["attention_sums"] = tf.zeros([tf.shape(last)[0], tf.shape(state["mask"])[1]])
     logits, after = model.step(before, last)
     results = {"logits": logits, **{f"next_{i}": x for i, x in enumerate(tf.nest.flatten(after["cells"]))}}
     return {**results, "attention": after["attention_sums"]} if has_attention else results
-
-
-def _cells(settings: ModelSettings) -> list[Any]:
-    """Return the structure of the cells, with any values."""
-    states = 2 if settings.cell == "lstm" else 1
-    cells = [[0] * states] * settings.num_layers
-    return [*cells, [0]] if settings.input_feeding else cells
 
 
 def state_specs(model: Seq2Seq) -> dict[str, tf.TensorSpec]:
@@ -69,7 +62,7 @@ def state_specs(model: Seq2Seq) -> dict[str, tf.TensorSpec]:
     results = function.get_concrete_function(tf.TensorSpec([None, None], tf.int64)).structured_outputs
     specs = {}
     for name, x in results.items():
-        shape = [None, x.shape[1]] if name.startswith("cell_") else [None, None, *x.shape[2:]]
+        shape = [None, *x.shape[1:]] if name.startswith("cell_") else [None, None, *x.shape[2:]]
         specs[name] = tf.TensorSpec(shape, x.dtype, name=name)
     return specs
 

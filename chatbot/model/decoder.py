@@ -103,6 +103,13 @@ class Decoder(keras.layers.Layer):
         return self.combined(packed), Copies(self.copying.log_actions(packed), pack(weights, packing))
 
     @property
+    def cell_structure(self) -> Any:
+        """The structure of the state's "cells"."""
+        states = 2 if self._settings.cell == "lstm" else 1
+        cells = [[0] * states] * self._settings.num_layers
+        return [*cells, [0]] if self._settings.input_feeding else cells
+
+    @property
     def shows_attention(self) -> bool:
         """Whether there are `attention_weights`: with input feeding, outputs of the stack depend on the context."""
         return self.attention is not None and not self._settings.input_feeding

@@ -35,8 +35,8 @@ def built_model(
             "kernel": keras.initializers.GlorotUniform(seed=weight_seed),
             "recurrent_kernel": keras.initializers.Orthogonal(seed=weight_seed),
         }
-        # Keras has set the biases, to zeros, and ones for an LSTM's forget gate.
-        if weight.name != "bias":
+        # The layers have set the others: biases to zeros, and ones for an LSTM's forget gate; gains to ones.
+        if weight.name in initializers:
             weight.assign(initializers[weight.name](weight.shape))
     return model
 

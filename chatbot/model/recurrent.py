@@ -6,7 +6,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from chatbot.config.model import ModelSettings
+from chatbot.config.model import TRANSFORMER, ModelSettings
 from chatbot.model.fast_recurrent import cudnn_sequence, lstm_sequence
 from chatbot.model.operations import on_gpu, policy
 from chatbot.model.sequences import Sequences, mirror, unpack
@@ -63,11 +63,12 @@ State = list[tf.Tensor]
 
 
 def is_packed(settings: ModelSettings) -> bool:
-    """Return whether stacks run over packed tokens [tokens, features], not over [rows, time, features].
+    """Return whether layers run over packed tokens [tokens, features], not over [rows, time, features].
 
-    Unless settings.plain_layers, LSTMs on the CPU run over real tokens only (`chatbot.model.fast_recurrent`).
+    Unless settings.plain_layers, all but GRUs run over real tokens only on a CPU (`chatbot.model.fast_recurrent`).
     """
-    return settings.cell == "lstm" and not settings.plain_layers and not on_gpu()
+    has_packed_layers = settings.cell == "lstm" or settings.architecture == TRANSFORMER
+    return has_packed_layers and not settings.plain_layers and not on_gpu()
 
 
 def recurrent_layer(cell: str, inputs: int, units: int, precision: str = "float32") -> keras.layers.RNN:

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
-from chatbot.config.model import ModelSettings
+from chatbot.config.model import TRANSFORMER, ModelSettings
 from chatbot.corpus.ngrams import Ngrams
 from chatbot.decoding.ngrams import NgramMixture
 from chatbot.model.copying import GENERATE, Copies, log_copied, mixture, with_copies
@@ -17,10 +17,11 @@ from chatbot.model.loss import LossSize, projection_loss, sampled_loss
 from chatbot.model.operations import matmul, on_gpu, placed_on
 from chatbot.model.recurrent import Encoder, is_packed
 from chatbot.model.sequences import Sequences, padded_ids, rows_of_tokens, sequences_of
+from chatbot.model.transformer import TransformerDecoder, TransformerEncoder
 
 
 class Seq2Seq(keras.Model):
-    """An attention seq2seq model (Bahdanau et al., 2015; Luong et al., 2015).
+    """An attention seq2seq model (Bahdanau et al., 2015; Luong et al., 2015), recurrent or a Transformer.
 
     Questions and replies share one embedding, which is also the output projection (Press and Wolf, 2017) if
     settings.tied_embeddings. The weights are zeros until `built_model` draws them or a checkpoint is read.
@@ -50,8 +51,9 @@ class Seq2Seq(keras.Model):
         self.ngrams = None if ngrams is None else NgramMixture(ngrams, settings.ngram_weight)
         self.embedding = keras.layers.Embedding(vocabulary_size, settings.embedding_size, "zeros")
         self.embedding.build()
-        self.encoder = Encoder(settings, precision)
-        self.decoder = Decoder(settings, precision)
+        is_transformer = settings.architecture == TRANSFORMER
+        self.encoder = (TransformerEncoder if is_transformer else Encoder)(settings, precision)
+        self.decoder = (TransformerDecoder if is_transformer else Decoder)(settings, precision)
         self.bias = self.add_weight(shape=(vocabulary_size,), initializer="zeros", name="bias")
         if not self.tied:
             shape = (vocabulary_size, settings.embedding_size)

@@ -21,6 +21,13 @@ KERAS_RNN = importlib.import_module("keras.src.backend.tensorflow.rnn")
 VOCABULARY = 17
 SMALL = ModelSettings(rnn_size=8, embedding_size=6, num_layers=2)
 SEED = 5
+TRANSFORMER: dict[str, Any] = {
+    "architecture": "transformer",
+    "rnn_size": ModelSettings.rnn_size,
+    "embedding_size": 8,
+    "heads": 2,
+    "feed_forward_size": 12,
+}
 # Every pair of a cell, an attention and a direction, and every option of the layers with each cell.
 CHOICES: dict[str, dict[str, Any]] = {
     "lstm-luong-bi": {},
@@ -41,6 +48,8 @@ CHOICES: dict[str, dict[str, Any]] = {
     },
     "lstm-fed-copy": {"input_feeding": True, "copy": True, "tied_embeddings": False},
     "gru-bahdanau-fed": {"cell": "gru", "attention": "bahdanau", "input_feeding": True, "residual": True},
+    "transformer": TRANSFORMER,
+    "transformer-copy-untied": {**TRANSFORMER, "copy": True, "tied_embeddings": False, "num_layers": 3},
 }
 KINDS = [dataclasses.replace(SMALL, **choice) for choice in CHOICES.values()]
 NAMES = list(CHOICES)

@@ -1,0 +1,352 @@
+"""A Transformer (Vaswani et al., 2017): the encoder and decoder of `Seq2Seq` with attention in place of recurrence.
+
+Each part is x + dropout(part(normalise(x))), with a normalisation at the end (pre-norm, Xiong et al., 2020). The
+vectors of tokens have the size of the embedding.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from chatbot.config.model import ModelSettings
+from chatbot.model.copying import NO_COPIES, Copies, Copying
+from chatbot.model.decoder import DecoderState
+from chatbot.model.operations import matmul
+from chatbot.model.recurrent import DECODER, FORWARD_ENCODER, Dropout, is_packed
+from chatbot.model.sequences import Packing, Sequences, pack, unpack
+
+EPSILON = 1e-6
+# The longest wave of the positions, in tokens.
+LONGEST_WAVE = 10_000.0
+
+
+class Normalisation(keras.layers.Layer):
+    """Vectors with mean 0 and variance 1, times a gain, plus a shift (Ba et al., 2016)."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.gain = self.add_weight(shape=(size,), initializer="ones", name="gain")
+        self.shift = self.add_weight(shape=(size,), initializer="zeros", name="shift")
+        self.built = True
+
+    def call(self, x: tf.Tensor) -> tf.Tensor:
+        """[..., size] -> the same shape."""
+        centred = x - tf.reduce_mean(x, -1, keepdims=True)
+        variance = tf.reduce_mean(tf.square(centred), -1, keepdims=True)
+        gain, shift = tf.convert_to_tensor(self.gain), tf.convert_to_tensor(self.shift)
+        return centred * (tf.math.rsqrt(variance + EPSILON) * gain) + shift
+
+
+class Product(keras.layers.Layer):
+    """x W + b, of vectors in any layout."""
+
+    def __init__(self, inputs: int, outputs: int, precision: str) -> None:
+        super().__init__()
+        self.kernel = self.add_weight(shape=(inputs, outputs), initializer="zeros", name="kernel")
+        self.bias = self.add_weight(shape=(outputs,), initializer="zeros", name="bias")
+        self._sizes, self._precision = (inputs, outputs), precision
+        self.built = True
+
+    def call(self, x: tf.Tensor) -> tf.Tensor:
+        """[..., inputs] -> [..., outputs]."""
+        inputs, outputs = self._sizes
+        kernel, bias = tf.convert_to_tensor(self.kernel), tf.convert_to_tensor(self.bias)
+        product = matmul(tf.reshape(x, [-1, inputs]), kernel, self._precision) + bias
+        return tf.reshape(product, [*_sizes_of(x)[:-1], outputs])
+
+
+class FeedForward(keras.layers.Layer):
+    """Normalisation -> product -> ReLU -> product."""
+
+    def __init__(self, settings: ModelSettings, precision: str) -> None:
+        super().__init__()
+        size, hidden = settings.embedding_size, settings.feed_forward_size
+        self.normalise = Normalisation(size)
+        self.widen, self.narrow = Product(size, hidden, precision), Product(hidden, size, precision)
+        self.built = True
+
+    def call(self, x: tf.Tensor) -> tf.Tensor:
+        """[..., embedding] -> the same shape."""
+        return self.narrow(tf.nn.relu(self.widen(self.normalise(x))))
+
+
+class SelfAttention(keras.layers.Layer):
+    """Normalisation -> queries, keys and values -> attention over other positions of the sequence -> product."""
+
+    def __init__(self, settings: ModelSettings, precision: str) -> None:
+        super().__init__()
+        size = settings.embedding_size
+        self.normalise = Normalisation(size)
+        self.project, self.combine = Product(size, 3 * size, precision), Product(size, size, precision)
+        self._heads, self._precision, self._size = settings.heads, precision, size
+        self.built = True
+
+    def call(self, x: tf.Tensor, mask: tf.Tensor, packing: Packing | None) -> tf.Tensor:
+        """[tokens, embedding] or [rows, time, embedding] -> the same shape.
+
+        mask: of the positions that each one sees, broadcast to [rows, time, time], bool. packing: of packed tokens;
+        None: x is padded.
+        """
+        projected = self.project(self.normalise(x))
+        padded = projected if packing is None else unpacked(projected, packing)
+        means = multi_head(tf.split(padded, 3, -1), mask, self._heads, self._precision)
+        return self.combine(means if packing is None else pack(means, packing))
+
+    def step(self, x: tf.Tensor, cache: tf.Tensor, position: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """Compute one position: [hypotheses, embedding] -> the same shape, and the cache with its key and value.
+
+        cache: [hypotheses, positions, 2 embedding], keys and values. position: [hypotheses] int32.
+        """
+        query, new = tf.split(self.project(self.normalise(x)), [self._size, 2 * self._size], -1)
+        places = tf.range(tf.shape(cache)[1])[None]  # [1, positions]
+        cache = tf.where((places == position[:, None])[..., None], new[:, None], cache)
+        mask = (places <= position[:, None])[:, None]  # [hypotheses, 1, positions]
+        means = multi_head([query[:, None], *tf.split(cache, 2, -1)], mask, self._heads, self._precision)
+        return self.combine(means[:, 0]), cache
+
+
+class CrossAttention(keras.layers.Layer):
+    """Attention of a reply's positions over the question, in each layer of the decoder."""
+
+    def __init__(self, settings: ModelSettings, precision: str) -> None:
+        super().__init__()
+        size, layers = settings.embedding_size, range(settings.num_layers)
+        self.normalise = [Normalisation(size) for _ in layers]
+        self.project = [Product(size, size, precision) for _ in layers]
+        self.key_values = Product(size, settings.num_layers * 2 * size, precision)
+        self.combine = [Product(size, size, precision) for _ in layers]
+        self._heads, self._precision, self._size = settings.heads, precision, size
+        self.by_step = False  # as of `chatbot.model.attention.Attention`
+        self.built = True
+
+    def keys(self, memory: tf.Tensor) -> tf.Tensor:
+        """memory [rows, source, embedding] -> keys and values of all layers [rows, source, layers * 2 embedding]."""
+        return self.key_values(memory)
+
+    def queries(self, number: int, x: tf.Tensor) -> tf.Tensor:
+        """[..., embedding] -> the same shape. number: of the layer, from 0."""
+        return self.project[number](self.normalise[number](x))
+
+    def means(self, number: int, queries: tf.Tensor, keys: tf.Tensor, mask: tf.Tensor) -> tf.Tensor:
+        """queries [rows, target, embedding] -> means of the values, in that shape.
+
+        number: of the layer. keys: from `keys`. mask: [rows, source] bool, True at real tokens.
+        """
+        part = keys[..., 2 * self._size * number : 2 * self._size * (number + 1)]
+        return multi_head([queries, *tf.split(part, 2, -1)], mask[:, None], self._heads, self._precision)
+
+    def weights_of(self, queries: tf.Tensor, keys: tf.Tensor, mask: tf.Tensor) -> tf.Tensor:
+        """Return the weights of the last layer, the mean of its heads, [rows, target, source].
+
+        The arguments are those of `means`.
+        """
+        begin = 2 * self._size * (len(self.project) - 1)
+        queries, keys = (_of_heads(x, self._heads) for x in (queries, keys[..., begin : begin + self._size]))
+        return tf.reduce_mean(weights_of_heads(queries, keys, mask[:, None], self._precision), 1)
+
+
+class TransformerEncoder(keras.layers.Layer):
+    """Layers of attention over the question, in both directions, and of products."""
+
+    def __init__(self, settings: ModelSettings, precision: str = "float32") -> None:
+        super().__init__()
+        layers = range(settings.num_layers)
+        self.attentions = [SelfAttention(settings, precision) for _ in layers]
+        self.feed_forwards = [FeedForward(settings, precision) for _ in layers]
+        self.normalise = Normalisation(settings.embedding_size)
+        self.dropouts = [Dropout(settings.keep_prob, FORWARD_ENCODER + i) for i in range(1 + 2 * len(layers))]
+        self._settings = settings
+        self.built = True
+
+    def call(self, embedded: tf.Tensor, sequences: Sequences, key: tf.Tensor | None) -> tuple[tf.Tensor, list[Any]]:
+        """embedded [tokens or rows, source, embedding] -> memory [rows, source, embedding], no states.
+
+        embedded: in the layout of `is_packed`. key: [1] uint64 draws the dropout masks; None: no dropout.
+        """
+        packing = sequences.packing if is_packed(self._settings) else None
+        x = self.dropouts[0](with_positions(embedded, packing), key)
+        dropouts = iter(self.dropouts[1:])
+        for attention, feed_forward in zip(self.attentions, self.feed_forwards, strict=True):
+            x = x + next(dropouts)(attention(x, sequences.mask[:, None], packing), key)
+            x = x + next(dropouts)(feed_forward(x), key)
+        memory = self.normalise(x)
+        return memory if packing is None else unpacked(memory, packing), []
+
+
+class TransformerDecoder(keras.layers.Layer):
+    """Layers of attention over the tokens before, of attention over the question, and of products."""
+
+    def __init__(self, settings: ModelSettings, precision: str = "float32") -> None:
+        super().__init__()
+        layers = range(settings.num_layers)
+        self.attentions = [SelfAttention(settings, precision) for _ in layers]
+        self.attention = CrossAttention(settings, precision)
+        self.feed_forwards = [FeedForward(settings, precision) for _ in layers]
+        self.normalise = Normalisation(settings.embedding_size)
+        self.copying = Copying(settings.embedding_size, precision) if settings.copy else None
+        self.dropouts = [Dropout(settings.keep_prob, DECODER + i) for i in range(1 + 3 * len(layers))]
+        self._settings = settings
+        self.built = True
+
+    @property
+    def shows_attention(self) -> bool:
+        """Whether there are `attention_weights`."""
+        return True
+
+    @property
+    def cell_structure(self) -> Any:
+        """The structure of the state's "cells": the cache of each layer, and the position of the next token."""
+        return [[0] * self._settings.num_layers, [0]]
+
+    def start(self, memory: tf.Tensor, mask: tf.Tensor, states: list[Any]) -> DecoderState:
+        """Return the state before the first token; see `chatbot.model.decoder.Decoder.start`."""
+        assert not states
+        rows, size = tf.shape(memory)[0], self._settings.embedding_size
+        cache = tf.zeros([rows, self._settings.max_length + 1, 2 * size], memory.dtype)
+        cells = [[cache] * self._settings.num_layers, [tf.zeros([rows], tf.int32)]]
+        state = {"cells": cells, "keys": self.attention.keys(memory), "mask": mask}
+        return state if self.copying is None else {**state, "copy_keys": self.copying.keys(memory)}
+
+    def call(
+        self, embedded: tf.Tensor, sequences: Sequences, state: DecoderState, key: tf.Tensor | None
+    ) -> tuple[tf.Tensor, Copies | tuple[()]]:
+        """embedded [tokens, embedding] or [rows, target, embedding] -> attended [tokens, embedding], packed; copies.
+
+        This is teacher forcing. embedded: in the layout of `is_packed`. key: [1] uint64 draws the dropout masks; None:
+        no dropout.
+        """
+        x, means, _ = self._sums(embedded, sequences, state, key)
+        if not is_packed(self._settings):
+            x, means = (pack(padded, sequences.packing) for padded in (x, means))
+        attended = self.normalise(x)
+        if self.copying is None:
+            return attended, NO_COPIES
+        padded = unpacked(attended, sequences.packing)
+        weights = self.copying.weights_of(padded, state["copy_keys"], state["mask"])  # [rows, target, source]
+        log_actions = self.copying.log_actions(tf.concat([attended, means], -1))
+        return attended, Copies(log_actions, pack(weights, sequences.packing))
+
+    def attention_weights(self, embedded: tf.Tensor, sequences: Sequences, state: DecoderState) -> tf.Tensor:
+        """Return the weights of the question's tokens in the last layer, [rows, target, source], without dropout."""
+        _, _, queries = self._sums(embedded, sequences, state, None)
+        return self.attention.weights_of(queries, state["keys"], state["mask"])
+
+    def _sums(
+        self, embedded: tf.Tensor, sequences: Sequences, state: DecoderState, key: tf.Tensor | None
+    ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+        """Return the sums after the last layer, and the means of its cross attention, in the layout of `is_packed`.
+
+        Also its queries, [rows, target, embedding]. The arguments are those of `call`.
+        """
+        packing = sequences.packing if is_packed(self._settings) else None
+        x = self.dropouts[0](with_positions(embedded, packing), key)
+        time = tf.range(tf.shape(sequences.mask)[1])
+        before = (time[None] <= time[:, None])[None]  # [1, target, target]
+        dropouts = iter(self.dropouts[1:])
+        for i, (attention, feed_forward) in enumerate(zip(self.attentions, self.feed_forwards, strict=True)):
+            x = x + next(dropouts)(attention(x, before, packing), key)
+            queries = self.attention.queries(i, x)
+            queries = queries if packing is None else unpacked(queries, packing)
+            means = self.attention.means(i, queries, state["keys"], state["mask"])
+            means = means if packing is None else pack(means, packing)
+            x = x + next(dropouts)(self.attention.combine[i](means), key)
+            x = x + next(dropouts)(feed_forward(x), key)
+        return x, means, queries
+
+    def step(self, embedded: tf.Tensor, state: DecoderState) -> tuple[tf.Tensor, Copies | tuple[()], DecoderState]:
+        """embedded [hypotheses, embedding] -> attended [hypotheses, embedding], copies, the state after this token.
+
+        The keys and values of the tokens before are in the cache, so that none is computed again.
+        """
+        caches, (position,) = state["cells"]
+        rows = tf.shape(state["mask"])[0]
+
+        def of_rows(x: tf.Tensor) -> tf.Tensor:
+            return tf.reshape(x, [rows, -1, x.shape[-1]])  # [rows, beams, embedding]
+
+        x = embedded * self._scale + waves(position, self._settings.embedding_size)
+        after: list[tf.Tensor] = []
+        for i, (attention, feed_forward) in enumerate(zip(self.attentions, self.feed_forwards, strict=True)):
+            added, cache = attention.step(x, caches[i], position)
+            x, after = x + added, [*after, cache]
+            queries = of_rows(self.attention.queries(i, x))
+            means = tf.reshape(self.attention.means(i, queries, state["keys"], state["mask"]), tf.shape(x))
+            x = x + self.attention.combine[i](means)
+            x = x + feed_forward(x)
+        attended, state = self.normalise(x), {**state, "cells": [after, [position + 1]]}
+        if "attention_sums" in state:
+            weights = self.attention.weights_of(queries, state["keys"], state["mask"])
+            sums = state["attention_sums"]
+            state["attention_sums"] = sums + tf.reshape(weights, tf.shape(sums))
+        if self.copying is None:
+            return attended, NO_COPIES, state
+        weights = self.copying.weights_of(of_rows(attended), state["copy_keys"], state["mask"])
+        log_actions = self.copying.log_actions(tf.concat([attended, means], -1))
+        return attended, Copies(log_actions, tf.reshape(weights, [-1, tf.shape(weights)[2]])), state
+
+    @property
+    def _scale(self) -> float:
+        return self._settings.embedding_size**0.5
+
+
+def multi_head(factors: Sequence[tf.Tensor], mask: tf.Tensor, heads: int, precision: str) -> tf.Tensor:
+    """Return the means of the values by softmax(queries keys / sqrt(size)) in each head, [rows, target, size].
+
+    factors: queries [rows, target, size], keys and values [rows, source, size]. mask: broadcast to
+    [rows, target, source], bool.
+    """
+    queries, keys, values = (_of_heads(x, heads) for x in factors)
+    means = matmul(weights_of_heads(queries, keys, mask, precision), values, precision)  # [rows, heads, target, part]
+    rows, _, target, part = _sizes_of(means)
+    return tf.reshape(tf.transpose(means, [0, 2, 1, 3]), [rows, target, heads * part])
+
+
+def weights_of_heads(queries: tf.Tensor, keys: tf.Tensor, mask: tf.Tensor, precision: str) -> tf.Tensor:
+    """Return the weights of each head, [rows, heads, target, source].
+
+    queries: [rows, heads, target, part]. keys: [rows, heads, source, part]. mask: as in `multi_head`.
+    """
+    scores = matmul(queries * queries.shape[-1] ** -0.5, keys, precision, transpose_b=True)
+    return tf.nn.softmax(tf.where(mask[:, None], scores, tf.constant(scores.dtype.min, scores.dtype)))
+
+
+def _of_heads(x: tf.Tensor, heads: int) -> tf.Tensor:
+    """[rows, time, size] -> [rows, heads, time, size / heads]."""
+    rows, time, size = _sizes_of(x)
+    return tf.transpose(tf.reshape(x, [rows, time, heads, size // heads]), [0, 2, 1, 3])
+
+
+def _sizes_of(x: tf.Tensor) -> Sequence[Any]:
+    """Return the sizes of a tensor, numbers where they are known."""
+    sizes = tf.unstack(tf.shape(x))
+    return [sizes[i] if size is None else size for i, size in enumerate(x.shape)]
+
+
+def unpacked(packed: tf.Tensor, packing: Packing) -> tf.Tensor:
+    """`unpack`, by whose gradient fillers have 0: [tokens, features] -> [rows, time, features], 0 at padding."""
+    tokens = tf.shape(packed)[0]
+    is_real = tf.cast(tf.range(tokens) < tokens - packing.fillers, packed.dtype)
+    return unpack(packed * is_real[:, None], packing)
+
+
+def with_positions(embedded: tf.Tensor, packing: Packing | None) -> tf.Tensor:
+    """Return embeddings, scaled, with the waves of their positions. The arguments are those of `SelfAttention`."""
+    size = embedded.shape[-1]
+    time = tf.shape(embedded)[1] if packing is None else tf.shape(packing.to_padded)[1]
+    of_time = waves(tf.range(time), size)  # [time, embedding]
+    if packing is not None:
+        of_time = tf.gather(of_time, packing.to_packed % tf.cast(time, tf.int64))
+    return embedded * size**0.5 + of_time
+
+
+def waves(positions: tf.Tensor, size: int) -> tf.Tensor:
+    """Return sines and cosines of positions, [positions, size], with wavelengths from 2 pi to LONGEST_WAVE times that.
+
+    positions: [positions] int32. size: even.
+    """
+    rates = LONGEST_WAVE ** -(np.arange(size // 2, dtype=np.float32) / (size // 2))
+    angles = tf.cast(positions, tf.float32)[:, None] * tf.constant(rates.astype(np.float32))
+    return tf.concat([tf.sin(angles), tf.cos(angles)], -1)
