@@ -12,11 +12,11 @@ from chatbot.inference.reply_text import Reply, before_stop
 
 # The weights, beside the log-probability of a token given the question, of its log-probability by the shares of tokens
 # in all replies, of the similarity of the questions, and of that of the reply to the question.
-COMMON, SIMILARITY, SHARED = 1.2, 8.0, 3.0
-# The model scores the best replies by the rest of the ranking: the best of all is among them for 95% of the questions.
-SCORED = 10
-# Where no training question is so similar, a reply is generated.
-LEAST_SIMILARITY = 0.12
+COMMON, SIMILARITY, SHARED = 0.6, 10.0, 8.0
+# Where no reply has this score, the most probable reply as a whole is chosen: a common one, which fits more questions.
+LEAST_SCORE = 1.0
+# The model scores as many replies, those that are best by the rest of the ranking, and the most common ones.
+SCORED, MOST_COMMON = 10, 5
 # A reply that is more like the question repeats it: the share of characters in matching blocks.
 MOST_ALIKE = 0.75
 
@@ -25,18 +25,18 @@ class RetrievedReplies:
     """Replies to similar training questions, as a model judges them (Qiu et al., 2017, AliMe Chat).
 
     A token of the reply should be more probable after this question than in any reply, and the question, and the
-    reply itself, similar to what was asked. The weights are those whose best replies were rated best by readers who
-    knew no source (BENCHMARKS.md).
+    reply itself, similar to what was asked. Where no reply meets that, the most probable one is a common one, which
+    fits. The weights are those whose best replies were rated best by readers who knew no source (BENCHMARKS.md).
     """
 
     def __init__(self, model: Model, vocabulary: Vocabulary, retrieval: Retrieval, decoding: DecodingSettings) -> None:
         self._model, self._vocabulary, self._retrieval, self._decoding = model, vocabulary, retrieval, decoding
 
     def ranked(self, questions: Rows, is_wanted: IsWanted) -> list[list[Reply]]:
-        """Return at most `SCORED` replies to training questions like each question, the best first.
+        """Return replies to training questions like each question, the best first, with their scores.
 
-        There are none where no training question is like it, and none at all once is_wanted() is False. questions: the
-        ids of each, at least one.
+        There are none where no training question shares a character with it, and none at all once is_wanted() is False.
+        questions: the ids of each, at least one.
         """
         offers = [self._offers(question) for question in questions]
         replies = [reply.ids for of_question in offers for reply in of_question]
@@ -44,20 +44,19 @@ class RetrievedReplies:
         values = iter(log_probabilities(self._model, sources, replies, BOS, is_wanted).tolist())
         if not is_wanted():
             return [[] for _ in questions]
-        scored = [
-            [reply._replace(score=reply.score + next(values) / (len(reply.ids) + 1)) for reply in of_question]
-            for of_question in offers
-        ]
-        return [sorted(of_question, key=lambda reply: -reply.score) for of_question in scored]
+        return [_by_score([(reply, next(values)) for reply in of_question]) for of_question in offers]
 
     def _offers(self, question: Sequence[int]) -> list[Reply]:
-        """Return the replies that the model scores, with their scores without the model. question: ids."""
+        """Return the replies that the model scores, with their scores without it; then `MOST_COMMON` common ones.
+
+        question: ids.
+        """
         text = self._vocabulary.text(question_of(question, self._vocabulary))
         nearest = self._retrieval.nearest(text, self._decoding.retrieved)
-        if not nearest or nearest[0].similarity < LEAST_SIMILARITY:
-            return []
         offers = [self._offer(x) for x in nearest if self._is_allowed(x.ids, text)]
-        return sorted(offers, key=lambda reply: -reply.score)[:SCORED]
+        offers.sort(key=lambda reply: -reply.score)
+        rest = sorted(offers[SCORED:], key=lambda reply: -self._retrieval.log_probability(reply.ids))
+        return [*offers[:SCORED], *rest[:MOST_COMMON]]
 
     def _offer(self, x: Retrieved) -> Reply:
         common = self._retrieval.log_probability(x.ids) / (len(x.ids) + 1)
@@ -69,6 +68,17 @@ class RetrievedReplies:
         text, decoding = self._vocabulary.text(reply), self._decoding
         is_whole = bool(before_stop(text, decoding.stop)) and len(reply) >= decoding.min_reply_length
         return is_whole and not any(word in text for word in decoding.ban) and not is_copy(text, question)
+
+
+def _by_score(replies: Sequence[tuple[Reply, float]]) -> list[Reply]:
+    """Return the replies to a question with their scores, the best first.
+
+    replies: those of `RetrievedReplies._offers`, each with its log-probability in nats.
+    """
+    scored = [(reply._replace(score=reply.score + value / (len(reply.ids) + 1)), value) for reply, value in replies]
+    if all(reply.score < LEAST_SCORE for reply, _ in scored[:SCORED]):
+        return [reply for reply, _ in sorted(scored, key=lambda one: -one[1])]
+    return sorted((reply for reply, _ in scored[:SCORED]), key=lambda reply: -reply.score)
 
 
 def is_copy(reply: str, question: str) -> bool:

@@ -15,7 +15,7 @@ from chatbot.flags import compose
 from chatbot.inference.engine import Engine
 from chatbot.inference.questions import Question
 from chatbot.inference.responder import Responder
-from chatbot.inference.retrieved_replies import COMMON, SCORED, SHARED, SIMILARITY, is_copy
+from chatbot.inference.retrieved_replies import COMMON, LEAST_SCORE, MOST_COMMON, SCORED, SHARED, SIMILARITY, is_copy
 from chatbot.model.new_model import built_model
 from chatbot.model.saved import Trained
 from chatbot.model.seq2seq import Seq2Seq
@@ -74,11 +74,25 @@ def test_replies_are_ranked_by_model_and_similarity(model: Seq2Seq) -> None:
     assert one.training_question("你好天", "别的") == ""
 
 
-def test_model_scores_the_best_by_similarity(model: Seq2Seq) -> None:
-    offers = [([7] * n, 0.2 + n / 100, 0.0) for n in range(1, SCORED + 3)]
-    one = responder(model, *offers, decoding=DecodingSettings(beam_size=3, retrieve="30"))
-    replies = [reply.ids for reply in one.n_best("你好天", (), 30)]
-    assert sorted(map(len, replies)) == [*range(3, SCORED + 3)]
+@pytest.mark.parametrize("similarity", [0.9, 0.05])
+def test_model_scores_the_best_by_similarity_or_also_common_ones(model: Seq2Seq, similarity: float) -> None:
+    """The fake index finds ids with low numbers more common."""
+    offers = [([9] * n, similarity, 0.0) for n in range(1, SCORED + 1)]
+    others = [([8, i], 0.0, 0.0) for i in range(6, 6 + MOST_COMMON + 2)]
+    one = responder(model, *others, *offers, decoding=DecodingSettings(beam_size=3, retrieve="30"))
+    replies = [[*reply.ids] for reply in one.n_best("你好天", (), 30)]
+    expected = offers if similarity == 0.9 else [*offers, *others[:MOST_COMMON]]
+    assert sorted(replies) == sorted(ids for ids, *_ in expected)
+
+
+def test_where_nothing_speaks_for_a_reply_the_most_probable_one_is_chosen(model: Seq2Seq) -> None:
+    one = responder(model, ([7, 9, 7], 0.2, 0.0), ([7], 0.05, 0.0), ([6, 8], 0.1, 0.1))
+    question = one.source("你好天", ())
+    replies = one.n_best("你好天", (), 9)
+    assert all(reply.score < LEAST_SCORE for reply in replies)
+    values = [log_probability(model, question, [*reply.ids]) for reply in replies]
+    assert values == sorted(values, reverse=True)
+    assert [reply.score for reply in replies] != sorted((reply.score for reply in replies), reverse=True)
 
 
 def test_replies_that_nobody_waits_for_are_not_returned(model: Seq2Seq) -> None:
@@ -96,7 +110,6 @@ def test_other_questions_are_answered_by_the_search(model: Seq2Seq) -> None:
     assert batch == [both.reply(text) for text in texts]
     assert [batch[0], batch[2]] == [search.reply("天天"), search.reply("吗吗吗")]
     assert {batch[1], batch[3]} <= {VOCABULARY.text(ids) for ids, *_ in OFFERS}
-    assert responder(model, ([6, 7], 0.05, 0)).reply("你好天") == search.reply("你好天")
     assert responder(model, ([6, 7, 9], 0.9, 1)).reply("你好天") == search.reply("你好天")
     assert both.training_question("天天", batch[0]) == search.training_question("天天", batch[0]) == ""
 
