@@ -78,9 +78,22 @@ class Conversation:
         return self._turns_before(len(self.exchanges))
 
     @property
+    def last_reply(self) -> str:
+        """The reply before the next question, whatever the model reads; "" before the first one."""
+        return self._reply_before(len(self.exchanges))
+
+    @property
     def turns_before_last(self) -> tuple[str, ...]:
         """The turns that the model reads before the last question if it answers that again."""
         return self._turns_before(len(self.exchanges) - 1)
+
+    @property
+    def reply_before_last(self) -> str:
+        """The reply before the last question; "" if that is the first one."""
+        return self._reply_before(len(self.exchanges) - 1)
+
+    def _reply_before(self, number: int) -> str:
+        return self.exchanges[number - 1].reply if number else ""
 
     def _turns_before(self, number: int) -> tuple[str, ...]:
         """Return the turns that the model reads before a question. number: of the questions before it."""

@@ -228,9 +228,12 @@ class SearchLane:
 
     def _answer(self, requests: Sequence[Request]) -> None:
         sources = [self._responder.source(one.question.text, one.question.history) for one in requests]
+        asked = [(source, one.question.last_reply) for source, one in zip(sources, requests, strict=True) if source]
         candidates = iter(
             self._responder.replier.candidates(
-                [source for source in sources if source], is_wanted=lambda: not all(one.is_over for one in requests)
+                [source for source, _ in asked],
+                [last_reply for _, last_reply in asked],
+                is_wanted=lambda: not all(one.is_over for one in requests),
             )
         )
         for request, source in zip(requests, sources, strict=True):

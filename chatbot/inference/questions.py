@@ -17,16 +17,17 @@ FinishReason = Literal["stop", "length"]
 class Question:
     """A question, and the settings of the replies to it.
 
-    text, history: as for `TextResponder.reply`. decoding: settings of greedy search, or of sampling one reply; None:
-    the search of the engine. seed, stop: with `decoding` only: a seed in place of that of the settings, and texts that
-    end a reply beside theirs; apart from `decoding`, so that many questions share one. replies: their number; the
-    engine's search may find fewer. max_tokens: of a reply, at least 1; None: the model's limit. top_log_probs: number
-    of alternatives for each token; None: no log-probabilities. streams: whether a reply is given in pieces, or as one,
-    which costs less. client: the name of who asks; clients are served in turn.
+    text, history, last_reply: as for `TextResponder.reply`. decoding: settings of greedy search, or of sampling one
+    reply; None: the search of the engine. seed, stop: with `decoding` only: a seed in place of that of the settings,
+    and texts that end a reply beside theirs; apart from `decoding`, so that many questions share one. replies: their
+    number; the engine's search may find fewer. max_tokens: of a reply, at least 1; None: the model's limit.
+    top_log_probs: number of alternatives for each token; None: no log-probabilities. streams: whether a reply is given
+    in pieces, or as one, which costs less. client: the name of who asks; clients are served in turn.
     """
 
     text: str
     history: tuple[str, ...] = ()
+    last_reply: str = ""
     decoding: DecodingSettings | None = None
     seed: int | None = None
     stop: tuple[str, ...] = ()

@@ -123,6 +123,23 @@ def test_engine_and_stream_give_the_same_replies(model: Seq2Seq) -> None:
     engine.close()
 
 
+def test_the_last_reply_is_not_looked_up_again(model: Seq2Seq) -> None:
+    """Also by a model that reads no turns; without another one, the search replies."""
+    one, alone = responder(model, *OFFERS), responder(model, OFFERS[0])
+    best, second, *_ = (reply.text for reply in one.n_best("你好天", (), 9))
+    search = responder(model, decoding=DecodingSettings(beam_size=3, retrieve="none"))
+    for asked, expected in ((one, second), (alone, search.reply("你好天"))):
+        engine = Engine(asked)
+        assert answer_of(engine, Question("你好天")).texts == [asked.reply("你好天")] == [best]
+        assert answer_of(engine, Question("你好天", last_reply=best)).texts == [expected]
+        engine.close()
+        assert asked.reply("你好天", ["天", best]) == asked.reply("你好天", last_reply=best) == expected
+        assert "".join(asked.stream("你好天", last_reply=best)) == expected
+        assert asked.reply("你好天", ["天", best], last_reply="") == best
+    assert one.training_question("你好天", second, ["天", best]) == "question [6, 8]"
+    assert one.training_question("你好天", best, ["天", best]) == "question [7]"
+
+
 def test_stop_texts_end_looked_up_replies(model: Seq2Seq) -> None:
     decoding = DecodingSettings(beam_size=3, retrieve="3", stop=("天",))
     assert responder(model, ([7, 9, 7], 0.9, 1), decoding=decoding).reply("你你") == "好"

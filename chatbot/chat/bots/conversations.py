@@ -114,7 +114,7 @@ class Conversations:
         return chat
 
     async def _reply(self, conversation_id: str, conversation: Conversation, text: str) -> str:
-        question = Question(text, conversation.turns, client=conversation_id)
+        question = Question(text, conversation.turns, conversation.last_reply, client=conversation_id)
         try:
             reply = await ask(self._submit, question, self._settings.reply_seconds)
         except BusyError:

@@ -135,7 +135,8 @@ def _n(session: Session, text: str) -> None:
     number, last = _number("n", text, BEST), session.last("/n: no reply yet")
     decoding = with_replies(session.current.responder().decoding, number)
     responder = session.current.responder(decoding)
-    session.show(responder.n_best(last.question, session.conversation.turns_before_last, number))
+    before, last_reply = session.conversation.turns_before_last, session.conversation.reply_before_last
+    session.show(responder.n_best(last.question, before, number, last_reply=last_reply))
 
 
 def with_replies(decoding: DecodingSettings, number: int) -> DecodingSettings:
@@ -170,7 +171,8 @@ def _retry(session: Session, text: str) -> None:
 def _sample(session: Session, last: Exchange, before: Sequence[str], decoding: DecodingSettings) -> str | None:
     for number in range(SAMPLES):
         seed = (decoding.seed + len(last.replies) + number) % 2**31
-        (reply,) = session.current.responder().n_best(last.question, before, 1, seed)
+        last_reply = session.conversation.reply_before_last
+        (reply,) = session.current.responder().n_best(last.question, before, 1, seed, last_reply)
         if reply.text not in last.replies:
             return reply.text
     return None
@@ -179,8 +181,8 @@ def _sample(session: Session, last: Exchange, before: Sequence[str], decoding: D
 def _next_best(session: Session, last: Exchange, before: Sequence[str], decoding: DecodingSettings) -> str | None:
     number = max(-(-(len(last.replies) + 1) // NEXT_BEST) * NEXT_BEST, decoding.hypotheses)
     responder = session.current.responder(with_replies(decoding, number))
-    replies = [reply.text for reply in responder.n_best(last.question, before, number)]
-    return next((reply for reply in replies if reply not in last.replies), None)
+    replies = responder.n_best(last.question, before, number, last_reply=session.conversation.reply_before_last)
+    return next((reply.text for reply in replies if reply.text not in last.replies), None)
 
 
 def _why(session: Session, text: str) -> None:

@@ -95,14 +95,15 @@ class Session:
     def answer(self, question: str) -> None:
         """Show the reply to a question, or the best ones with their scores, and remember it."""
         self.current.update(self.screen.note)
-        question, turns = decodable(question), self.conversation.turns
+        question = decodable(question)
+        turns, last_reply = self.conversation.turns, self.conversation.last_reply
         responder = self.current.responder()
         if responder.decoding.n_best > 1:
-            replies = responder.n_best(question, turns)
+            replies = responder.n_best(question, turns, last_reply=last_reply)
             self.show(replies)
             reply = replies[0].text
         else:
-            reply = self.screen.stream(responder.stream(question, turns))
+            reply = self.screen.stream(responder.stream(question, turns, last_reply))
         if reply != EMPTY_QUESTION_REPLY:
             self.conversation.add(question, reply, self.current.model.card.name)
 

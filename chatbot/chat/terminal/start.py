@@ -81,17 +81,20 @@ def answer_lines(model: CurrentModel, history: int, questions: Iterable[str], re
     """Write one reply line for each question, the best one, before the next question is read.
 
     A line without visible characters ends the conversation; the next line begins another. history: the maximum number
-    of turns to remember.
+    of turns that the model reads before a question.
     """
     turns: collections.deque[str] = collections.deque(maxlen=history)
+    last_reply = ""
     in_terminal = replies.isatty()
     for question in questions:
         model.update(functools.partial(print, file=sys.stderr, flush=True))
-        reply = model.responder().reply(question, list(turns))
+        reply = model.responder().reply(question, list(turns), last_reply)
         print(visible(reply) if in_terminal else reply, file=replies, flush=True)
         if reply == EMPTY_QUESTION_REPLY:
+            last_reply = ""
             turns.clear()
         else:
+            last_reply = reply
             turns.extend((question, reply))
 
 

@@ -37,6 +37,17 @@ def test_each_conversation_has_its_last_turns() -> None:
     ]
 
 
+@pytest.mark.parametrize("turns", [0, 2])
+def test_the_engine_gets_the_last_reply(turns: int) -> None:
+    def submit(question: Question, receive: Receive) -> Request:
+        receive(Piece(0, f"{question.last_reply}+"))
+        receive(Usage(0, 0))
+        return Request(question, receive)
+
+    texts = ("1", "2", "3", "/reset", "4")
+    assert talk(conversations(submit, turns), *(("a", text) for text in texts)) == ["+", "++", "+++", module.RESET, "+"]
+
+
 def test_commands_reset_and_explain() -> None:
     bot = conversations()
     replies = talk(bot, ("a", "1"), ("a", " /Reset now"), ("a", "2"), ("a", "/start"), ("a", "/help"), ("a", "/other"))

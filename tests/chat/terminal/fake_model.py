@@ -27,7 +27,10 @@ RAW = "坏"  # and with this one would control the terminal
 
 
 class FakeReplier:
-    """Replies "question/number" by beam search and "question/s<seed>.number" by sampling, with "+turns" after turns."""
+    """Replies "question/number" by beam search and "question/s<seed>.number" by sampling, with "+turns" after turns.
+
+    With --retrieve, the last reply is none of them.
+    """
 
     def __init__(self, decoding: DecodingSettings, vocabulary: Vocabulary) -> None:
         self.decoding, self.vocabulary = decoding, vocabulary
@@ -37,9 +40,17 @@ class FakeReplier:
     def replies(self, questions: Sequence[Sequence[int]]) -> list[str]:
         return [replies[0].text for replies in self.candidates(questions)]
 
-    def candidates(self, questions: Sequence[Sequence[int]], seed: int | None = None) -> list[list[Reply]]:
+    def candidates(
+        self, questions: Sequence[Sequence[int]], last_replies: Sequence[str] | None = None, seed: int | None = None
+    ) -> list[list[Reply]]:
         seed = self.decoding.seed if seed is None else seed
-        return [[*map(self._reply, self._names(ids, seed), np.arange(0.5, 100))] for ids in questions]
+        found = [[*map(self._reply, self._names(ids, seed), np.arange(0.5, 100))] for ids in questions]
+        if last_replies is None or not self.decoding.retrieved:
+            return found
+        return [[x for x in replies if x.text != last] for replies, last in zip(found, last_replies, strict=True)]
+
+    def training_question(self, question: Sequence[int], reply: str) -> str:
+        return ""
 
     @property
     def model(self) -> Model:

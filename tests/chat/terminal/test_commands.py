@@ -62,6 +62,15 @@ def test_retry_takes_the_next_best_or_another_sample(capsys: Printed) -> None:
     assert err[0] == "error: /retry: no reply yet; ask a question first"
 
 
+@pytest.mark.parametrize("turns", [0, 2])
+def test_looked_up_reply_is_not_given_twice_in_a_row(capsys: Printed, turns: int) -> None:
+    """Nor is it by /retry and /n, although the model reads no turns."""
+    lines: list[Line] = ["/set history=0", "a", "a", "/n 2", "a", "/retry", "a", "/new", "a"]
+    out, _ = printed(capsys, lines, "--retrieve", "2", "--beam-size", "3", turns=turns)
+    best_two = ["1. a/2  (-1.50)", "2. a/3  (-2.50)"]
+    assert out == ["a/1", "a/2", *best_two, "a/1", "a/3", "a/1", "a/1"]
+
+
 def test_retry_without_another_reply(capsys: Printed, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(commands, "_sample", lambda *_: None)
     retries: list[Line] = ["/retry"] * 101

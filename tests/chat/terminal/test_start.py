@@ -67,6 +67,14 @@ def test_commands_are_questions_and_only_the_best_reply_is_written(capsys: pytes
     assert capsys.readouterr() == ("".join(f"{reply}\n" for reply in replies), "")
 
 
+@pytest.mark.parametrize(("turns", "flags"), [(0, ()), (2, ("--history", "0"))])
+def test_looked_up_reply_is_not_given_twice_in_a_row(
+    capsys: pytest.CaptureFixture[str], turns: int, flags: tuple[str]
+) -> None:
+    assert piped(fake_model(turns), "a\na\na\n\na\n", "--retrieve", "2", "--beam-size", "2", *flags) == 0
+    assert capsys.readouterr().out.splitlines() == ["a/1", "a/2", "a/1", EMPTY_QUESTION_REPLY, "a/1"]
+
+
 @pytest.mark.parametrize(
     ("stream", "reply"), [(io.TextIOWrapper, "\x1b[31m\x07\u202e"), (Console, "\ufffd[31m\ufffd\ufffd")]
 )
