@@ -107,7 +107,7 @@ def load(directory: str | os.PathLike[str], **decoding: Any) -> Bot:
     with as_user_errors():
         from chatbot.chat.loading import load_model
 
-        model = load_model(Path(directory))
+        model = load_model(Path(directory), ratings=None)
         return Bot(Path(directory), model.card.step, model.responder_of(settings))
 
 

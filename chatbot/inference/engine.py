@@ -255,7 +255,7 @@ class SearchLane:
                 text = responder.vocabulary.text(ids)
             tokens = self._tokens(request, source, ids)
             reason: FinishReason = "length" if is_cut or len(ids) >= self._max_length else "stop"
-            request.give_reply(Piece(number, text, tokens, reason), len(ids))
+            request.give_reply(Piece(number, text, tokens, reason, reply.origin), len(ids))
 
     def _tokens(self, request: Request, source: Sequence[int], ids: Sequence[int]) -> tuple[TokenLogProb, ...]:
         """Return the log-probabilities of a reply that was found, if they are needed."""

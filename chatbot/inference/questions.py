@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Literal, NamedTuple
 
 from chatbot.config.decoding import DecodingSettings
+from chatbot.inference.reply_text import Origin
 
 log = logging.getLogger(__name__)
 # Why a reply ended: by the end symbol or a stop text; by its maximum length.
@@ -47,12 +48,13 @@ class TokenLogProb(NamedTuple):
 
 
 class Piece(NamedTuple):
-    """The next piece of a reply. The last one of each reply has a finish_reason; its text may be empty."""
+    """The next piece of a reply. The last one has a finish_reason and the reply's origin; its text may be empty."""
 
     reply: int  # 0 to replies - 1
     text: str
     tokens: tuple[TokenLogProb, ...] = ()
     finish_reason: FinishReason | None = None
+    origin: Origin = Origin()
 
 
 class Usage(NamedTuple):

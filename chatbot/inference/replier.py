@@ -21,7 +21,7 @@ from chatbot.decoding.automaton import Automaton, BoundedAutomaton, without_word
 from chatbot.decoding.hypotheses import length_penalty
 from chatbot.errors import UserError
 from chatbot.inference.model import Floats, IsWanted, Model, Rows, log_probabilities
-from chatbot.inference.reply_text import Reply, ReplyText, before_stop
+from chatbot.inference.reply_text import Origin, Reply, ReplyText, before_stop
 from chatbot.inference.retrieved_replies import RetrievedReplies
 
 # The maximum number of questions in a batch, and of their hypotheses, which bound the memory of a search.
@@ -91,9 +91,9 @@ class Replier:
         generated = iter(self._generated(unanswered, seed, is_wanted))
         return [replies or next(generated) for replies in retrieved]
 
-    def training_question(self, question: Sequence[int], reply: str) -> str:
-        """Return the training question that a reply to a question was written to; "" if the reply is not looked up."""
-        return "" if self._retrieved is None else self._retrieved.training_question(question[: self._max_length], reply)
+    def origin(self, question: Sequence[int], reply: str) -> Origin:
+        """Return where a reply to a question comes from. question: ids, at least one."""
+        return Origin() if self._retrieved is None else self._retrieved.origin(question[: self._max_length], reply)
 
     def _generated(self, questions: Rows, seed: int, is_wanted: IsWanted) -> list[list[Reply]]:
         """Return the distinct replies that the search found for each question, the best first."""

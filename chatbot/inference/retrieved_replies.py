@@ -8,7 +8,7 @@ from chatbot.corpus.history import question_of
 from chatbot.corpus.retrieval import Retrieval, Retrieved
 from chatbot.corpus.vocabulary import BOS, Vocabulary
 from chatbot.inference.model import IsWanted, Model, Rows, log_probabilities
-from chatbot.inference.reply_text import Reply, before_stop
+from chatbot.inference.reply_text import Origin, Reply, before_stop
 
 # The weights, beside the log-probability of a token given the question, of its log-probability by the shares of tokens
 # in all replies, of the similarity of the questions, and of that of the reply to the question.
@@ -47,9 +47,9 @@ class RetrievedReplies:
             return [[] for _ in questions]
         return [_by_score([(reply, next(values)) for reply in of_question]) for of_question in offers]
 
-    def training_question(self, question: Sequence[int], reply: str) -> str:
-        """Return the training question whose reply `ranked` may offer for a question; "" if it is none of those."""
-        return next((offer.question for offer in self._offers(question) if offer.text == reply), "")
+    def origin(self, question: Sequence[int], reply: str) -> Origin:
+        """Return the pair in which a reply to a question is looked up; that of a generated reply if it is in none."""
+        return next((offer.origin for offer in self._offers(question) if offer.text == reply), Origin())
 
     def _best_offers(self, question: Sequence[int], last_reply: str) -> list[Reply]:
         """Return the replies that the model scores, with their scores without it; then `MOST_COMMON` common ones."""
@@ -67,7 +67,8 @@ class RetrievedReplies:
     def _offer(self, x: Retrieved) -> Reply:
         common = self._retrieval.log_probability(x.ids) / (len(x.ids) + 1)
         score = SIMILARITY * x.similarity + SHARED * x.shared - COMMON * common
-        return Reply(before_stop(self._vocabulary.text(x.ids), self._decoding.stop), score, x.ids, x.question)
+        origin = Origin(x.question, x.rating == "good")
+        return Reply(before_stop(self._vocabulary.text(x.ids), self._decoding.stop), score, x.ids, origin)
 
     def _is_allowed(self, reply: Sequence[int], question: str) -> bool:
         """Return whether a reply of a person keeps to the settings of any reply, and does not repeat the question."""
@@ -79,7 +80,7 @@ class RetrievedReplies:
 def _by_score(replies: Sequence[tuple[Reply, float]]) -> list[Reply]:
     """Return the replies to a question with their scores, the best first.
 
-    replies: those of `RetrievedReplies._offers`, each with its log-probability in nats.
+    replies: those of `RetrievedReplies._best_offers`, each with its log-probability in nats.
     """
     scored = [(reply._replace(score=reply.score + value / (len(reply.ids) + 1)), value) for reply, value in replies]
     if all(reply.score < LEAST_SCORE for reply, _ in scored[:SCORED]):

@@ -13,7 +13,7 @@ from chatbot.corpus.tokenizer import tokens_of
 from chatbot.corpus.vocabulary import Vocabulary
 from chatbot.inference.questions import Message, Piece, Question, Request
 from chatbot.inference.replier import Replier
-from chatbot.inference.reply_text import Reply
+from chatbot.inference.reply_text import Origin, Reply
 from chatbot.inference.rows import RowBatch, RuleBook
 
 # The reply to a text without visible characters.
@@ -124,10 +124,10 @@ class TextResponder:
             last_reply = history[-1] if history else ""
         return self.replier.candidates([question], [last_reply], seed)[0][: number or self.decoding.n_best]
 
-    def training_question(self, text: str, reply: str, history: Sequence[str] = ()) -> str:
-        """Return the training question whose reply a text was answered with; "" if the model generated the reply."""
+    def origin(self, text: str, reply: str, history: Sequence[str] = ()) -> Origin:
+        """Return where a reply to a text comes from."""
         question = self.source(text, history)
-        return self.replier.training_question(question, reply) if question else ""
+        return self.replier.origin(question, reply) if question else Origin()
 
     def source(self, text: str, history: Sequence[str]) -> list[int]:
         """Return the ids of a text and the turns before it, as the model reads them; [] if the text has no ids.

@@ -153,7 +153,7 @@ def test_onnx_answers_in_a_process_without_tensorflow(preset: Path) -> None:
     attempt = Responder(load_trained(preset), with_default_search(DecodingSettings(), preset))
     replies = attempt.replies(questions)
     assert found.splitlines()[::2] == replies  # each of a conversation of its own
-    assert {bool(attempt.training_question(q, r)) for q, r in zip(questions, replies, strict=True)} == {True, False}
+    assert {bool(attempt.origin(q, r).question) for q, r in zip(questions, replies, strict=True)} == {True, False}
 
 
 @pytest.mark.slow

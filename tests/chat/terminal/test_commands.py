@@ -12,8 +12,9 @@ from prompt_toolkit.document import Document
 from chatbot.chat.terminal import commands
 from chatbot.chat.terminal.commands import COMMANDS, FIELDS
 from chatbot.chat.terminal.prompt import completer
-from chatbot.inference.text_responder import EMPTY_QUESTION_REPLY, TextResponder
-from tests.chat.terminal.fake_model import fake_model
+from chatbot.inference.reply_text import Origin
+from chatbot.inference.text_responder import EMPTY_QUESTION_REPLY
+from tests.chat.terminal.fake_model import FakeReplier, fake_model
 from tests.chat.terminal.typed import Line, Printed, printed, typed
 
 
@@ -98,10 +99,25 @@ def test_history_and_reset(capsys: Printed) -> None:
     assert err == ["A new conversation.", "No questions yet.", "A new conversation."]
 
 
-def test_why_names_the_training_question_of_a_reply(capsys: Printed, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(TextResponder, "training_question", lambda *_: "你是谁")
-    typed(fake_model(), ["你好", "/why"])
-    assert "A person wrote this reply, to: 你是谁" in capsys.readouterr().out
+@pytest.mark.parametrize(
+    ("origin", "shown"),
+    [
+        (Origin("你是谁"), "A person wrote this reply, to: 你是谁\n"),
+        (Origin("你是谁", is_rated=True), "This reply was rated good as a reply to: 你是谁\n"),
+    ],
+)
+def test_why_names_the_pair_of_a_reply(
+    capsys: Printed, monkeypatch: pytest.MonkeyPatch, work_dir: Path, origin: Origin, shown: str
+) -> None:
+    """Also after a rating that takes the pair away, and in a conversation that is loaded."""
+    monkeypatch.setattr(FakeReplier, "looked_up", origin)
+    looked_up = "--retrieve", "2", "--beam-size", "2"
+    typed(fake_model(), ["你好", "/save chat.jsonl", "/why", "/reset", "/load chat.jsonl", "/why"], *looked_up)
+    assert capsys.readouterr().out.count(shown) == 2
+    typed(fake_model(), ["你好", "/bad"], *looked_up)
+    typed(fake_model(), ["/load chat.jsonl", "/bad"], *looked_up)
+    records = [json.loads(line) for line in Path("data/ratings.jsonl").read_text().splitlines()]
+    assert [record["written_to"] for record in records] == ["你是谁", "你是谁"]
 
 
 @pytest.mark.parametrize("attention", [True, False])
