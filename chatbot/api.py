@@ -41,7 +41,8 @@ class Bot:
         """Return the best reply, one line of text. The reply to a question without visible characters asks for text.
 
         history: the turns before the question, the oldest first, alternately of the user and of the chatbot. An attempt
-        that was trained with --history N reads the last N of them.
+        that was trained with --history N reads the last N of them. A reply that is looked up does not repeat the last
+        turn, whatever is read.
 
         >>> bot = chatbot.load("checkpoints/weibo")
         >>> reply = bot.reply("你呢", history=["你好吗", "我很好"])
@@ -106,7 +107,7 @@ def load(directory: str | os.PathLike[str], **decoding: Any) -> Bot:
     with as_user_errors():
         from chatbot.chat.loading import load_model
 
-        model = load_model(Path(directory))
+        model = load_model(Path(directory), ratings=None)
         return Bot(Path(directory), model.card.step, model.responder_of(settings))
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from chatbot.attempts.attempt import read_attempt
-from chatbot.config.attempts import BEST, LAST, trained_directory
+from chatbot.config.attempts import BEST, LAST, RETRIEVAL, trained_directory
 from chatbot.config.decoding import DecodingSettings
 from chatbot.config.run import RunSettings
 from chatbot.config.stored import with_default_search
@@ -15,6 +15,7 @@ from chatbot.corpus.reading.display import counted
 from chatbot.corpus.workers import cores
 from chatbot.export.manifest import MANIFEST, Manifest
 from chatbot.export.runtime import ExportedResponder, load_export
+from chatbot.inference.ratings import RATINGS
 from chatbot.inference.text_responder import TextResponder
 
 THREADS_VARIABLE = "TF_NUM_INTRAOP_THREADS"
@@ -84,15 +85,16 @@ class LoadedModel:
     responder_of: Callable[[DecodingSettings], TextResponder]
 
 
-def load_chosen(attempt: str, export: str | None) -> LoadedModel:
-    """Load the export of --export, or without one the attempt of --attempt. Raises UserError as `load_model`."""
-    return load_model(trained_directory(attempt)) if export is None else load_exported(Path(export))
+def load_chosen(attempt: str, export: str | None, ratings: Path = RATINGS) -> LoadedModel:
+    """Load the export of --export, or without one the attempt of --attempt, as `load_model` does."""
+    return load_model(trained_directory(attempt), ratings) if export is None else load_exported(Path(export))
 
 
-def load_model(directory: Path) -> LoadedModel:
+def load_model(directory: Path, ratings: Path | None = RATINGS) -> LoadedModel:
     """Load an export, or the best checkpoint of an attempt, by its directory.
 
-    Raises UserError for a missing or damaged one.
+    ratings: the file whose ratings change what an attempt looks up; None: there is none. Raises UserError for a missing
+    or damaged directory.
     """
     if (directory / MANIFEST).exists():
         return load_exported(directory)
@@ -101,10 +103,14 @@ def load_model(directory: Path) -> LoadedModel:
     import_tensorflow()
     let_gpu_memory_grow()
     logging.getLogger("tensorflow").setLevel(logging.ERROR)  # it warns of many graphs, but each setting has its own
+    from chatbot.inference.rated_replies import RatedRetrieval
     from chatbot.inference.responder import Responder, TensorFlowModel
     from chatbot.model.saved import load_trained
 
     trained = load_trained(directory)
+    if trained.retrieval is not None and ratings is not None:
+        of_attempt = trained.vocabulary, trained.settings, ratings, directory.name
+        trained = dataclasses.replace(trained, retrieval=RatedRetrieval(directory / RETRIEVAL, *of_attempt))
     model = TensorFlowModel(trained.model)  # traced once for all settings
     return LoadedModel(
         directory,

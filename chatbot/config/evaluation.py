@@ -7,12 +7,14 @@ from pathlib import Path
 from chatbot.config.corpus import CACHE, FORMATS, check_encoding
 from chatbot.config.decoding import DecodingSettings
 from chatbot.errors import UserError
-from chatbot.flags import Flags, parse, setting
+from chatbot.flags import Flags, parse, program, setting
 
-DATA, RUN = "data", "run"
+DATA, RUN, SHEET = "data", "run", "replies to rate"
 AUTO_TOKENIZE, ZH, ANY, CHAR = "auto", "zh", "13a", "char"
 # The tokenisations of BLEU, as sacrebleu names them.
 TOKENIZATIONS = (ZH, ANY, "intl", CHAR, "none")
+# The sources of replies on a sheet, beside other attempts and files.
+SOURCES = PEOPLE, NEAREST, MODEL, BEAM = "people", "nearest", "model", "beam"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -20,7 +22,7 @@ class EvaluationSettings(Flags):
     """The settings of python -m chatbot.evaluation."""
 
     data: tuple[str, ...] = setting(
-        ..., "held-out question-answer pairs, in any format of docs/data.md", group=DATA, metavar="FILE"
+        (), "held-out question-answer pairs, in any format of docs/data.md", group=DATA, metavar="FILE"
     )
     columns: tuple[str, ...] = setting(
         (), "columns or fields of the question and the answer, by name or by number from 1", count=2, metavar="COLUMN"
@@ -33,7 +35,7 @@ class EvaluationSettings(Flags):
 
     baseline: bool = setting(False, "also measure the training reply to the most similar training question")
     baseline_data: tuple[str, ...] = setting(
-        (), "pairs for --baseline; default: those of the attempt", group=DATA, metavar="FILE"
+        (), "pairs for --baseline and nearest; default: those of the attempt", group=DATA, metavar="FILE"
     )
 
     fluency_corpus: tuple[str, ...] = setting(
@@ -48,9 +50,34 @@ class EvaluationSettings(Flags):
     )
     report: str | None = setting(None, "also write an HTML file with every reply and its scores", metavar="FILE")
 
+    sheet: str | None = setting(
+        None,
+        "write a sheet of replies for a person to rate, who does not see their sources; once it is rated, count it",
+        group=SHEET,
+        metavar="FOLDER",
+    )
+    compare: tuple[str, ...] = setting(
+        (),
+        "sources of replies: people (the answers of --data), nearest (as --baseline), model (this attempt), beam (this "
+        "attempt with --beam-size 5 --retrieve none), another attempt, or a file with one reply for each question",
+        metavar="SOURCE",
+    )
+    number: int = setting(70, "with --sheet: questions, drawn at random", least=1)
+
     def __post_init__(self) -> None:
         super().__post_init__()
         check_encoding(self.encoding)
+        if not self.data and (self.sheet is None or self.compare):
+            # The words of argparse; a sheet is counted without pairs.
+            see = f"(see {program('-m chatbot.evaluation')} --help)"
+            raise UserError(f"the following arguments are required: --data {see}")
+        if self.compare and self.sheet is None:
+            raise UserError(f"--compare {' '.join(self.compare)}: not used without --sheet; add --sheet FOLDER")
+        if self.sheet is not None and (self.report is not None or self.baseline or self.fluency_corpus):
+            raise UserError(
+                f"--sheet {self.sheet}: nothing is measured with it; leave out --report, --baseline and "
+                "--fluency-corpus, or run the command again without --sheet"
+            )
         if self.report is not None and Path(self.report).resolve() in {
             Path(file).resolve() for file in (*self.data, *self.baseline_data, *self.fluency_corpus)
         }:

@@ -30,6 +30,15 @@ ELSEWHERE = ("@", "http://", "https://", "www.")
 PAIRS_PER_REPLY = 2
 
 
+class Pair(NamedTuple):
+    """A question and a reply to it, with the ids of the reply. rating: "good" or "bad"; "" for a training pair."""
+
+    question: str
+    reply: str
+    ids: list[int]
+    rating: str = ""
+
+
 class Retrieved(NamedTuple):
     """A reply that a person wrote to a question like the one that was asked."""
 
@@ -37,6 +46,7 @@ class Retrieved(NamedTuple):
     question: str  # that it was written to
     similarity: float  # of the questions: 1 if they are equal, 0 if they share no character
     shared: float  # the similarity of the reply to the question that was asked
+    rating: str = ""  # as in `Pair`
 
 
 class Retrieval:
@@ -70,17 +80,22 @@ class Retrieval:
 
     def nearest(self, question: str, number: int) -> list[Retrieved]:
         """Return different replies to the most similar questions, at most `number`, the most similar first."""
-        pairs, _ = self._index.nearest(question, PAIRS_PER_REPLY * number)
-        asked, replies = (
-            [self._vocabulary.text(side.row(pair).tolist()) for pair in pairs]
-            for side in (self._questions, self._replies)
-        )
-        similarities = self._index.similarities(question, [*asked, *replies]).reshape(2, -1)
+        pairs = self._similar_pairs(question, PAIRS_PER_REPLY * number)
+        texts = [*(pair.question for pair in pairs), *(pair.reply for pair in pairs)]
+        similarities = self._index.similarities(question, texts).reshape(2, -1)
         different: dict[str, Retrieved] = {}
         for i in np.argsort(-similarities[0], kind="stable").tolist():
-            values = map(float, similarities[:, i])
-            different.setdefault(replies[i], Retrieved(self._replies.row(pairs[i]).tolist(), asked[i], *values))
+            pair, (similarity, shared) = pairs[i], map(float, similarities[:, i])
+            found = Retrieved(pair.ids, pair.question, similarity, shared, pair.rating)
+            different.setdefault(pair.reply, found)
         return [*different.values()][:number]
+
+    def _similar_pairs(self, question: str, number: int) -> list[Pair]:
+        """Return the pairs with the most similar questions, of training about `number`."""
+        numbers, _ = self._index.nearest(question, number)
+        text, replies = self._vocabulary.text, [self._replies.row(i).tolist() for i in numbers]
+        asked = [text(self._questions.row(i).tolist()) for i in numbers]
+        return [Pair(q, text(ids), ids) for q, ids in zip(asked, replies, strict=True)]
 
     def log_probability(self, reply: Sequence[int]) -> float:
         """Return the log-probability of a reply's ids and its end by the shares of tokens in all replies, in nats."""

@@ -1,29 +1,62 @@
-"""python -m chatbot.evaluation: measures an attempt on held-out pairs. The last line is one JSON object."""
+"""python -m chatbot.evaluation: measures an attempt on held-out pairs, or has replies rated.
+
+The last line is one JSON object.
+"""
 
 import dataclasses
 import json
 import sys
+from pathlib import Path
+from typing import Any
 
 from chatbot.config.attempts import trained_directory
 from chatbot.config.corpus import EncodingSettings
-from chatbot.config.evaluation import evaluation_settings
+from chatbot.config.evaluation import NEAREST, EvaluationSettings, evaluation_settings
 from chatbot.config.stored import with_default_search
 from chatbot.corpus.reading.display import counted
-from chatbot.errors import exit_code_of
+from chatbot.errors import UserError, exit_code_of
 
 
 def main() -> int:
-    """Measure an attempt. Flags and files are checked before TensorFlow is imported, which takes seconds."""
+    """Measure an attempt, or write a sheet of replies, or count the ratings of one that is there."""
     settings = evaluation_settings()
+    print(json.dumps(_evaluate(settings) if settings.sheet is None else _sheet(settings, Path(settings.sheet))))
+    return 0
+
+
+def _sheet(settings: EvaluationSettings, folder: Path) -> dict[str, Any]:
+    """Write a sheet of replies, or print the ratings of the one that is there, and return the JSON object."""
+    from chatbot.evaluation.sheet import count_ratings, has_sheet, table_of
+
+    if not has_sheet(folder):
+        if not settings.compare:
+            raise UserError(f"--sheet {folder}: has no sheet to count; to write one, add --data FILE --compare SOURCE")
+        return _evaluate(settings)
+    ratings, unrated = count_ratings(folder, settings.compare)
+    if unrated:
+        print(f"Note: {counted(unrated, 'row')} without two ratings, not counted.", file=sys.stderr)
+    print(*table_of(ratings), sep="\n", file=sys.stderr)
+    return {"sources": {name: of_source._asdict() for name, of_source in ratings.items()}, "unrated_rows": unrated}
+
+
+def _evaluate(settings: EvaluationSettings) -> dict[str, Any]:
+    """Measure the replies of an attempt, or write a sheet with them, and return the JSON object.
+
+    Flags and files are checked before TensorFlow is imported, which takes seconds.
+    """
     directory = trained_directory(settings.attempt)
     decoding = with_default_search(settings.decoding, directory)
     from chatbot.corpus.reading.open.sources import find_parts
+    from chatbot.evaluation.sheet import KEY, SHEET, source_of, write_sheet
 
     if settings.report is not None:
         open(settings.report, "ab").close()  # a file that cannot be written is noticed at once
-    sources = find_parts(settings.data).measured
+    compared = {name: source_of(name) for name in settings.compare}
+    held_out = find_parts(settings.data).measured
     bank = find_parts(settings.baseline_data).training if settings.baseline_data else None
     usual = find_parts(settings.fluency_corpus).training if settings.fluency_corpus else None
+    if settings.sheet is not None:
+        Path(settings.sheet).mkdir(parents=True, exist_ok=True)
     from chatbot.quiet import import_tensorflow, let_gpu_memory_grow
 
     import_tensorflow()
@@ -31,30 +64,23 @@ def main() -> int:
     from chatbot.corpus.dataset import encode
     from chatbot.corpus.files import corpus_files
     from chatbot.corpus.selection import Selection
-    from chatbot.corpus.tokenizer import tokens_of, without_pair_rules
+    from chatbot.corpus.tokenizer import tokens_of
     from chatbot.evaluation.baseline import MOST_PAIRS, Baseline, corpus_of
     from chatbot.evaluation.evaluate import evaluate
     from chatbot.evaluation.fluency import Fluency
     from chatbot.evaluation.measures import samples_of
     from chatbot.evaluation.report import choice_line, rows_of, table
+    from chatbot.evaluation.sources import held_out_corpus, reading_settings, replies_to_rate
     from chatbot.model.saved import load_trained
 
     trained = load_trained(directory)
-    corpus_settings = dataclasses.replace(
-        without_pair_rules(trained.settings.corpus),
-        columns=settings.columns,
-        encoding=settings.encoding,
-        format=settings.format,
-        cache=settings.cache,
-    )
-    history, max_length = trained.settings.encoding.history, trained.settings.model.max_length
-    corpus = encode(corpus_files(sources, corpus_settings), Selection(), trained.vocabulary, history, max_length)
+    corpus = held_out_corpus(trained, held_out, settings)
     for report in corpus.reports:
         for line in report.lines():
             print(f"Left out of {report.file}: {line}", file=sys.stderr)
         for line in report.notes():
             print(f"Note on {report.file}: {line}", file=sys.stderr)
-    detected = dataclasses.replace(corpus_settings, columns=(), encoding=None, format=None)
+    detected = dataclasses.replace(reading_settings(trained, settings), columns=(), encoding=None, format=None)
     fluency = None
     if usual is not None:
         of_characters = dataclasses.replace(detected, tokenizer="char", dictionary=None)
@@ -63,9 +89,18 @@ def main() -> int:
     baseline = None
     if bank is not None:
         baseline = encode(corpus_files(bank, detected), Selection(), trained.vocabulary)
-    elif settings.baseline:
+    elif settings.baseline or NEAREST in compared:
         baseline = corpus_of(trained.settings, trained.vocabulary, settings.cache)
     retrieval = None if baseline is None else Baseline(samples_of(baseline, MOST_PAIRS))
+    if settings.sheet is not None:
+        drawn = replies_to_rate(settings, compared, held_out, trained, corpus, decoding, retrieval)
+        rows = write_sheet(Path(settings.sheet), *drawn)
+        print(
+            f"Written: {Path(settings.sheet, SHEET)}, {counted(rows, 'row')}. Fill in 0 or 1, and run this again to "
+            f"count; {KEY} says whose replies they are.",
+            file=sys.stderr,
+        )
+        return {"sheet": settings.sheet, "messages": len(drawn[0]), "rows": rows}
     measures = evaluate(
         trained, corpus, decoding, retrieval, settings.report, directory.name, settings.tokenize, fluency
     )
@@ -77,8 +112,7 @@ def main() -> int:
         sep="\n",
         file=sys.stderr,
     )
-    print(json.dumps(measures))
-    return 0
+    return measures
 
 
 if __name__ == "__main__":

@@ -98,12 +98,13 @@ def entries_of(
     attention += [None] * (len(replies) - len(attention))
     of_baseline = [None] * len(replies) if baseline is None else baseline
     texts = ((sample.question, sample.answer) for sample in samples)
-    before = [_turns_before(question, vocabulary) for question in questions]
+    before = [turns_before(question, vocabulary) for question in questions]
     columns = (texts, replies, _log_probabilities(trained, questions, ids), relevance, attention, of_baseline, before)
     return [Entry(*pair, *others) for pair, *others in zip(*columns, strict=True)]
 
 
-def _turns_before(source: Sequence[int], vocabulary: Vocabulary) -> tuple[str, ...]:
+def turns_before(source: Sequence[int], vocabulary: Vocabulary) -> tuple[str, ...]:
+    """Return the texts of the turns before the question of a source, the oldest first."""
     marks = range(vocabulary.first_mark, vocabulary.first_byte)
     starts = [position for position, i in enumerate(source) if i in marks]
     return tuple(vocabulary.text(source[start:end]) for start, end in itertools.pairwise(starts))

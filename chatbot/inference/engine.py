@@ -228,9 +228,12 @@ class SearchLane:
 
     def _answer(self, requests: Sequence[Request]) -> None:
         sources = [self._responder.source(one.question.text, one.question.history) for one in requests]
+        asked = [(source, one.question.last_reply) for source, one in zip(sources, requests, strict=True) if source]
         candidates = iter(
             self._responder.replier.candidates(
-                [source for source in sources if source], is_wanted=lambda: not all(one.is_over for one in requests)
+                [source for source, _ in asked],
+                [last_reply for _, last_reply in asked],
+                is_wanted=lambda: not all(one.is_over for one in requests),
             )
         )
         for request, source in zip(requests, sources, strict=True):
@@ -252,7 +255,7 @@ class SearchLane:
                 text = responder.vocabulary.text(ids)
             tokens = self._tokens(request, source, ids)
             reason: FinishReason = "length" if is_cut or len(ids) >= self._max_length else "stop"
-            request.give_reply(Piece(number, text, tokens, reason), len(ids))
+            request.give_reply(Piece(number, text, tokens, reason, reply.origin), len(ids))
 
     def _tokens(self, request: Request, source: Sequence[int], ids: Sequence[int]) -> tuple[TokenLogProb, ...]:
         """Return the log-probabilities of a reply that was found, if they are needed."""

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Literal, NamedTuple
 
 from chatbot.config.decoding import DecodingSettings
+from chatbot.inference.reply_text import Origin
 
 log = logging.getLogger(__name__)
 # Why a reply ended: by the end symbol or a stop text; by its maximum length.
@@ -17,16 +18,17 @@ FinishReason = Literal["stop", "length"]
 class Question:
     """A question, and the settings of the replies to it.
 
-    text, history: as for `TextResponder.reply`. decoding: settings of greedy search, or of sampling one reply; None:
-    the search of the engine. seed, stop: with `decoding` only: a seed in place of that of the settings, and texts that
-    end a reply beside theirs; apart from `decoding`, so that many questions share one. replies: their number; the
-    engine's search may find fewer. max_tokens: of a reply, at least 1; None: the model's limit. top_log_probs: number
-    of alternatives for each token; None: no log-probabilities. streams: whether a reply is given in pieces, or as one,
-    which costs less. client: the name of who asks; clients are served in turn.
+    text, history, last_reply: as for `TextResponder.reply`. decoding: settings of greedy search, or of sampling one
+    reply; None: the search of the engine. seed, stop: with `decoding` only: a seed in place of that of the settings,
+    and texts that end a reply beside theirs; apart from `decoding`, so that many questions share one. replies: their
+    number; the engine's search may find fewer. max_tokens: of a reply, at least 1; None: the model's limit.
+    top_log_probs: number of alternatives for each token; None: no log-probabilities. streams: whether a reply is given
+    in pieces, or as one, which costs less. client: the name of who asks; clients are served in turn.
     """
 
     text: str
     history: tuple[str, ...] = ()
+    last_reply: str = ""
     decoding: DecodingSettings | None = None
     seed: int | None = None
     stop: tuple[str, ...] = ()
@@ -46,12 +48,13 @@ class TokenLogProb(NamedTuple):
 
 
 class Piece(NamedTuple):
-    """The next piece of a reply. The last one of each reply has a finish_reason; its text may be empty."""
+    """The next piece of a reply. The last one has a finish_reason and the reply's origin; its text may be empty."""
 
     reply: int  # 0 to replies - 1
     text: str
     tokens: tuple[TokenLogProb, ...] = ()
     finish_reason: FinishReason | None = None
+    origin: Origin = Origin()
 
 
 class Usage(NamedTuple):

@@ -21,7 +21,7 @@ from chatbot.decoding.automaton import Automaton, BoundedAutomaton, without_word
 from chatbot.decoding.hypotheses import length_penalty
 from chatbot.errors import UserError
 from chatbot.inference.model import Floats, IsWanted, Model, Rows, log_probabilities
-from chatbot.inference.reply_text import Reply, ReplyText, before_stop
+from chatbot.inference.reply_text import Origin, Reply, ReplyText, before_stop
 from chatbot.inference.retrieved_replies import RetrievedReplies
 
 # The maximum number of questions in a batch, and of their hypotheses, which bound the memory of a search.
@@ -70,21 +70,30 @@ class Replier:
         return [replies[0].text for replies in self.candidates(questions)]
 
     def candidates(
-        self, questions: Rows, seed: int | None = None, is_wanted: IsWanted = lambda: True
+        self,
+        questions: Rows,
+        last_replies: Sequence[str] | None = None,
+        seed: int | None = None,
+        is_wanted: IsWanted = lambda: True,
     ) -> list[list[Reply]]:
         """Return the distinct replies that the search found for each question, the best first.
 
-        questions: as for `replies`. seed: of samples; None: that of the settings. is_wanted: when it becomes
-        False, the search ends within a few ids, and no replies are returned.
+        questions: as for `replies`. last_replies: what the chatbot said last before each question, "" for nothing: a
+        looked-up reply does not repeat it; None: nothing. seed: of samples; None: that of the settings. is_wanted: when
+        it becomes False, the search ends within a few ids, and no replies are returned.
         """
         questions = [question[: self._max_length] for question in questions]
         seed = self.decoding.seed if seed is None else seed
         if self._retrieved is None:
             return self._generated(questions, seed, is_wanted)
-        retrieved = self._retrieved.ranked(questions, is_wanted)
+        retrieved = self._retrieved.ranked(questions, last_replies or [""] * len(questions), is_wanted)
         unanswered = [question for question, replies in zip(questions, retrieved, strict=True) if not replies]
         generated = iter(self._generated(unanswered, seed, is_wanted))
         return [replies or next(generated) for replies in retrieved]
+
+    def origin(self, question: Sequence[int], reply: str) -> Origin:
+        """Return where a reply to a question comes from. question: ids, at least one."""
+        return Origin() if self._retrieved is None else self._retrieved.origin(question[: self._max_length], reply)
 
     def _generated(self, questions: Rows, seed: int, is_wanted: IsWanted) -> list[list[Reply]]:
         """Return the distinct replies that the search found for each question, the best first."""

@@ -7,6 +7,17 @@ from typing import NamedTuple
 from chatbot.corpus.vocabulary import Vocabulary
 
 
+class Origin(NamedTuple):
+    """Where a reply comes from.
+
+    question: of the pair that it was looked up in; "": the model has generated it. is_rated: whether that pair is a
+    reply that was rated good, and its question, in place of a training pair.
+    """
+
+    question: str = ""
+    is_rated: bool = False
+
+
 class Reply(NamedTuple):
     """A reply that a search has found, and its score; larger is better.
 
@@ -17,7 +28,7 @@ class Reply(NamedTuple):
     text: str
     score: float
     ids: Sequence[int] = ()  # without the end
-    question: str = ""  # of the training pair that it comes from; "": the model has generated it
+    origin: Origin = Origin()
 
 
 class ReplyText:

@@ -8,7 +8,7 @@ from chatbot.corpus.history import question_of
 from chatbot.corpus.retrieval import Retrieval, Retrieved
 from chatbot.corpus.vocabulary import BOS, Vocabulary
 from chatbot.inference.model import IsWanted, Model, Rows, log_probabilities
-from chatbot.inference.reply_text import Reply, before_stop
+from chatbot.inference.reply_text import Origin, Reply, before_stop
 
 # The weights, beside the log-probability of a token given the question, of its log-probability by the shares of tokens
 # in all replies, of the similarity of the questions, and of that of the reply to the question.
@@ -32,13 +32,14 @@ class RetrievedReplies:
     def __init__(self, model: Model, vocabulary: Vocabulary, retrieval: Retrieval, decoding: DecodingSettings) -> None:
         self._model, self._vocabulary, self._retrieval, self._decoding = model, vocabulary, retrieval, decoding
 
-    def ranked(self, questions: Rows, is_wanted: IsWanted) -> list[list[Reply]]:
+    def ranked(self, questions: Rows, last_replies: Sequence[str], is_wanted: IsWanted) -> list[list[Reply]]:
         """Return replies to training questions like each question, the best first, with their scores.
 
         There are none where no training question shares a character with it, and none at all once is_wanted() is False.
-        questions: the ids of each, at least one.
+        questions: the ids of each, at least one. last_replies: what the chatbot said last before each question: it is
+        not among them.
         """
-        offers = [self._offers(question) for question in questions]
+        offers = [self._best_offers(*asked) for asked in zip(questions, last_replies, strict=True)]
         replies = [reply.ids for of_question in offers for reply in of_question]
         sources = [question for question, of_question in zip(questions, offers, strict=True) for _ in of_question]
         values = iter(log_probabilities(self._model, sources, replies, BOS, is_wanted).tolist())
@@ -46,22 +47,28 @@ class RetrievedReplies:
             return [[] for _ in questions]
         return [_by_score([(reply, next(values)) for reply in of_question]) for of_question in offers]
 
-    def _offers(self, question: Sequence[int]) -> list[Reply]:
-        """Return the replies that the model scores, with their scores without it; then `MOST_COMMON` common ones.
+    def origin(self, question: Sequence[int], reply: str) -> Origin:
+        """Return the pair in which a reply to a question is looked up; that of a generated reply if it is in none."""
+        return next((offer.origin for offer in self._offers(question) if offer.text == reply), Origin())
 
-        question: ids.
-        """
-        text = self._vocabulary.text(question_of(question, self._vocabulary))
-        nearest = self._retrieval.nearest(text, self._decoding.retrieved)
-        offers = [self._offer(x) for x in nearest if self._is_allowed(x.ids, text)]
+    def _best_offers(self, question: Sequence[int], last_reply: str) -> list[Reply]:
+        """Return the replies that the model scores, with their scores without it; then `MOST_COMMON` common ones."""
+        offers = [offer for offer in self._offers(question) if offer.text != last_reply]
         offers.sort(key=lambda reply: -reply.score)
         rest = sorted(offers[SCORED:], key=lambda reply: -self._retrieval.log_probability(reply.ids))
         return [*offers[:SCORED], *rest[:MOST_COMMON]]
 
+    def _offers(self, question: Sequence[int]) -> list[Reply]:
+        """Return the replies that may be given, with their scores without the model. question: ids."""
+        text = self._vocabulary.text(question_of(question, self._vocabulary))
+        nearest = self._retrieval.nearest(text, self._decoding.retrieved)
+        return [self._offer(x) for x in nearest if self._is_allowed(x.ids, text)]
+
     def _offer(self, x: Retrieved) -> Reply:
         common = self._retrieval.log_probability(x.ids) / (len(x.ids) + 1)
         score = SIMILARITY * x.similarity + SHARED * x.shared - COMMON * common
-        return Reply(before_stop(self._vocabulary.text(x.ids), self._decoding.stop), score, x.ids, x.question)
+        origin = Origin(x.question, x.rating == "good")
+        return Reply(before_stop(self._vocabulary.text(x.ids), self._decoding.stop), score, x.ids, origin)
 
     def _is_allowed(self, reply: Sequence[int], question: str) -> bool:
         """Return whether a reply of a person keeps to the settings of any reply, and does not repeat the question."""
@@ -73,7 +80,7 @@ class RetrievedReplies:
 def _by_score(replies: Sequence[tuple[Reply, float]]) -> list[Reply]:
     """Return the replies to a question with their scores, the best first.
 
-    replies: those of `RetrievedReplies._offers`, each with its log-probability in nats.
+    replies: those of `RetrievedReplies._best_offers`, each with its log-probability in nats.
     """
     scored = [(reply._replace(score=reply.score + value / (len(reply.ids) + 1)), value) for reply, value in replies]
     if all(reply.score < LEAST_SCORE for reply, _ in scored[:SCORED]):

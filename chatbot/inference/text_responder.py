@@ -13,7 +13,7 @@ from chatbot.corpus.tokenizer import tokens_of
 from chatbot.corpus.vocabulary import Vocabulary
 from chatbot.inference.questions import Message, Piece, Question, Request
 from chatbot.inference.replier import Replier
-from chatbot.inference.reply_text import Reply
+from chatbot.inference.reply_text import Origin, Reply
 from chatbot.inference.rows import RowBatch, RuleBook
 
 # The reply to a text without visible characters.
@@ -57,21 +57,18 @@ class TextResponder:
         self._turns = settings.encoding.history
         self.rule_book = RuleBook(vocabulary, settings)
 
-    def reply(self, text: str, history: Sequence[str] = ()) -> str:
+    def reply(self, text: str, history: Sequence[str] = (), last_reply: str | None = None) -> str:
         """Return the best reply, one line; for a text without visible characters, `EMPTY_QUESTION_REPLY`.
 
         history: the turns before the text, the oldest first, alternately of the user and of the chatbot. A model that
-        was trained with --history N reads the last N of them.
+        was trained with --history N reads the last N of them. last_reply: what the chatbot said last, also to a model
+        that reads no turns: a looked-up reply does not repeat it. "": nothing; None: the last turn of the history.
         """
-        return self.replies([text], [history])[0]
+        return self.n_best(text, history, 1, last_reply=last_reply)[0].text
 
-    def replies(self, texts: Sequence[str], histories: Sequence[Sequence[str]] | None = None) -> list[str]:
-        """Return the reply to each text. Texts are batched, which is faster than one `reply` per text.
-
-        histories: the turns before each text, if any.
-        """
-        histories = [()] * len(texts) if histories is None else histories
-        questions = [self.source(text, history) for text, history in zip(texts, histories, strict=True)]
+    def replies(self, texts: Sequence[str]) -> list[str]:
+        """Return the reply to each text, without turns before it. Texts are batched, which is faster than `reply`."""
+        questions = [self.source(text, ()) for text in texts]
         replies = iter(self.replier.replies([question for question in questions if question]))
         return [next(replies) if question else EMPTY_QUESTION_REPLY for question in questions]
 
@@ -85,15 +82,12 @@ class TextResponder:
         question, ids = self.source(text, history)[: self._max_length], self.ids(reply)
         return by_word(self.vocabulary, question, ids, self._attention(question, ids))
 
-    def stream(self, text: str, history: Sequence[str] = ()) -> Iterator[str]:
-        """Yield the reply to a text in pieces, as its tokens are found; joined, they are `reply(text, history)`."""
-        source = self.source(text, history)[: self._max_length]
-        if not source:
-            yield EMPTY_QUESTION_REPLY
-        elif not self.decoding.streams:
-            yield from filter(None, self.replier.replies([source]))
-        else:
+    def stream(self, text: str, history: Sequence[str] = (), last_reply: str | None = None) -> Iterator[str]:
+        """Yield the reply to a text in pieces, as its tokens are found; joined, they are `reply` of the same."""
+        if self.decoding.streams and (source := self.source(text, history)[: self._max_length]):
             yield from self._pieces(source)
+        else:
+            yield from filter(None, [self.reply(text, history, last_reply)])
 
     def _pieces(self, source: Sequence[int]) -> Iterator[str]:
         """Yield the reply to a question in pieces. source: its ids, at least one."""
@@ -111,24 +105,29 @@ class TextResponder:
             messages.clear()
 
     def n_best(
-        self, text: str, history: Sequence[str] = (), number: int | None = None, seed: int | None = None
+        self,
+        text: str,
+        history: Sequence[str] = (),
+        number: int | None = None,
+        seed: int | None = None,
+        last_reply: str | None = None,
     ) -> list[Reply]:
         """Return the distinct replies with their scores, the best first.
 
-        A text without visible characters has one, `EMPTY_QUESTION_REPLY`. history: as in `reply`. number, seed: at most
-        so many replies, and the seed of samples; None: those of the settings.
+        A text without visible characters has one, `EMPTY_QUESTION_REPLY`. history, last_reply: as in `reply`. number,
+        seed: at most so many replies, and the seed of samples; None: those of the settings.
         """
         question = self.source(text, history)
         if not question:
             return [Reply(EMPTY_QUESTION_REPLY, 0.0)]
-        return self.replier.candidates([question], seed)[0][: number or self.decoding.n_best]
+        if last_reply is None:
+            last_reply = history[-1] if history else ""
+        return self.replier.candidates([question], [last_reply], seed)[0][: number or self.decoding.n_best]
 
-    def training_question(self, text: str, reply: str, history: Sequence[str] = ()) -> str:
-        """Return the training question whose reply a text was answered with; "" if the model generated the reply."""
-        if not self.decoding.retrieved:
-            return ""
-        replies = self.n_best(text, history, self.decoding.retrieved)
-        return next((other.question for other in replies if other.text == reply), "")
+    def origin(self, text: str, reply: str, history: Sequence[str] = ()) -> Origin:
+        """Return where a reply to a text comes from."""
+        question = self.source(text, history)
+        return self.replier.origin(question, reply) if question else Origin()
 
     def source(self, text: str, history: Sequence[str]) -> list[int]:
         """Return the ids of a text and the turns before it, as the model reads them; [] if the text has no ids.

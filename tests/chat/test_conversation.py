@@ -1,55 +1,19 @@
-"""The file of ratings, and what training reads from it."""
+"""Ratings of the replies of a conversation, and what training reads of them."""
 
 import json
-import re
 from pathlib import Path
 
 import pytest
 
-from chatbot.chat import conversation as ratings
-from chatbot.chat.conversation import Conversation, Rating, append_rating, comparison_of, rate_last, rating_of
+from chatbot.chat.conversation import Conversation, rate_last
 from chatbot.corpus.reading.conversation import NEXT
 from chatbot.corpus.reading.open.sources import find_sources
 from chatbot.corpus.reading.read import read
 from chatbot.corpus.reading.report import Report
-from chatbot.errors import UserError
+from chatbot.inference.ratings import RATINGS, Rating
 from chatbot.training.data import prepare
+from tests.inference.test_ratings import learned
 from tests.training.small_run import small_settings
-
-
-def learned(path: Path) -> list[tuple[str, str]]:
-    """The pairs that train.py --data reads from a file."""
-    return [(pair[0], pair[1]) for pair in read(find_sources([str(path)])[0], Report())]
-
-
-def test_training_reads_good_replies_and_no_bad_ones(tmp_path: Path) -> None:
-    path = tmp_path / "folder" / "ratings.jsonl"
-    append_rating(
-        path, rating_of("你几岁\n\u202e", '"十八"', ["你好", "你好呀", "吃了吗", "吃了", "?"], "good", "weibo")
-    )
-    append_rating(path, rating_of("你是谁", "呵呵", [], "bad", "weibo"))
-    append_rating(path, comparison_of("天气", (("晴", "one"), ("哦", "two")), [["a", "b"], ["c", "d"]], "first"))
-    append_rating(path, comparison_of("天气", (("哦", "one"), ("雨", "two")), [[], []], "second"))
-    append_rating(path, comparison_of("早", (("早", "one"), ("早上好", "two")), [[], []], "equal"))
-    assert learned(path) == [
-        ("你好", "你好呀"),
-        ("吃了吗", "吃了"),
-        ("你几岁\n\u202e", '"十八"'),
-        ("a", "b"),
-        ("天气", "晴"),
-        ("天气", "雨"),
-    ]
-
-
-def test_all_records_have_a_time() -> None:
-    for record in (
-        rating_of("q", "a", [], "good", "weibo"),
-        rating_of("q", "a", [], "bad", "weibo"),
-        comparison_of("q", (("a", "one"), ("b", "two")), [[], []], "second"),
-        comparison_of("q", (("a", "one"), ("b", "two")), [[], []], "equal"),
-    ):
-        assert [*record][-1] == "time"
-        assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d[+-]\d\d:\d\d", record["time"])
 
 
 def test_corrected_rating_is_the_one_that_training_reads(tmp_path: Path) -> None:
@@ -71,31 +35,6 @@ def test_corrected_rating_is_the_one_that_training_reads(tmp_path: Path) -> None
     lines = path.read_text(encoding="utf-8").splitlines()
     assert [bool(line.strip()) for line in lines] == [True, False, True, False, True]
     assert json.loads(lines[-1])["history"] == []
-
-
-def test_only_the_rating_of_the_same_time_is_replaced(tmp_path: Path) -> None:
-    path = tmp_path / "ratings.jsonl"
-    first, second = (rating_of("q", "r", [], "good", "weibo", time) for time in ("2026-01-01", "2026-01-02"))
-    for record in (first, second):
-        append_rating(path, record)
-    append_rating(path, rating_of("q", "r", [], "bad", "weibo"), first)
-    append_rating(path, rating_of("q", "r", [], "bad", "weibo"), first)  # it is not there any more
-    assert learned(path) == [("q", "r")]
-
-
-def test_lone_surrogates_are_replaced(tmp_path: Path) -> None:
-    path = tmp_path / "ratings.jsonl"
-    append_rating(path, rating_of("\ud800", "好", [], "good", "weibo"))
-    assert learned(path) == [("?", "好")]
-
-
-def test_file_of_ratings_has_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ratings, "LARGEST_FILE", 200)
-    path = tmp_path / "ratings.jsonl"
-    append_rating(path, rating_of("a", "b", [], "good", "weibo"))
-    with pytest.raises(UserError, match="move the file away"):
-        append_rating(path, rating_of("a" * 200, "b", [], "good", "weibo"))
-    assert len(path.read_text().splitlines()) == 1
 
 
 def conversation_of(*ratings: Rating | None, read: int = 4) -> Conversation:
@@ -127,7 +66,7 @@ def test_training_reads_good_replies_of_conversations_and_no_bad_ones(tmp_path: 
 
 
 def test_run_trains_on_good_replies_alone(work_dir: Path) -> None:
-    path = ratings.RATINGS
+    path = RATINGS
     rate_last(path, conversation_of(None), "bad", "weibo")
     rate_last(path, conversation_of(None, None, read=0), "good", "weibo")
     data = prepare(small_settings(data=(str(path),)), ())
@@ -136,7 +75,7 @@ def test_run_trains_on_good_replies_alone(work_dir: Path) -> None:
 
 def test_run_trains_on_the_corrected_rating(work_dir: Path) -> None:
     """Although another chat has rated a reply meanwhile."""
-    path, chats = ratings.RATINGS, (conversation_of(None, read=0), conversation_of(None, None, read=0))
+    path, chats = RATINGS, (conversation_of(None, read=0), conversation_of(None, None, read=0))
     for chat, rating in ((chats[0], "good"), (chats[1], "bad"), (chats[0], "bad"), (chats[1], "good")):
         rate_last(path, chat, rating, "weibo")  # type: ignore[arg-type]
     data = prepare(small_settings(data=(str(path),)), ())

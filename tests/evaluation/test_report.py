@@ -126,11 +126,11 @@ def test_scores_of_each_reply(monkeypatch: pytest.MonkeyPatch) -> None:
     ]
 
 
-def test_turns_before_a_question_are_those_that_the_model_reads() -> None:
+def testturns_before_a_question_are_those_that_the_model_reads() -> None:
     vocabulary = Vocabulary([*"你好吗啊", *MARKS, *BYTES])
     turns = [vocabulary.ids(text) for text in ("啊", "你好", "吗")]
     for max_length, expected in ((7, ("啊", "你好")), (6, ("你好",)), (2, ())):
-        assert report_module._turns_before(source_of(turns, vocabulary, max_length), vocabulary) == expected
+        assert report_module.turns_before(source_of(turns, vocabulary, max_length), vocabulary) == expected
 
 
 def test_report_that_cannot_be_written_is_refused_at_once(work_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:

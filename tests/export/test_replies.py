@@ -149,11 +149,11 @@ def test_onnx_answers_in_a_process_without_tensorflow(preset: Path) -> None:
     blocked = f"import sys; sys.modules.update(dict.fromkeys({names}))"
     program = f"{blocked}; sys.argv = ['chat.py', *sys.argv[1:]]; from chatbot.commands import chat; chat()"
     questions = ["", *QUESTIONS, "xyz"]
-    found = run_python(program, "--export", str(preset.with_name("onnx")), stdin="\n".join(questions) + "\n")
+    found = run_python(program, "--export", str(preset.with_name("onnx")), stdin="\n\n".join(questions) + "\n")
     attempt = Responder(load_trained(preset), with_default_search(DecodingSettings(), preset))
     replies = attempt.replies(questions)
-    assert found.splitlines() == replies
-    assert {bool(attempt.training_question(q, r)) for q, r in zip(questions, replies, strict=True)} == {True, False}
+    assert found.splitlines()[::2] == replies  # each of a conversation of its own
+    assert {bool(attempt.origin(q, r).question) for q, r in zip(questions, replies, strict=True)} == {True, False}
 
 
 @pytest.mark.slow

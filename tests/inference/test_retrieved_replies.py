@@ -14,6 +14,7 @@ from chatbot.errors import UserError
 from chatbot.flags import compose
 from chatbot.inference.engine import Engine
 from chatbot.inference.questions import Question
+from chatbot.inference.reply_text import Origin
 from chatbot.inference.responder import Responder
 from chatbot.inference.retrieved_replies import COMMON, LEAST_SCORE, MOST_COMMON, SCORED, SHARED, SIMILARITY, is_copy
 from chatbot.model.new_model import built_model
@@ -31,7 +32,7 @@ class FakeRetrieval:
     """Offers the same replies, in this order, to each question with 你, and nothing to others."""
 
     def __init__(self, *offers: tuple[list[int], float, float]) -> None:
-        self._offers = [Retrieved(ids, f"question {ids}", *values) for ids, *values in offers]
+        self._offers = [Retrieved(ids, f"question {ids}", like, shared) for ids, like, shared in offers]
 
     def nearest(self, question: str, number: int) -> list[Retrieved]:
         return self._offers[:number] if "你" in question else []
@@ -69,9 +70,9 @@ def test_replies_are_ranked_by_model_and_similarity(model: Seq2Seq) -> None:
     replies = one.n_best("你好天", (), 9)
     assert {reply.text: reply.score for reply in replies} == pytest.approx(expected, rel=1e-4)
     assert [reply.text for reply in replies] == sorted(expected, key=lambda text: -expected[text])
-    assert replies[0].question == "question [7]"
-    assert one.training_question("你好天", replies[1].text) == replies[1].question
-    assert one.training_question("你好天", "别的") == ""
+    assert replies[0].origin == Origin("question [7]")
+    assert one.origin("你好天", replies[1].text) == replies[1].origin
+    assert one.origin("你好天", "别的") == Origin()
 
 
 @pytest.mark.parametrize("similarity", [0.9, 0.05])
@@ -111,7 +112,7 @@ def test_other_questions_are_answered_by_the_search(model: Seq2Seq) -> None:
     assert [batch[0], batch[2]] == [search.reply("天天"), search.reply("吗吗吗")]
     assert {batch[1], batch[3]} <= {VOCABULARY.text(ids) for ids, *_ in OFFERS}
     assert responder(model, ([6, 7, 9], 0.9, 1)).reply("你好天") == search.reply("你好天")
-    assert both.training_question("天天", batch[0]) == search.training_question("天天", batch[0]) == ""
+    assert both.origin("天天", batch[0]) == search.origin("天天", batch[0]) == Origin()
 
 
 def test_engine_and_stream_give_the_same_replies(model: Seq2Seq) -> None:
@@ -121,6 +122,23 @@ def test_engine_and_stream_give_the_same_replies(model: Seq2Seq) -> None:
     for text in ("你好天", "天天", ""):
         assert answer_of(engine, Question(text)).texts == ["".join(one.stream(text))]
     engine.close()
+
+
+def test_the_last_reply_is_not_looked_up_again(model: Seq2Seq) -> None:
+    """Also by a model that reads no turns; without another one, the search replies."""
+    one, alone = responder(model, *OFFERS), responder(model, OFFERS[0])
+    best, second, *_ = (reply.text for reply in one.n_best("你好天", (), 9))
+    search = responder(model, decoding=DecodingSettings(beam_size=3, retrieve="none"))
+    for asked, expected in ((one, second), (alone, search.reply("你好天"))):
+        engine = Engine(asked)
+        assert answer_of(engine, Question("你好天")).texts == [asked.reply("你好天")] == [best]
+        assert answer_of(engine, Question("你好天", last_reply=best)).texts == [expected]
+        engine.close()
+        assert asked.reply("你好天", ["天", best]) == asked.reply("你好天", last_reply=best) == expected
+        assert "".join(asked.stream("你好天", last_reply=best)) == expected
+        assert asked.reply("你好天", ["天", best], last_reply="") == best
+    assert one.origin("你好天", second, ["天", best]) == Origin("question [6, 8]")
+    assert one.origin("你好天", best, ["天", best]) == Origin("question [7]")
 
 
 def test_stop_texts_end_looked_up_replies(model: Seq2Seq) -> None:

@@ -59,11 +59,11 @@ def test_questions_that_wait_are_searched_together_and_a_failure_ends_no_others(
 ) -> None:
     sizes = []
 
-    def candidates(self: Replier, questions: list[list[int]], **others: Any) -> object:
+    def candidates(self: Replier, questions: list[list[int]], *last_replies: Any, **others: Any) -> object:
         sizes.append(len(questions))
         if responder.source("吗", ()) in questions:
             raise MemoryError("no memory")
-        return original(self, questions, **others)
+        return original(self, questions, *last_replies, **others)
 
     original = Replier.candidates
     monkeypatch.setattr(Replier, "candidates", candidates)

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,6 +20,7 @@ from chatbot.corpus.selection import Selection
 from chatbot.errors import UserError
 from chatbot.evaluation.evaluate import evaluate
 from chatbot.inference.replier import Replier
+from chatbot.inference.reply_text import Reply
 from chatbot.inference.responder import Responder
 from chatbot.model.saved import Trained, load_trained
 from tests.chat.terminal.typed import piped
@@ -65,13 +67,13 @@ def test_attempt_keeps_its_history(trained: Trained, capsys: pytest.CaptureFixtu
 
 def test_evaluation_and_chat_read_the_same_sources(trained: Trained, monkeypatch: pytest.MonkeyPatch) -> None:
     sources: list[list[int]] = []
-    replies = Replier.replies
+    candidates = Replier.candidates
 
-    def recorded(replier: Replier, questions: Sequence[Sequence[int]]) -> list[str]:
+    def recorded(replier: Replier, questions: Sequence[Sequence[int]], *others: Any) -> list[list[Reply]]:
         sources.extend(map(list, questions))
-        return replies(replier, questions)
+        return candidates(replier, questions, *others)
 
-    monkeypatch.setattr(Replier, "replies", recorded)
+    monkeypatch.setattr(Replier, "candidates", recorded)
     settings = CorpusSettings(data=("talks.jsonl",), tokenizer="char", clean=("control",), cache="cache")
     files, max_length = corpus_files(find_sources(settings.data), settings), trained.settings.model.max_length
     corpus = encode(files, Selection(), trained.vocabulary, trained.settings.encoding.history, max_length)
@@ -91,9 +93,9 @@ def test_pipe_is_a_conversation_and_an_empty_line_begins_another(
     trained: Trained, capsys: pytest.CaptureFixture[str]
 ) -> None:
     class Recorded(Responder):
-        def reply(self, text: str, history: Sequence[str] = ()) -> str:
+        def reply(self, text: str, history: Sequence[str] = (), last_reply: str | None = None) -> str:
             histories.append([turn.strip() for turn in history])
-            return super().reply(text, history)
+            return super().reply(text, history, last_reply)
 
     histories: list[list[str]] = []
     model = LoadedModel(Path("whole"), ModelCard("whole", 1, ()), 2, lambda decoding: Recorded(trained, decoding))

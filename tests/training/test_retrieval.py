@@ -2,9 +2,11 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+import chatbot
 from chatbot.chat.loading import load_model
 from chatbot.config.decoding import DecodingSettings
 from chatbot.errors import UserError
@@ -12,29 +14,53 @@ from chatbot.training.data import prepare
 from chatbot.training.display import question_line
 from chatbot.training.loop import train
 from chatbot.training.run import open_run
+from tests.chat.terminal.typed import Line, typed
 from tests.training.small_run import TOWERS, small_settings, train_small
+
+
+def trained_with_pairs(pairs_file: Path, **changes: Any) -> list[list[str]]:
+    """Train a step with an index of the pairs, and return these. One like the first of them is held out."""
+    pairs = [line.split("\t")[:2] for line in pairs_file.read_text().splitlines()]
+    held_out = pairs_file.with_name("held_out.tsv")
+    held_out.write_text(f"{pairs[0][0]}呀\t{pairs[1][1]}\n")
+    run = {"data": (str(pairs_file),), "validation": str(held_out), **changes}
+    settings = small_settings(**run, validate_every=1, steps=1)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("chatbot.training.data.FEWEST_DECIDING", 1)
+        train(open_run(settings, prepare(settings), TOWERS[:1]))
+    return pairs
 
 
 @pytest.mark.parametrize("both_directions", ["on", "off"])
 def test_run_with_validation_keeps_its_pairs_for_the_chat(
-    pairs_file: Path, both_directions: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    pairs_file: Path, both_directions: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The last lines of the run show replies as the chat gives them."""
-    monkeypatch.setattr("chatbot.training.data.FEWEST_DECIDING", 1)
-    pairs = [line.split("\t")[:2] for line in pairs_file.read_text().splitlines()]
-    held_out = pairs_file.with_name("held_out.tsv")
-    held_out.write_text(f"{pairs[0][0]}呀\t{pairs[1][1]}\n")
-    run = {"data": (str(pairs_file),), "validation": str(held_out), "both_directions": both_directions}
-    settings = small_settings(**run, validate_every=1, steps=1)
-    train(open_run(settings, prepare(settings), TOWERS[:1]))
+    pairs = trained_with_pairs(pairs_file, both_directions=both_directions)
     directory = Path("checkpoints/default")
     kept = json.loads((directory / "retrieval" / "index.json").read_text())
     assert kept["corpus"] == json.loads((directory / "data.json").read_text())["fingerprint"]
     responder = load_model(directory).responder_of(DecodingSettings())
     reply = responder.reply(f"{pairs[0][0]}呀")
-    question = responder.training_question(f"{pairs[0][0]}呀", reply)
+    question = responder.origin(f"{pairs[0][0]}呀", reply).question
     assert [question, reply] in pairs
     assert question_line(f"{pairs[0][0]}呀", reply) in capsys.readouterr().out
+
+
+def test_ratings_change_the_next_reply(pairs_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """In the terminal: /new lets the chat forget the last reply. The Python API reads no ratings."""
+    pairs = trained_with_pairs(pairs_file)
+    capsys.readouterr()
+    directory, question = Path("checkpoints/default"), f"{pairs[0][0]}呀"
+    lines: list[Line] = [question, "/bad", "/new", question, "/new", "xyz", "/good", "/new", "xyz?", "/why"]
+    typed(load_model(directory), lines)
+    first, second, generated, good, why, *_ = capsys.readouterr().out.splitlines()
+    assert first in [reply for _, reply in pairs]
+    assert first != second
+    assert good == generated
+    assert why == "This reply was rated good as a reply to: xyz"
+    assert chatbot.load(directory).reply(question) == first
+    assert load_model(directory).responder_of(DecodingSettings()).reply(question) == second
 
 
 def test_retrieve_pairs_0_keeps_none(pairs_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:

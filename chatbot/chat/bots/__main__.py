@@ -94,7 +94,7 @@ def opened(settings: BotSettings) -> Iterator["Conversations"]:
     from chatbot.inference.engine import Engine
 
     limit_threads()
-    model = load_chosen(settings.attempt, settings.export)
+    model = load_chosen(settings.attempt, settings.export, Path(settings.ratings))
     engine = Engine(model.responder_of(settings.decoding))
     try:
         warm_up(engine, [None])

@@ -14,13 +14,15 @@ import traceback
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
-from chatbot.chat.conversation import Conversation, Rating, rate_last
+from chatbot.chat.conversation import Conversation, rate_last
 from chatbot.chat.service import RateLimit, Submit, answers
 from chatbot.config.bots import BotSettings
 from chatbot.corpus.reading.display import counted
 from chatbot.errors import UserError
 from chatbot.inference.engine import BusyError
 from chatbot.inference.questions import Piece, Question
+from chatbot.inference.ratings import Rating
+from chatbot.inference.reply_text import Origin
 from chatbot.inference.text_responder import EMPTY_QUESTION_REPLY
 
 # (the name of a conversation, a text) -> the reply, one line; "" is not sent. Raises RefusedError.
@@ -114,9 +116,9 @@ class Conversations:
         return chat
 
     async def _reply(self, conversation_id: str, conversation: Conversation, text: str) -> str:
-        question = Question(text, conversation.turns, client=conversation_id)
+        question = Question(text, conversation.turns, conversation.last_reply, client=conversation_id)
         try:
-            reply = await ask(self._submit, question, self._settings.reply_seconds)
+            reply, origin = await ask(self._submit, question, self._settings.reply_seconds)
         except BusyError:
             raise RefusedError(BUSY, 503, 5) from None
         except asyncio.TimeoutError:
@@ -127,7 +129,7 @@ class Conversations:
             print(f"error: no reply: {type(error).__name__}{where}", file=sys.stderr, flush=True)
             raise RefusedError(FAILED, 500) from error
         if reply != EMPTY_QUESTION_REPLY:
-            conversation.add(text, reply)
+            conversation.add(text, reply, origin=origin)
             del conversation.exchanges[: -1 - self._turns]  # no reply depends on them, nor does a rating
         return reply
 
@@ -150,7 +152,8 @@ def help_of(pairs: int | None) -> str:
     return HELP.format(english=counted(pairs, english), chinese=f" {pairs:,} 个{chinese}")
 
 
-async def ask(submit: Submit, question: Question, seconds: float) -> str:
-    """Return the reply to a question. Raises as `answers`."""
+async def ask(submit: Submit, question: Question, seconds: float) -> tuple[str, Origin]:
+    """Return the reply to a question, and where it comes from. Raises as `answers`."""
     async with contextlib.aclosing(answers(submit, [question], seconds)) as messages:
-        return "".join([message.text async for message in messages if isinstance(message, Piece)])
+        pieces = [message async for message in messages if isinstance(message, Piece)]
+    return "".join(piece.text for piece in pieces), pieces[-1].origin if pieces else Origin()

@@ -12,7 +12,6 @@ from fastapi import FastAPI, HTTPException, Request
 from pydantic import Field
 from starlette.responses import Response
 
-from chatbot.chat.conversation import Better, Rating, append_rating, comparison_of, rating_of
 from chatbot.chat.loading import ModelCard, card_of_attempt, card_of_export, pointer_of, version_of
 from chatbot.chat.page import page_files
 from chatbot.chat.server.errors import ApiError
@@ -23,6 +22,8 @@ from chatbot.config.attempts import CONFIG
 from chatbot.config.stored import stored_settings
 from chatbot.errors import UserError
 from chatbot.export.manifest import MANIFEST, read_manifest
+from chatbot.inference.ratings import Better, Rating, append_rating, comparison_of, rating_of
+from chatbot.inference.reply_text import Origin
 from chatbot.inference.text_responder import TextResponder
 from chatbot.model.checkpoint import read_pointer
 
@@ -106,10 +107,12 @@ def add_page_routes(app: FastAPI, ratings: Path | None) -> None:
     @app.post("/chat/attention", tags=["page"])
     async def attention(body: RepliedQuestion, request: Request) -> dict[str, Any]:
         """Show where a reply comes from, and which words of the question each of its words looked at."""
-        models = state_of(request).models
-        async with models.use(models.name_of(body.model)) as model, one_at_a_time:
+        models, given = state_of(request).models, state_of(request).given
+        name = models.name_of(body.model)
+        origin = given.origin(name, body.question, body.reply)  # a rating may have changed the pairs meanwhile
+        async with models.use(name) as model, one_at_a_time:
             history = body.history[-model.turns :] if model.turns else []
-            return await asyncio.to_thread(_attention, model.responder, body.question, body.reply, history)
+            return await asyncio.to_thread(_attention, model.responder, body.question, body.reply, history, origin)
 
     if ratings is not None:
         _add_rating_routes(app, ratings)
@@ -118,11 +121,17 @@ def add_page_routes(app: FastAPI, ratings: Path | None) -> None:
 def _add_rating_routes(app: FastAPI, ratings: Path) -> None:
     @app.post("/chat/ratings", tags=["page"])
     async def rate(body: RatedReply, request: Request) -> dict[str, Any]:
-        """Append a rated reply to the file of ratings, in place of an earlier rating of it."""
-        model = state_of(request).models.name_of(body.model)
-        replied = body.question, body.reply, body.history
-        record, earlier = rating_of(*replied, body.rating, model), body.replaces
-        replaced = None if earlier is None else rating_of(*replied, earlier.rating, model, earlier.time)
+        """Append a rated reply to the file of ratings, in place of an earlier rating of it.
+
+        What the server is not known to have replied is recorded, too, but is never looked up.
+        """
+        state = state_of(request)
+        name = state.models.name_of(body.model)
+        origin = state.given.origin(name, body.question, body.reply)
+        written_to = None if origin is None else origin.question
+        replied, model = (body.question, body.reply, body.history), state.models.directories()[name].name
+        record, earlier = rating_of(*replied, body.rating, model, written_to=written_to), body.replaces
+        replaced = None if earlier is None else rating_of(*replied, earlier.rating, model, time=earlier.time)
         return await _record(ratings, record, replaced)
 
     @app.post("/chat/comparisons", tags=["page"])
@@ -171,19 +180,25 @@ def _card_of(directory: Path, version: object) -> tuple[ModelCard, int]:
     return card_of_attempt(directory, read_pointer(pointer_of(directory))["step"]), turns
 
 
-def _attention(responder: TextResponder, question: str, reply: str, history: list[str]) -> dict[str, Any]:
-    """Return where a reply comes from, and its attention.
+def _attention(
+    responder: TextResponder, question: str, reply: str, history: list[str], origin: Origin | None
+) -> dict[str, Any]:
+    """Return where a reply comes from, and its attention. origin: None if it is not known.
 
-    written_to: a training question; "": the reply was generated. weights: [reply, question], each row adds up to 1;
-    None if none is shown.
+    written_to: the question of the pair that the reply was looked up in; "": it was generated. rated_good: whether that
+    pair was rated good, and is no training pair. weights: [reply, question], each row adds up to 1; None if none is
+    shown.
     """
-    if not responder.source(question, history):
-        return {"written_to": "", "question": [], "reply": [], "weights": None}
-    origin = {"written_to": responder.training_question(question, reply, history)}
-    if (found := responder.attention(question, reply, history)) is None:
-        return {**origin, "question": [], "reply": [], "weights": None}
+    found = None
+    if responder.source(question, history):
+        origin = origin or responder.origin(question, reply, history)
+        found = responder.attention(question, reply, history)
+    origin = origin or Origin()
+    shown: dict[str, Any] = {"written_to": origin.question, "rated_good": origin.is_rated}
+    if found is None:
+        return {**shown, "question": [], "reply": [], "weights": None}
     weights = found.weights.astype(float).round(4).tolist()
-    return {**origin, "question": found.question, "reply": found.reply, "weights": weights}
+    return {**shown, "question": found.question, "reply": found.reply, "weights": weights}
 
 
 async def _record(path: Path, record: dict[str, Any], replaced: dict[str, Any] | None) -> dict[str, Any]:

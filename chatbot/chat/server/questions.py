@@ -30,8 +30,8 @@ MOST_TOKENS = 2**31 - 1
 # In JSON, 2.0 is an integer, too.
 WHOLE = BeforeValidator(lambda value: int(value) if isinstance(value, float) and value.is_integer() else value)
 StopText = Annotated[str, Field(max_length=MOST_STOP_CHARACTERS)]
-# A question, and the turns before it, the oldest first.
-Asked = tuple[str, tuple[str, ...]]
+# A question, the turns before it that are read, the oldest first, and the reply before it, whatever is read.
+Asked = tuple[str, tuple[str, ...], str]
 
 
 class Body(BaseModel):
@@ -118,7 +118,7 @@ class ChatRequest(DecodingFields):
         return self.n or 1
 
     def asked(self, turns: int) -> list[Asked]:
-        """Return the last question of the user, and at most as many turns before it.
+        """Return the last question of the user, at most as many turns before it, and the reply before it.
 
         Consecutive messages of one role are one turn. Messages after the last one of the user are ignored; without one,
         the question is empty.
@@ -129,12 +129,12 @@ class ChatRequest(DecodingFields):
                 continue
             if merged and merged[-1][0] == message.role:
                 merged[-1][1].append(message.text)
-            elif len(merged) <= turns:
+            elif len(merged) <= max(1, turns):
                 merged.append((message.role, [message.text]))
             else:
                 break
-        question, *history = ["\n".join(parts[::-1])[:MAX_CHARACTERS] for _, parts in merged] or [""]
-        return [(question, tuple(history[::-1]))]
+        question, *before = ["\n".join(parts[::-1])[:MAX_CHARACTERS] for _, parts in merged] or [""]
+        return [(question, tuple(before[:turns][::-1]), before[0] if before else "")]
 
 
 class CompletionRequest(DecodingFields):
@@ -156,7 +156,7 @@ class CompletionRequest(DecodingFields):
     def asked(self, turns: int) -> list[Asked]:
         """Return the prompts."""
         prompts = [self.prompt] if isinstance(self.prompt, str) else self.prompt
-        return [(prompt[:MAX_CHARACTERS], ()) for prompt in prompts]
+        return [(prompt[:MAX_CHARACTERS], (), "") for prompt in prompts]
 
 
 def check_log_probs(body: ChatRequest | CompletionRequest) -> None:
@@ -191,6 +191,7 @@ def questions_of(
         Question(
             text,
             history,
+            last_reply,
             decoding=decoding,
             seed=None if decoding is None else random.randrange(SEEDS) if seed is None and samples else seed,
             stop=() if decoding is None else body.stops,
@@ -200,7 +201,7 @@ def questions_of(
             streams=bool(body.stream),
             client=client,
         )
-        for text, history in body.asked(turns)
+        for text, history, last_reply in body.asked(turns)
     ]
 
 

@@ -19,6 +19,7 @@ from chatbot.chat.server.questions import ChatRequest, CompletionRequest, check_
 from chatbot.chat.server.state import ServerState, state_of
 from chatbot.chat.service import ClientLeftError, RateLimit, answers
 from chatbot.inference.questions import Piece, Question, TokenLogProb, Usage
+from chatbot.inference.reply_text import Origin
 
 
 @dataclasses.dataclass
@@ -28,6 +29,7 @@ class _Reply:
     text: str = ""
     tokens: list[TokenLogProb] = dataclasses.field(default_factory=list)
     finish_reason: str | None = None
+    origin: Origin = dataclasses.field(default_factory=Origin)
     has_begun: bool = False
 
 
@@ -66,7 +68,8 @@ class Completion:
         reply = self._replies[item.reply]
         reply.text += item.text
         reply.tokens += item.tokens
-        reply.finish_reason = item.finish_reason or reply.finish_reason
+        if item.finish_reason is not None:
+            reply.finish_reason, reply.origin = item.finish_reason, item.origin
 
     @property
     def finished(self) -> list[_Reply]:
@@ -113,13 +116,16 @@ class Completion:
         """Return the last chunk of a stream whose usage was asked for."""
         return {**self._head, "object": self._chunk_kind, "choices": [], "usage": self._usage()}
 
-    def lines(self) -> Iterator[str]:
-        """Yield a JSON object for each question: {"model", "created", "turns", "replies"}."""
+    def answered(self) -> Iterator[tuple[Question, list[_Reply]]]:
+        """Yield each question with its replies that were found."""
         replies = iter(self._replies)
         for question in self._questions:
-            finished = [
-                reply for reply in itertools.islice(replies, question.replies) if reply.finish_reason is not None
-            ]
+            of_question = itertools.islice(replies, question.replies)
+            yield question, [reply for reply in of_question if reply.finish_reason is not None]
+
+    def lines(self) -> Iterator[str]:
+        """Yield a JSON object for each question: {"model", "created", "turns", "replies"}."""
+        for question, finished in self.answered():
             line = {
                 "model": self.model,
                 "created": self._head["created"],
@@ -275,7 +281,10 @@ class EventStream(Response):
 
 
 def _note(state: ServerState, completion: Completion) -> None:
-    """Count an answered request, and log it if conversations are logged."""
+    """Count an answered request, remember its replies, and log it if conversations are logged."""
+    for question, replies in completion.answered():
+        for reply in replies:
+            state.given.add(completion.model, question.text, reply.text, reply.origin)
     state.metrics.replies.labels(completion.model).inc(len(completion.finished))
     state.metrics.tokens.labels(completion.model, "question").inc(completion.usage.question_tokens)
     state.metrics.tokens.labels(completion.model, "reply").inc(completion.usage.reply_tokens)

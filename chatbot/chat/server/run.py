@@ -13,7 +13,6 @@ from types import FrameType
 
 import uvicorn
 
-from chatbot.chat.conversation import RATINGS
 from chatbot.chat.server.app import create_app
 from chatbot.chat.server.connection import server_config
 from chatbot.chat.server.gate import read_keys
@@ -24,6 +23,7 @@ from chatbot.config.attempts import trained_directory
 from chatbot.config.chat import ChatSettings
 from chatbot.errors import UserError
 from chatbot.export.manifest import read_manifest
+from chatbot.inference.ratings import RATINGS
 
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 SHOWN_MODELS = 5

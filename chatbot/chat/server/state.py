@@ -5,6 +5,7 @@ import dataclasses
 import logging
 import queue
 import threading
+from collections import OrderedDict
 from collections.abc import Callable, Collection, Sequence
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
@@ -12,6 +13,8 @@ from starlette.requests import Request
 
 from chatbot.chat.server.models import Models
 from chatbot.chat.service import RateLimit
+from chatbot.inference.reply_text import Origin
+from chatbot.inference.text_responder import MAX_CHARACTERS
 
 # Seconds: the bounds of the histogram of the time of requests.
 BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
@@ -20,6 +23,7 @@ MOST_BYTES = 2 << 20
 # Seconds for a client to send a body.
 BODY_TIMEOUT = 30.0
 log = logging.getLogger(__name__)
+MOST_GIVEN = 20_000  # replies that may be rated: some megabytes
 MOST_WAITING = 1000  # lines that wait to be written
 LAST_SECONDS = 5.0  # for the lines that wait when the server stops
 
@@ -110,6 +114,25 @@ class ConversationLog:
             log.error("--log-conversations: the log cannot be written, and lines of it are lost: %s", reason)
 
 
+class GivenReplies:
+    """The replies that a server gave last, and where they come from. It is for the thread of the event loop."""
+
+    def __init__(self) -> None:
+        self._origins: OrderedDict[int, Origin] = OrderedDict()  # by a hash: questions may be long
+
+    def add(self, model: str, question: str, reply: str, origin: Origin) -> None:
+        """Remember a reply of a model to a question."""
+        key = hash((model, question, reply))
+        self._origins[key] = origin
+        self._origins.move_to_end(key)
+        if len(self._origins) > MOST_GIVEN:
+            self._origins.popitem(last=False)
+
+    def origin(self, model: str, question: str, reply: str) -> Origin | None:
+        """Return where a reply comes from; None for one that the server has not given, or not lately."""
+        return self._origins.get(hash((model, question[:MAX_CHARACTERS], reply)))
+
+
 @dataclasses.dataclass
 class ServerState:
     """What all routes of a server share. stopping: whether a signal has asked it to end.
@@ -124,6 +147,7 @@ class ServerState:
     request_timeout: float
     conversations: ConversationLog | None = None
     stopping: bool = False
+    given: GivenReplies = dataclasses.field(default_factory=GivenReplies)
     # Bodies are parsed one at a time.
     parsing: asyncio.Lock = dataclasses.field(default_factory=asyncio.Lock)
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from chatbot.attempts.attempt import all_attempts
-from chatbot.chat.conversation import RATINGS, Exchange, Rating, rate_last
+from chatbot.chat.conversation import Exchange, rate_last
 from chatbot.chat.terminal.screen import NO_ATTENTION, attention_rows
 from chatbot.chat.terminal.session import Session
 from chatbot.chat.terminal.transcript import load, save
@@ -19,6 +19,8 @@ from chatbot.config.decoding import DecodingSettings
 from chatbot.corpus.reading.display import counted, decodable, visible
 from chatbot.errors import UserError
 from chatbot.flags import fields_of, parsed_value
+from chatbot.inference.ratings import RATINGS, Rating
+from chatbot.inference.reply_text import Reply
 
 SLASH = "/"
 EXIT = ("exit", "quit")
@@ -30,6 +32,8 @@ NEAR = 0.7
 NEXT_BEST = 5
 # /retry draws at most this number of samples until one differs from the replies before.
 SAMPLES = 10
+# What /why says of a reply that was looked up, before the question.
+WRITTEN, RATED_GOOD = "A person wrote this reply,", "This reply was rated good as a reply"
 HISTORY = "history"
 DEFAULT = "default"
 # What /set changes, by name, in the order of /settings.
@@ -135,7 +139,8 @@ def _n(session: Session, text: str) -> None:
     number, last = _number("n", text, BEST), session.last("/n: no reply yet")
     decoding = with_replies(session.current.responder().decoding, number)
     responder = session.current.responder(decoding)
-    session.show(responder.n_best(last.question, session.conversation.turns_before_last, number))
+    before, last_reply = session.conversation.turns_before_last, session.conversation.reply_before_last
+    session.show(responder.n_best(last.question, before, number, last_reply=last_reply))
 
 
 def with_replies(decoding: DecodingSettings, number: int) -> DecodingSettings:
@@ -163,30 +168,31 @@ def _retry(session: Session, text: str) -> None:
     reply = another(session, last, before, decoding)
     if reply is None:
         raise UserError(f"/retry: {remedy}")
-    session.screen.line(reply)
-    last.replace(reply, before, session.current.model.card.name)
+    session.screen.line(reply.text)
+    last.replace(reply.text, before, session.current.model.card.name, reply.origin)
 
 
-def _sample(session: Session, last: Exchange, before: Sequence[str], decoding: DecodingSettings) -> str | None:
+def _sample(session: Session, last: Exchange, before: Sequence[str], decoding: DecodingSettings) -> Reply | None:
     for number in range(SAMPLES):
         seed = (decoding.seed + len(last.replies) + number) % 2**31
-        (reply,) = session.current.responder().n_best(last.question, before, 1, seed)
+        last_reply = session.conversation.reply_before_last
+        (reply,) = session.current.responder().n_best(last.question, before, 1, seed, last_reply)
         if reply.text not in last.replies:
-            return reply.text
+            return reply
     return None
 
 
-def _next_best(session: Session, last: Exchange, before: Sequence[str], decoding: DecodingSettings) -> str | None:
+def _next_best(session: Session, last: Exchange, before: Sequence[str], decoding: DecodingSettings) -> Reply | None:
     number = max(-(-(len(last.replies) + 1) // NEXT_BEST) * NEXT_BEST, decoding.hypotheses)
     responder = session.current.responder(with_replies(decoding, number))
-    replies = [reply.text for reply in responder.n_best(last.question, before, number)]
-    return next((reply for reply in replies if reply not in last.replies), None)
+    replies = responder.n_best(last.question, before, number, last_reply=session.conversation.reply_before_last)
+    return next((reply for reply in replies if reply.text not in last.replies), None)
 
 
 def _why(session: Session, text: str) -> None:
     last, responder = session.last("/why: no reply yet"), session.current.responder()
-    if question := responder.training_question(last.question, last.reply, last.before):
-        session.screen.line(f"A person wrote this reply, to: {question}")
+    if (origin := session.origin(last)).question:
+        session.screen.line(f"{RATED_GOOD if origin.is_rated else WRITTEN} to: {origin.question}")
     attention = responder.attention(last.question, last.reply, last.before)
     if attention is None:
         session.screen.line(NO_ATTENTION)
@@ -242,6 +248,7 @@ def _model(session: Session, text: str) -> None:
 def _rate(rating: Rating) -> Callable[[Session, str], None]:
     def rate(session: Session, text: str) -> None:
         last = session.last(f"/{rating}: no reply to rate yet")
+        session.origin(last)
         if last.rating == rating:
             raise UserError(f"/{rating}: the reply is in {RATINGS} already")
         rate_last(RATINGS, session.conversation, rating, last.model or session.current.model.card.name)

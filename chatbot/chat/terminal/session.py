@@ -13,7 +13,7 @@ from chatbot.config.decoding import DecodingSettings
 from chatbot.corpus.reading.display import counted, decodable
 from chatbot.errors import UserError
 from chatbot.export.manifest import MANIFEST
-from chatbot.inference.reply_text import Reply
+from chatbot.inference.reply_text import Origin, Reply
 from chatbot.inference.text_responder import EMPTY_QUESTION_REPLY, TextResponder
 from chatbot.model.checkpoint import read_pointer
 
@@ -95,16 +95,19 @@ class Session:
     def answer(self, question: str) -> None:
         """Show the reply to a question, or the best ones with their scores, and remember it."""
         self.current.update(self.screen.note)
-        question, turns = decodable(question), self.conversation.turns
+        question = decodable(question)
+        turns, last_reply = self.conversation.turns, self.conversation.last_reply
         responder = self.current.responder()
-        if responder.decoding.n_best > 1:
-            replies = responder.n_best(question, turns)
-            self.show(replies)
-            reply = replies[0].text
+        if responder.decoding.streams and responder.decoding.n_best == 1:
+            best = Reply(self.screen.stream(responder.stream(question, turns, last_reply)), 0.0)
         else:
-            reply = self.screen.stream(responder.stream(question, turns))
-        if reply != EMPTY_QUESTION_REPLY:
-            self.conversation.add(question, reply, self.current.model.card.name)
+            best, *others = responder.n_best(question, turns, last_reply=last_reply)
+            if responder.decoding.n_best > 1:
+                self.show([best, *others])
+            else:
+                self.screen.stream(iter([best.text]))
+        if best.text != EMPTY_QUESTION_REPLY:
+            self.conversation.add(question, best.text, self.current.model.card.name, origin=best.origin)
 
     def show(self, replies: list[Reply]) -> None:
         """Show replies with their scores."""
@@ -116,6 +119,12 @@ class Session:
         if self.conversation.last is None:
             raise UserError(f"{command}; ask a question first")
         return self.conversation.last
+
+    def origin(self, exchange: Exchange) -> Origin:
+        """Return where a reply comes from; in a loaded conversation, where the model looks it up now."""
+        if exchange.origin is None:
+            exchange.origin = self.current.responder().origin(exchange.question, exchange.reply, exchange.before)
+        return exchange.origin
 
     def introduce(self) -> None:
         """Say what the model was trained on, and how many turns it reads."""

@@ -81,7 +81,7 @@ def answer_lines(model: CurrentModel, history: int, questions: Iterable[str], re
     """Write one reply line for each question, the best one, before the next question is read.
 
     A line without visible characters ends the conversation; the next line begins another. history: the maximum number
-    of turns to remember.
+    of turns that the model reads before a question.
     """
     turns: collections.deque[str] = collections.deque(maxlen=history)
     in_terminal = replies.isatty()

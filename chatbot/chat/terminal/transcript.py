@@ -11,10 +11,11 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from chatbot.chat.conversation import Exchange, rating_of
+from chatbot.chat.conversation import Exchange
 from chatbot.corpus.reading.display import decodable
 from chatbot.durable import write_file
 from chatbot.errors import UserError
+from chatbot.inference.ratings import rating_of
 
 LARGEST_FILE = 2**24  # bytes
 ASKING, ANSWERING = "user", "assistant"
@@ -88,4 +89,4 @@ def _exchange(question: str, reply: str, of_reply: Mapping[str, Any]) -> Exchang
     if (rating := of_reply.get("rating")) not in ("good", "bad"):
         return Exchange(question, reply)
     model, time = str(of_reply.get("model", "")), str(of_reply.get("time", ""))
-    return Exchange(question, reply, rated=rating_of(question, reply, (), rating, model, time), model=model)
+    return Exchange(question, reply, rated=rating_of(question, reply, (), rating, model, time=time), model=model)

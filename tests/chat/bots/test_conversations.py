@@ -13,6 +13,7 @@ from chatbot.chat.bots import conversations as module
 from chatbot.chat.bots.conversations import Conversations, RefusedError
 from chatbot.inference.engine import BusyError
 from chatbot.inference.questions import Piece, Question, Receive, Request, Usage
+from chatbot.inference.reply_text import Origin
 from chatbot.inference.text_responder import EMPTY_QUESTION_REPLY
 from tests.chat.bots.engines import conversations
 
@@ -35,6 +36,17 @@ def test_each_conversation_has_its_last_turns() -> None:
         "2/1/1/2/3",  # of the four turns before, the last two
         "x/x/y",
     ]
+
+
+@pytest.mark.parametrize("turns", [0, 2])
+def test_the_engine_gets_the_last_reply(turns: int) -> None:
+    def submit(question: Question, receive: Receive) -> Request:
+        receive(Piece(0, f"{question.last_reply}+"))
+        receive(Usage(0, 0))
+        return Request(question, receive)
+
+    texts = ("1", "2", "3", "/reset", "4")
+    assert talk(conversations(submit, turns), *(("a", text) for text in texts)) == ["+", "++", "+++", module.RESET, "+"]
 
 
 def test_commands_reset_and_explain() -> None:
@@ -70,9 +82,21 @@ def test_a_rating_is_kept_once_with_the_turns_before(tmp_path: Path) -> None:
     assert replies[0] == replies[-1] == module.NOT_RATED
     assert [replies[i] for i in (3, 4, 6)] == [module.RATED] * 3
     good, bad = records_of(file)
-    assert good == {"history": [["1", "1"]], "question": "2", "answer": "1/1/2", "rating": "good", "model": "talk"}
+    replied = {"history": [["1", "1"]], "question": "2", "answer": "1/1/2"}
+    assert good == {"written_to": "", **replied, "rating": "good", "model": "talk"}
     assert (bad["question"], bad["rating"]) == ("3", "bad")
     assert "answer" not in bad
+
+
+def test_a_rating_has_the_question_that_a_looked_up_reply_was_written_to(tmp_path: Path) -> None:
+    def submit(question: Question, receive: Receive) -> Request:
+        receive(Piece(0, "嗨", finish_reason="stop", origin=Origin("您好")))
+        receive(Usage(1, 1))
+        return Request(question, receive)
+
+    talk(conversations(submit, ratings=str(tmp_path / "ratings.jsonl")), ("a", "你好"), ("a", "/bad"))
+    (bad,) = records_of(tmp_path / "ratings.jsonl")
+    assert (bad["question"], bad["rejected"], bad["written_to"]) == ("你好", "嗨", "您好")
 
 
 def test_a_rating_is_corrected_and_training_learns_no_bad_reply(tmp_path: Path) -> None:

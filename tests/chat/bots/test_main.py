@@ -129,7 +129,9 @@ def test_model_answers_through_the_engine(monkeypatch: pytest.MonkeyPatch, tmp_p
     trained = Trained(chosen, vocabulary, built_model(chosen.model, len(vocabulary), seed=1), step=0)
     responder = Responder(trained, DecodingSettings(beam_size=1))
     card = ModelCard("talk", 0, ("pairs.tsv",))
-    monkeypatch.setattr(loading, "load_model", lambda path: LoadedModel(path, card, 2, lambda decoding: responder))
+    monkeypatch.setattr(
+        loading, "load_model", lambda path, ratings: LoadedModel(path, card, 2, lambda decoding: responder)
+    )
     (tmp_path / CONFIG).touch()
     with bots.opened(compose(BotSettings, attempt=f"{tmp_path}/.")) as bot:
         assert asyncio.run(bot.answer("a", "你好吗")) == responder.reply("你好吗")

@@ -4,6 +4,7 @@ import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from fastapi.testclient import TestClient
@@ -14,6 +15,8 @@ from chatbot.chat.server.state import Limits
 from chatbot.config.stored import storable
 from chatbot.config.training import Settings
 from chatbot.flags import compose
+from chatbot.inference.questions import Piece, Usage
+from chatbot.inference.reply_text import Origin
 from tests.chat.page.fake_models import fake_server
 from tests.chat.server.fake_models import FakeEngine, fake_models
 
@@ -127,6 +130,35 @@ def test_ratings_and_comparisons_are_appended(client: TestClient, ratings: Path)
     assert compared == {"recorded": True, "time": second["time"]}
     assert first == {"history": [], "question": "你好", "answer": hostile, "rating": "good", "model": "weibo"}
     assert second["equal"] == ["a", "b"]
+
+
+def rated(client: TestClient, ratings: Path, given: str, reply: str = "好", **replaces: str) -> dict[str, Any]:
+    """The record of a rating of a reply to 你好."""
+    body = {**REPLIED, "reply": reply, "rating": given, "replaces": replaces or None}
+    assert client.post("/chat/ratings", json=body).is_success
+    record: dict[str, Any] = json.loads(ratings.read_bytes().splitlines()[-1])
+    return record
+
+
+def test_only_replies_of_the_server_are_looked_up(tmp_path: Path, ratings: Path) -> None:
+    """The record of another one does not have the field that says so."""
+    pieces: list[Piece | Usage | Exception] = [
+        Piece(0, "好", finish_reason="stop", origin=Origin("您好", is_rated=True)),
+        Usage(1, 1),
+    ]
+    models = fake_models({"weibo": FakeEngine(lambda question: [*pieces])}, tmp_path)
+    with TestClient(create_app(models, ratings=ratings)) as client:
+        assert "written_to" not in rated(client, ratings, "good")
+        chat = {"model": "weibo", "messages": [{"role": "user", "content": "你好"}]}
+        for stream in (False, True):
+            assert client.post("/v1/chat/completions", json={**chat, "stream": stream}).is_success
+            bad = rated(client, ratings, "bad")
+            good = rated(client, ratings, "good", rating="bad", time=bad["time"])
+            assert good["written_to"] == bad["written_to"] == "您好"
+        why = client.post("/chat/attention", json=REPLIED).json()
+        assert (why["written_to"], why["rated_good"]) == ("您好", True)
+        assert "written_to" not in rated(client, ratings, "good", reply="坏")
+    assert [bool(line.strip()) for line in ratings.read_bytes().splitlines()] == [True, False, True, False, True, True]
 
 
 def test_rating_is_replaced(client: TestClient, ratings: Path) -> None:

@@ -13,6 +13,7 @@ from chatbot.chat.server.questions import Searches
 from chatbot.config.decoding import DecodingSettings
 from chatbot.inference.engine import BusyError
 from chatbot.inference.questions import Piece, Question, Receive, Request, TokenLogProb, Usage
+from chatbot.inference.reply_text import Origin
 from chatbot.inference.text_responder import END, TextResponder, WordAttention
 
 # What the engine receives for a question, in this order.
@@ -65,9 +66,9 @@ class FakeResponder:
         """Return some ids of a text."""
         return [*range(len(text))]
 
-    def training_question(self, text: str, reply: str, history: Sequence[str] = ()) -> str:
+    def origin(self, text: str, reply: str, history: Sequence[str] = ()) -> Origin:
         """Return the question of a training pair for a reply that has an x."""
-        return "What is x?" if "x" in reply else ""
+        return Origin("What is x?" if "x" in reply else "")
 
     def attention(self, text: str, reply: str, history: Sequence[str] = ()) -> WordAttention | None:
         """Return the attention; None for a reply that has an x."""

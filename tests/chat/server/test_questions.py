@@ -55,6 +55,18 @@ def test_turns_are_the_last_messages_of_users_and_assistant(
     assert turns_of(turns, *messages) == read
 
 
+@pytest.mark.parametrize(
+    ("turns", "messages", "last_reply"),
+    [(0, CHAT, "d"), (2, CHAT, "d"), (0, CHAT[:1], ""), (0, (("user", "a"), *CHAT[3:]), "d"), (0, CHAT[:2], "")],
+)
+def test_the_last_reply_is_known_whatever_the_model_reads(
+    turns: int, messages: tuple[tuple[str, Any], ...], last_reply: str
+) -> None:
+    body = ChatRequest.model_validate({"messages": [{"role": role, "content": text} for role, text in messages]})
+    (question,) = questions_of(body, BEAM, turns)
+    assert (question.last_reply, len(question.history)) == (last_reply, min(turns, len(messages) - 1))
+
+
 def test_a_thousand_turns_are_cut() -> None:
     messages = [("assistant" if i % 2 else "user", str(i)) for i in range(1001)]
     assert turns_of(3, *messages) == ("997", "998", "999", "1000")

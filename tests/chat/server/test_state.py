@@ -1,11 +1,13 @@
-"""The lines of --log-conversations."""
+"""The lines of --log-conversations, and what the server remembers of its replies."""
 
 import threading
 from pathlib import Path
 
 import pytest
 
-from chatbot.chat.server.state import MOST_WAITING, ConversationLog
+from chatbot.chat.server.state import MOST_WAITING, ConversationLog, GivenReplies
+from chatbot.inference.reply_text import Origin
+from chatbot.inference.text_responder import MAX_CHARACTERS
 from tests.chat.server.test_gate import CHAT, HELLO, client_of
 
 
@@ -57,3 +59,13 @@ def test_log_whose_reader_has_stopped(caplog: pytest.LogCaptureFixture) -> None:
     goes_on.set()
     conversations.close()
     assert caplog.text.count("lines of it are lost: its reader has stopped") == 1
+
+
+def test_only_the_last_replies_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a long question what the model gets, and a reply that is given again as if it was new."""
+    monkeypatch.setattr("chatbot.chat.server.state.MOST_GIVEN", 2)
+    given, long = GivenReplies(), "问" * MAX_CHARACTERS
+    for reply in ("a", "b", "a", "c"):
+        given.add("weibo", long, reply, Origin(reply))
+    assert [given.origin("weibo", f"{long}?", reply) for reply in "abc"] == [Origin("a"), None, Origin("c")]
+    assert given.origin("other", long, "a") is given.origin("weibo", "?", "a") is None

@@ -19,7 +19,7 @@ from chatbot.corpus.vocabulary import BYTES, EOS, MARKS, Vocabulary
 from chatbot.errors import UserError, exit_code_of
 from chatbot.flags import compose
 from chatbot.inference.model import Model
-from chatbot.inference.reply_text import Reply
+from chatbot.inference.reply_text import Origin, Reply
 from chatbot.inference.text_responder import TextResponder, Weights
 
 SLOW = "慢"  # the replies to a question with this character are slow
@@ -27,7 +27,12 @@ RAW = "坏"  # and with this one would control the terminal
 
 
 class FakeReplier:
-    """Replies "question/number" by beam search and "question/s<seed>.number" by sampling, with "+turns" after turns."""
+    """Replies "question/number" by beam search and "question/s<seed>.number" by sampling, with "+turns" after turns.
+
+    With --retrieve, the last reply is none of them, and all are `looked_up`.
+    """
+
+    looked_up = Origin()
 
     def __init__(self, decoding: DecodingSettings, vocabulary: Vocabulary) -> None:
         self.decoding, self.vocabulary = decoding, vocabulary
@@ -37,16 +42,24 @@ class FakeReplier:
     def replies(self, questions: Sequence[Sequence[int]]) -> list[str]:
         return [replies[0].text for replies in self.candidates(questions)]
 
-    def candidates(self, questions: Sequence[Sequence[int]], seed: int | None = None) -> list[list[Reply]]:
+    def candidates(
+        self, questions: Sequence[Sequence[int]], last_replies: Sequence[str] | None = None, seed: int | None = None
+    ) -> list[list[Reply]]:
         seed = self.decoding.seed if seed is None else seed
-        return [[*map(self._reply, self._names(ids, seed), np.arange(0.5, 100))] for ids in questions]
+        found = [[*map(self._reply, self._names(ids, seed), np.arange(0.5, 100))] for ids in questions]
+        if last_replies is None or not self.decoding.retrieved:
+            return found
+        return [[x for x in replies if x.text != last] for replies, last in zip(found, last_replies, strict=True)]
+
+    def origin(self, question: Sequence[int], reply: str) -> Origin:
+        return self.looked_up
 
     @property
     def model(self) -> Model:
         return cast(Any, FakeRows(self))
 
     def _reply(self, text: str, score: float) -> Reply:
-        return Reply(text, -score)
+        return Reply(text, -score, origin=self.looked_up)
 
     def _names(self, ids: Sequence[int], seed: int) -> list[str]:
         text = self.vocabulary.text(question_of(ids, self.vocabulary))

@@ -12,8 +12,9 @@ from prompt_toolkit.document import Document
 from chatbot.chat.terminal import commands
 from chatbot.chat.terminal.commands import COMMANDS, FIELDS
 from chatbot.chat.terminal.prompt import completer
-from chatbot.inference.text_responder import EMPTY_QUESTION_REPLY, TextResponder
-from tests.chat.terminal.fake_model import fake_model
+from chatbot.inference.reply_text import Origin
+from chatbot.inference.text_responder import EMPTY_QUESTION_REPLY
+from tests.chat.terminal.fake_model import FakeReplier, fake_model
 from tests.chat.terminal.typed import Line, Printed, printed, typed
 
 
@@ -62,6 +63,15 @@ def test_retry_takes_the_next_best_or_another_sample(capsys: Printed) -> None:
     assert err[0] == "error: /retry: no reply yet; ask a question first"
 
 
+@pytest.mark.parametrize("turns", [0, 2])
+def test_looked_up_reply_is_not_given_twice_in_a_row(capsys: Printed, turns: int) -> None:
+    """Nor is it by /retry and /n, although the model reads no turns."""
+    lines: list[Line] = ["/set history=0", "a", "a", "/n 2", "a", "/retry", "a", "/new", "a"]
+    out, _ = printed(capsys, lines, "--retrieve", "2", "--beam-size", "3", turns=turns)
+    best_two = ["1. a/2  (-1.50)", "2. a/3  (-2.50)"]
+    assert out == ["a/1", "a/2", *best_two, "a/1", "a/3", "a/1", "a/1"]
+
+
 def test_retry_without_another_reply(capsys: Printed, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(commands, "_sample", lambda *_: None)
     retries: list[Line] = ["/retry"] * 101
@@ -89,10 +99,25 @@ def test_history_and_reset(capsys: Printed) -> None:
     assert err == ["A new conversation.", "No questions yet.", "A new conversation."]
 
 
-def test_why_names_the_training_question_of_a_reply(capsys: Printed, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(TextResponder, "training_question", lambda *_: "你是谁")
-    typed(fake_model(), ["你好", "/why"])
-    assert "A person wrote this reply, to: 你是谁" in capsys.readouterr().out
+@pytest.mark.parametrize(
+    ("origin", "shown"),
+    [
+        (Origin("你是谁"), "A person wrote this reply, to: 你是谁\n"),
+        (Origin("你是谁", is_rated=True), "This reply was rated good as a reply to: 你是谁\n"),
+    ],
+)
+def test_why_names_the_pair_of_a_reply(
+    capsys: Printed, monkeypatch: pytest.MonkeyPatch, work_dir: Path, origin: Origin, shown: str
+) -> None:
+    """Also after a rating that takes the pair away, and in a conversation that is loaded."""
+    monkeypatch.setattr(FakeReplier, "looked_up", origin)
+    looked_up = "--retrieve", "2", "--beam-size", "2"
+    typed(fake_model(), ["你好", "/save chat.jsonl", "/why", "/reset", "/load chat.jsonl", "/why"], *looked_up)
+    assert capsys.readouterr().out.count(shown) == 2
+    typed(fake_model(), ["你好", "/bad"], *looked_up)
+    typed(fake_model(), ["/load chat.jsonl", "/bad"], *looked_up)
+    records = [json.loads(line) for line in Path("data/ratings.jsonl").read_text().splitlines()]
+    assert [record["written_to"] for record in records] == ["你是谁", "你是谁"]
 
 
 @pytest.mark.parametrize("attention", [True, False])

@@ -7,13 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from chatbot.chat.conversation import Exchange, rating_of
+from chatbot.chat.conversation import Exchange
 from chatbot.chat.terminal import transcript
 from chatbot.chat.terminal.transcript import load, save
 from chatbot.corpus.reading.open.sources import find_sources
 from chatbot.corpus.reading.read import read
 from chatbot.corpus.reading.report import Report
 from chatbot.errors import UserError
+from chatbot.inference.ratings import rating_of
 from tests.chat.terminal.typed import Line, Printed, printed
 
 TURNS = [("你好", "你好呀"), ('a "b"', "c"), ("你几岁", "三岁"), ("再见", "再见啦")]

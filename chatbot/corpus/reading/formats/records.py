@@ -94,7 +94,9 @@ PROMPTS = ("conversations", "messages")  # before a chosen and a rejected reply
 NUMBERS = frozenset(ANSWERS) - {"target", "tgt", "chosen"}
 REPLIES = ("answer", "reply", "response", "回复", "回答", "答案", "答复")
 # Fields that nobody expects to be used: numbers, and what data/ratings.jsonl says of a reply.
-UNUSED = frozenset({"id", "idx", "index", "rating", "model", "time", "rejected_model", "_id", "qid", "answer_id"})
+UNUSED = frozenset(
+    {"id", "idx", "index", "rating", "model", "time", "rejected_model", "written_to", "_id", "qid", "answer_id"}
+)
 
 _MARKS = re.compile(r"<\|[A-Za-z ]+\|>:?|<eo[a-z]>")  # around the texts of MOSS
 

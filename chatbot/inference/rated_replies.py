@@ -1,0 +1,83 @@
+"""Ratings of replies change what is looked up, without training. It needs no TensorFlow."""
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from chatbot.config.training import Settings
+from chatbot.corpus.retrieval import ELSEWHERE, Pair, Retrieval, Retrieved
+from chatbot.corpus.similarity import CharacterIndex, character_index
+from chatbot.corpus.tokenizer import tokens_of
+from chatbot.corpus.vocabulary import Vocabulary
+from chatbot.inference.ratings import GivenReply, Rating, given_replies
+from chatbot.inference.text_responder import MAX_CHARACTERS
+
+
+class _Rated(NamedTuple):
+    """The rated pairs, and the index of their questions; None without a pair."""
+
+    pairs: list[Pair]
+    questions: CharacterIndex | None
+
+
+class RatedRetrieval(Retrieval):
+    """The training pairs of an attempt, with the replies that were rated.
+
+    A reply that was rated good is offered, as the reply to its question. A reply that was rated bad is not offered for
+    questions that are most like its question, or like the one that it was written to. The last rating of a pair counts.
+
+    folder, vocabulary: as for `Retrieval`. settings: those of the attempt. path: the file of ratings, which is read
+    again when it has changed. model: the name of the attempt.
+    """
+
+    def __init__(self, folder: Path, vocabulary: Vocabulary, settings: Settings, path: Path, model: str) -> None:
+        super().__init__(folder, vocabulary)
+        self._tokens, self._max_length = tokens_of(settings.corpus), settings.model.max_length
+        self._path, self._model = path, model
+        self._lock = threading.Lock()
+        self._version: Any = None  # of the file that was read
+        self._rated = _Rated([], None)
+
+    def nearest(self, question: str, number: int) -> list[Retrieved]:
+        """See `Retrieval`."""
+        return [found for found in super().nearest(question, number) if found.rating != "bad"]
+
+    def _similar_pairs(self, question: str, number: int) -> list[Pair]:
+        rated = self._read()
+        numbers = [] if rated.questions is None else rated.questions.nearest(question, number)[0].tolist()
+        # The rating of a training pair is before it, and is the one that counts.
+        return [*(rated.pairs[i] for i in numbers), *super()._similar_pairs(question, number)]
+
+    def _read(self) -> _Rated:
+        """Return the rated pairs, as the file has them now."""
+        with self._lock:
+            try:
+                status = self._path.stat()
+                version = status.st_mtime_ns, status.st_size, status.st_ino
+            except OSError:
+                version = None
+            if version != self._version:
+                pairs = [*self._pairs(given_replies(self._path, self._model))]
+                self._rated = _Rated(pairs, character_index([pair.question for pair in pairs]) if pairs else None)
+                self._version = version
+            return self._rated
+
+    def _pairs(self, ratings: list[GivenReply]) -> Iterator[Pair]:
+        """Yield the pairs that are offered or not offered by their ratings."""
+        last: dict[tuple[str, str], Rating] = {}
+        for question, reply, rating, written_to in ratings:
+            asked = self._vocabulary.text(self._ids(question)[: self._max_length])
+            if rating == "bad":
+                last[written_to, reply] = rating
+            elif last.get((written_to, reply)) == "bad":
+                del last[written_to, reply]
+            last[asked, reply] = rating
+        for (question, reply), rating in last.items():
+            ids = self._ids(reply) if rating == "good" else []
+            is_usable = 0 < len(ids) <= self._max_length and not any(mark in reply for mark in ELSEWHERE)
+            if question.strip() and (rating == "bad" or is_usable):
+                yield Pair(question, reply, ids, rating)
+
+    def _ids(self, text: str) -> list[int]:
+        return self._vocabulary.ids(self._tokens(text[:MAX_CHARACTERS]))

@@ -1,0 +1,298 @@
+"""The blind sheet: what a rater sees, what spreadsheets make of it, its count against a slow twin, and the command."""
+
+import codecs
+import csv
+import io
+import json
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from chatbot.errors import UserError
+from chatbot.evaluation.__main__ import main
+from chatbot.evaluation.sheet import COLUMNS, KEY, SHEET, Ratings, _ratings_of, count_ratings, table_of, write_sheet
+from tests.training.small_run import train_small
+
+MESSAGES = ["你好", "吃了吗", "在干嘛", "晚安"]
+REPLIES = {
+    "people": ["你好呀", "吃了", "想你", "晚安"],
+    "model": ["你好呀", "没吃", "@你", "晚安 "],
+    "a.txt": ["嗯", "嗯", "=1+1", "好梦,\n明天见"],
+}
+
+
+def rows_of(folder: Path) -> list[dict[str, str]]:
+    """The rows of a sheet, with the explanation."""
+    return [*csv.DictReader(io.StringIO((folder / SHEET).read_text(encoding="utf-8-sig"), newline=""))]
+
+
+def rate(folder: Path, ratings: Mapping[str, tuple[str, str]]) -> None:
+    """Fill in ratings by reply, as a person does."""
+    rows = rows_of(folder)
+    for row in rows:
+        row["sensible"], row["specific"] = ratings.get(row["reply"].strip(), ("", ""))
+    text = io.StringIO()
+    writer = csv.DictWriter(text, COLUMNS)
+    writer.writeheader()
+    writer.writerows(rows)
+    (folder / SHEET).write_text(text.getvalue(), encoding="utf-8-sig", newline="")
+
+
+def sources_of(folder: Path) -> dict[str, list[str]]:
+    """The sources of each row in the key."""
+    rows: dict[str, list[str]] = json.loads((folder / KEY).read_text(encoding="utf-8"))["rows"]
+    return rows
+
+
+def test_rater_sees_each_different_reply_once_and_no_source(tmp_path: Path) -> None:
+    assert write_sheet(tmp_path, MESSAGES, REPLIES) == 2 + 3 + 3 + 2
+    explanation, *rows = rows_of(tmp_path)
+    assert explanation["id"] == explanation["sensible"] == ""
+    assert "Specific: it is sensible" in explanation["message"]
+    assert "合理" in explanation["reply"]
+    assert [row["message"] for row in rows] == ["你好"] * 2 + ["吃了吗"] * 3 + ["在干嘛"] * 3 + ["晚安"] * 2
+    assert {row["reply"] for row in rows} == {
+        "你好呀",
+        "嗯",
+        "吃了",
+        "没吃",
+        "想你",
+        " @你",
+        " =1+1",
+        "晚安",
+        "好梦, 明天见",
+    }
+    sheet = (tmp_path / SHEET).read_text(encoding="utf-8")
+    assert not [source for source in REPLIES if source in sheet]
+    key = sources_of(tmp_path)
+    assert [*key] == [row["id"] for row in rows]
+    of_replies = {(row["message"], row["reply"].strip()): key[row["id"]] for row in rows}
+    assert of_replies["你好", "你好呀"] == of_replies["晚安", "晚安"] == ["people", "model"]
+    assert of_replies["吃了吗", "嗯"] == ["a.txt"]
+
+
+def test_order_tells_no_source(tmp_path: Path) -> None:
+    replies = {name: [f"{name}{i}" for i in range(60)] for name in ("甲", "乙")}
+    write_sheet(tmp_path, [f"问{i}" for i in range(60)], replies)
+    first = [row["reply"][0] for row in rows_of(tmp_path)[1::2]]
+    assert 15 < first.count("甲") < 45
+    content = (tmp_path / SHEET).read_bytes()
+    write_sheet(tmp_path / "again", [f"问{i}" for i in range(60)], replies)
+    assert (tmp_path / "again" / SHEET).read_bytes() == content
+
+
+@given(st.lists(st.tuples(st.integers(0, 1), st.integers(0, 1)), max_size=9))
+def test_ratings_equal_slow_twin(pairs: list[tuple[int, int]]) -> None:
+    found = _ratings_of(pairs)
+    if not pairs:
+        assert found == (0, None, None, None, None)
+        return
+    number = len(pairs)
+    means = [(sensible + specific) / 2 for sensible, specific in pairs]
+    mean = sum(means) / number
+    assert found[:4] == pytest.approx(
+        (number, sum(s for s, _ in pairs) / number, sum(s for _, s in pairs) / number, mean)
+    )
+    if number == 1:
+        assert found.standard_error is None
+    else:
+        variance = sum((x - mean) ** 2 for x in means) / (number - 1)
+        assert found.standard_error == pytest.approx(math.sqrt(variance / number))
+
+
+def test_a_reply_counts_for_all_its_sources(tmp_path: Path) -> None:
+    """Rows that are not rated, or in one cell alone, do not count."""
+    write_sheet(tmp_path, MESSAGES, REPLIES)
+    rate(
+        tmp_path, {"你好呀": ("1", "0"), "嗯": ("0", "0"), "晚安": ("1", "1"), "想你": ("1", ""), "没吃": (" 1", "1 ")}
+    )
+    ratings, unrated = count_ratings(tmp_path)
+    assert unrated == 5
+    assert ratings["people"][:4] == (2, 1.0, 0.5, 0.75)
+    assert ratings["model"][:4] == (3, 1.0, pytest.approx(2 / 3), pytest.approx(5 / 6))
+    assert ratings["a.txt"][:4] == (2, 0, 0, 0)
+    assert count_ratings(tmp_path, ["people", "people", "model", "a.txt"]) == (ratings, unrated)
+
+
+@pytest.mark.parametrize(
+    ("codec", "delimiter"), [("utf-8", ","), ("gb18030", ";"), ("utf-16", "\t"), ("utf-8-sig", "\t"), ("gb18030", ",")]
+)
+def test_what_a_spreadsheet_saves_is_counted(tmp_path: Path, codec: str, delimiter: str) -> None:
+    """Sorted, with another charset, delimiter and line end."""
+    write_sheet(tmp_path, MESSAGES, REPLIES)
+    rate(tmp_path, {"你好呀": ("1", "0"), "嗯": ("0", "0")})
+    expected = count_ratings(tmp_path)
+    text = io.StringIO()
+    rows = sorted(([*row.values()] for row in rows_of(tmp_path)), key=lambda row: row[2])
+    csv.writer(text, delimiter=delimiter, lineterminator="\r\n").writerows([COLUMNS, *rows, [""] * 5])
+    (tmp_path / SHEET).write_bytes(codecs.encode(text.getvalue(), codec))
+    assert count_ratings(tmp_path) == expected
+
+
+def replace_in(path: Path, old: str, new: str) -> None:
+    text = path.read_text(encoding="utf-8")
+    assert old in text
+    path.write_text(text.replace(old, new), encoding="utf-8")
+
+
+def test_what_cannot_be_counted_is_an_error(tmp_path: Path) -> None:
+    sheet, key = tmp_path / SHEET, tmp_path / KEY
+    write_sheet(tmp_path, MESSAGES, REPLIES)
+    with pytest.raises(UserError, match=r"sheet\.csv: nothing is rated yet; write 0 or 1"):
+        count_ratings(tmp_path)
+    rate(tmp_path, {"想你": ("1", "0")})
+    content = sheet.read_bytes()
+    with pytest.raises(
+        UserError, match=r"has a sheet of people, model, a\.txt; count it without --compare, or give anoth"
+    ):
+        count_ratings(tmp_path, ["people", "model"])
+    (row,) = [row["id"] for row in rows_of(tmp_path) if row["reply"] == "想你"]
+    for value in ("2", "yes", "-1", "0.5", "１"):
+        rate(tmp_path, {"想你": ("1", value)})
+        with pytest.raises(UserError, match=f"the row {row} has '{value}' as specific; write 0 or 1$"):
+            count_ratings(tmp_path)
+    sheet.write_bytes(content + [*content.splitlines(keepends=True)][-1] * 2)
+    rate(tmp_path, {"想你": ("1", "0"), "晚安": ("1", "1"), "好梦, 明天见": ("1", "1")})
+    with pytest.raises(UserError, match=r"the row [a-z]{6}10 occurs twice; remove one$"):
+        count_ratings(tmp_path)
+    for text in (b"", b"id,message\n", b"\0\0", b'"', "编号,合理\n".encode()):
+        sheet.write_bytes(text)
+        with pytest.raises(
+            UserError, match="no table with the columns id, message, reply, sensible, specific; save it"
+        ):
+            count_ratings(tmp_path)
+    sheet.unlink()
+    with pytest.raises(UserError, match=r"sheet\.csv: cannot be read \(No such file"):
+        count_ratings(tmp_path)
+    for text in (b"", b"[1]", b'{"rows": 1, "sources": []}', b'{"rows": {"a": 1}, "sources": []}', b"\xff"):
+        key.write_bytes(text)
+        with pytest.raises(UserError, match=r"key\.json: missing or damaged; restore it"):
+            count_ratings(tmp_path)
+
+
+def test_key_of_another_sheet_is_an_error(tmp_path: Path) -> None:
+    for name, replies in (("a", REPLIES), ("b", {**REPLIES, "people": ["啊"] * 4})):
+        write_sheet(tmp_path / name, MESSAGES, replies)
+        rate(tmp_path / name, {"嗯": ("0", "0")})
+    (tmp_path / "a" / KEY).write_bytes((tmp_path / "b" / KEY).read_bytes())
+    with pytest.raises(UserError, match=r"the row '[a-z]{6}1' is not in key\.json, which is of another sheet"):
+        count_ratings(tmp_path / "a")
+
+
+def test_table_shows_the_error_of_the_mean() -> None:
+    ratings = {"people": Ratings(70, 0.9, 0.5, 0.7, 0.0312), "none": Ratings(0, None, None, None, None)}
+    assert [line.split() for line in table_of(ratings)] == [
+        ["source", "replies", "sensible", "specific", "mean", "of", "both"],
+        ["people", "70", "90.0%", "50.0%", "70.0%", "±", "3.1%"],
+        ["none", "0", "-", "-", "-"],
+    ]
+
+
+@pytest.fixture
+def command(work_dir: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Any:
+    """Runs the command with flags. Returns its JSON and what it printed on standard error."""
+
+    def run(*flags: str) -> tuple[dict[str, Any], str]:
+        monkeypatch.setattr("sys.argv", ["evaluation", *flags])
+        capsys.readouterr()
+        assert main() == 0
+        printed = capsys.readouterr()
+        return json.loads(printed.out), printed.err
+
+    return run
+
+
+def test_command_writes_and_counts_a_sheet(command: Any) -> None:
+    pairs = [("你好", "你好呀"), ("吃了吗", "吃了"), ("没有吗", "没有"), ("在干嘛", "想你")]
+    Path("pairs.tsv").write_text("".join(f"{q}\t{a}\n" for q, a in pairs), encoding="utf-8")
+    for attempt in ("one", "two"):
+        train_small(1, data=("pairs.tsv",), steps=1, attempt=attempt)
+    Path("theirs.txt").write_text("甲\n乙\n丙\n丁\n", encoding="utf-8")
+    names = ["people", "nearest", "model", "beam", "two", "checkpoints/two", "theirs.txt"]
+    flags = ["--attempt", "one", "--data", "pairs.tsv", "--sheet", "rated", "--compare", *names, "--number", "3"]
+    written, error = command(*flags)
+    assert (written["sheet"], written["messages"]) == ("rated", 3)
+    assert "rated/sheet.csv" in error
+    _, *rows = rows_of(Path("rated"))
+    assert len(rows) == written["rows"]
+    key = sources_of(Path("rated"))
+    by_source = {n: {row["message"]: row["reply"] for row in rows if n in key[row["id"]]} for n in names}
+    assert len(by_source["people"]) == 3
+    assert by_source["people"].items() <= dict(pairs).items()
+    assert by_source["nearest"] == by_source["people"]  # the attempt was trained on these pairs
+    assert by_source["two"] == by_source["checkpoints/two"]
+    theirs = dict(zip(dict(pairs), "甲乙丙丁", strict=True))
+    assert by_source["theirs.txt"] == {message: theirs[message] for message in by_source["people"]}
+
+    content = Path("rated/sheet.csv").read_bytes()
+    with pytest.raises(UserError, match="nothing is rated yet"):
+        command(*flags)
+    assert Path("rated/sheet.csv").read_bytes() == content
+    rate(Path("rated"), dict.fromkeys([*dict(pairs).values(), *theirs.values()], ("1", "0")))
+    for again in (flags, ["--sheet", "rated"]):
+        counts, error = command(*again)
+        assert counts["sources"]["people"] == {
+            "replies": 3,
+            "sensible": 1.0,
+            "specific": 0.0,
+            "mean": 0.5,
+            "standard_error": 0.0,
+        }
+        assert [*counts["sources"]] == names
+        assert ("rows without two ratings, not counted" in error) == (counts["unrated_rows"] > 1)
+        assert "people" in error
+    with pytest.raises(UserError, match="--sheet rated: has a sheet of people, nearest, model"):
+        command(*flags[:-2], "more.txt")
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--sheet", "s", "--compare", "people"], "the following arguments are required: --data "),
+        (["--data", "x", "--compare", "people"], "--compare people: not used without --sheet; add --sheet FOLDER"),
+        (
+            ["--data", "x", "--sheet", "s", "--report", "r"],
+            "--sheet s: nothing is measured with it; leave out --report",
+        ),
+        (["--sheet", "s"], "--sheet s: has no sheet to count; to write one, add --data FILE --compare SOURCE"),
+        (["--data", "x", "--sheet", "s"], "--sheet s: has no sheet to count"),
+        (
+            ["--data", "x", "--sheet", "s", "--compare", "peeple"],
+            "--compare peeple: unknown; give people, nearest, mod",
+        ),
+        (["--data", "x", "--sheet", "s", "--compare", "s"], "--compare s: no such attempt in "),
+        (["--data", "none.tsv", "--sheet", "s", "--compare", "people"], "none.tsv: no such file"),
+    ],
+)
+def test_wrong_flags_are_errors_before_anything_is_loaded(
+    command: Any, monkeypatch: pytest.MonkeyPatch, flags: Sequence[str], message: str
+) -> None:
+    attempt = Path("checkpoints/default/config.json")
+    attempt.parent.mkdir(parents=True)
+    attempt.write_text("{}")
+    Path("s").mkdir()
+    Path("x").write_text("你好\t你好呀\n", encoding="utf-8")
+    with pytest.raises(UserError) as raised:
+        command(*flags)
+    assert message in str(raised.value)
+    assert [*Path("s").iterdir()] == []
+
+
+def test_file_with_another_number_of_replies_is_an_error(command: Any) -> None:
+    Path("pairs.tsv").write_text("你好\t你好呀\n吃了吗\t吃了\n", encoding="utf-8")
+    train_small(1, data=("pairs.tsv",), steps=1)
+    flags = ["--data", "pairs.tsv", "--sheet", "s", "--compare", "people", "theirs.txt"]
+    for text, lines in (("甲\n", "1 line"), ("甲\n乙\n\n", "3 lines"), ("", "1 line")):
+        Path("theirs.txt").write_text(text, encoding="utf-8")
+        with pytest.raises(
+            UserError, match=f"^--compare theirs.txt: {lines} for 2 questions; give a file with one rep"
+        ):
+            command(*flags)
+    assert not Path("s/sheet.csv").exists()
+    Path("theirs.txt").write_text("甲\r\n乙", encoding="utf-8")
+    assert command(*flags)[0]["messages"] == 2  # of 70 that are wanted

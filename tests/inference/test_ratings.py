@@ -1,0 +1,133 @@
+"""The file of ratings: what training reads from it, and which replies a model is known to have given."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from chatbot.corpus.reading.open.sources import find_sources
+from chatbot.corpus.reading.read import read
+from chatbot.corpus.reading.report import Report
+from chatbot.errors import UserError
+from chatbot.inference import ratings
+from chatbot.inference.ratings import GivenReply, append_rating, comparison_of, given_replies, rating_of
+
+
+def learned(path: Path) -> list[tuple[str, str]]:
+    """The pairs that train.py --data reads from a file."""
+    return [(pair[0], pair[1]) for pair in read(find_sources([str(path)])[0], Report())]
+
+
+def test_training_reads_good_replies_and_no_bad_ones(tmp_path: Path) -> None:
+    path = tmp_path / "folder" / "ratings.jsonl"
+    append_rating(
+        path, rating_of("你几岁\n\u202e", '"十八"', ["你好", "你好呀", "吃了吗", "吃了", "?"], "good", "weibo")
+    )
+    append_rating(path, rating_of("你是谁", "呵呵", [], "bad", "weibo"))
+    append_rating(path, comparison_of("天气", (("晴", "one"), ("哦", "two")), [["a", "b"], ["c", "d"]], "first"))
+    append_rating(path, comparison_of("天气", (("哦", "one"), ("雨", "two")), [[], []], "second"))
+    append_rating(path, comparison_of("早", (("早", "one"), ("早上好", "two")), [[], []], "equal"))
+    assert learned(path) == [
+        ("你好", "你好呀"),
+        ("吃了吗", "吃了"),
+        ("你几岁\n\u202e", '"十八"'),
+        ("a", "b"),
+        ("天气", "晴"),
+        ("天气", "雨"),
+    ]
+
+
+def test_all_records_have_a_time() -> None:
+    for record in (
+        rating_of("q", "a", [], "good", "weibo"),
+        rating_of("q", "a", [], "bad", "weibo"),
+        comparison_of("q", (("a", "one"), ("b", "two")), [[], []], "second"),
+        comparison_of("q", (("a", "one"), ("b", "two")), [[], []], "equal"),
+    ):
+        assert [*record][-1] == "time"
+        assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d[+-]\d\d:\d\d", record["time"])
+
+
+def test_only_the_rating_of_the_same_time_is_replaced(tmp_path: Path) -> None:
+    path = tmp_path / "ratings.jsonl"
+    first, second = (rating_of("q", "r", [], "good", "weibo", time=time) for time in ("2026-01-01", "2026-01-02"))
+    for record in (first, second):
+        append_rating(path, record)
+    append_rating(path, rating_of("q", "r", [], "bad", "weibo"), first)
+    append_rating(path, rating_of("q", "r", [], "bad", "weibo"), first)  # it is not there any more
+    assert learned(path) == [("q", "r")]
+
+
+def test_lone_surrogates_are_replaced(tmp_path: Path) -> None:
+    path = tmp_path / "ratings.jsonl"
+    append_rating(path, rating_of("\ud800", "好", [], "good", "weibo"))
+    assert learned(path) == [("?", "好")]
+
+
+def test_file_of_ratings_has_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ratings, "LARGEST_FILE", 200)
+    path = tmp_path / "ratings.jsonl"
+    append_rating(path, rating_of("a", "b", [], "good", "weibo"))
+    with pytest.raises(UserError, match="move the file away"):
+        append_rating(path, rating_of("a" * 200, "b", [], "good", "weibo"))
+    assert len(path.read_text().splitlines()) == 1
+
+
+def test_where_a_reply_comes_from_is_no_text_for_training(tmp_path: Path) -> None:
+    path, report = tmp_path / "ratings.jsonl", Report()
+    append_rating(path, rating_of("你是谁", "我是猫", [], "good", "weibo", written_to="你是哪位"))
+    append_rating(path, rating_of("你是谁", "呵呵", [], "bad", "weibo", written_to="谁"))
+    assert [pair[:2] for pair in read(find_sources([str(path)])[0], report)] == [("你是谁", "我是猫")]
+    assert "written_to" not in str(vars(report))
+
+
+def test_replies_that_a_model_has_given(tmp_path: Path) -> None:
+    """Not those of other models, and not those of which nobody knows."""
+    path = tmp_path / "ratings.jsonl"
+    good = rating_of("q", "好", ["a", "b"], "good", "weibo", written_to="")
+    bad = rating_of("q", "坏", [], "bad", "weibo", written_to="Q")
+    for record in (
+        good,
+        rating_of("q", "x", [], "good", "other", written_to=""),
+        rating_of("q", "y", [], "good", "weibo"),
+        comparison_of("q", (("a", "weibo"), ("b", "weibo")), [[], []], "first"),
+        bad,
+    ):
+        append_rating(path, record)
+    expected = [GivenReply("q", "好", "good", ""), GivenReply("q", "坏", "bad", "Q")]
+    assert given_replies(path, "weibo") == expected
+    append_rating(path, rating_of("q", "坏", [], "good", "weibo", written_to="Q"), {**bad, "written_to": "?"})
+    assert given_replies(path, "weibo") == [expected[0], GivenReply("q", "坏", "good", "Q")]
+
+
+DAMAGED = [
+    b"\xff",
+    b"[]",
+    b'"written_to"',
+    b'{"written_to": "", "question": "q", "answer": "a", "rating": "good"}',
+    b'{"written_to": "", "question": "q", "rating": "good", "model": "weibo"}',
+    b'{"written_to": 1, "question": "q", "answer": "a", "rating": "good", "model": "weibo"}',
+    b'{"written_to": "", "question": "q", "answer": "a", "rating": [], "model": "weibo"}',
+    b'{"written_to": "", "question": "\\ud800", "answer": "a", "rating": "good", "model": "weibo"}',
+    b'{"written_to": "", "question": "q", "answer": "a", "rating": "good", "model": "wei',
+    b'{"written_to": ' + b"[" * 100_000,
+]
+
+
+def test_damaged_lines_are_left_out(tmp_path: Path) -> None:
+    path = tmp_path / "ratings.jsonl"
+    path.write_bytes(b"\n".join([*DAMAGED, b'"written_to"', b""]))
+    append_rating(path, rating_of("q", "好", [], "good", "weibo", written_to=""))
+    assert given_replies(path, "weibo") == [GivenReply("q", "好", "good", "")]
+    path.rename(tmp_path / "other")
+    assert given_replies(path, "weibo") == []
+    path.mkdir()
+    assert given_replies(path, "weibo") == []
+
+
+def test_the_end_of_a_long_file_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "ratings.jsonl"
+    for number in range(9):
+        append_rating(path, rating_of("q", str(number), [], "good", "weibo", written_to=""))
+    monkeypatch.setattr(ratings, "MOST_READ", path.stat().st_size // 3)
+    assert [given.reply for given in given_replies(path, "weibo")] == ["6", "7", "8"]
