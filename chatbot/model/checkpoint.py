@@ -22,7 +22,7 @@ import xxhash
 from safetensors import SafetensorError, safe_open
 
 from chatbot.config.attempts import BEST, LAST, VOCABULARY
-from chatbot.config.model import ModelSettings
+from chatbot.config.model import TRANSFORMER, ModelSettings
 from chatbot.corpus.vocabulary import SPECIALS
 from chatbot.durable import read_json, replacing, write_json
 from chatbot.errors import UserError
@@ -230,9 +230,12 @@ def _opened(path: Path) -> Iterator[Any]:
 def check_model_size(directory: Path, settings: ModelSettings, tokens: int = len(SPECIALS)) -> None:
     """Raise UserError when no checkpoint in a directory is as large as a model of these settings, before it is made.
 
-    tokens: the size of the vocabulary, or less. The bound counts the recurrent and the output matrices only.
+    tokens: the size of the vocabulary, or less. The bound counts the matrices of the layers and of the output only.
     """
-    matrices = 2 * settings.num_layers * settings.rnn_size**2
+    size, of_layers = settings.embedding_size, 2 * settings.rnn_size**2
+    if settings.architecture == TRANSFORMER:
+        of_layers = 12 * size**2 + 4 * size * settings.feed_forward_size
+    matrices = settings.num_layers * of_layers
     of_tokens = tokens * settings.embedding_size * (1 if settings.tied_embeddings else 2)
     least, largest = 4 * (matrices + of_tokens), largest_checkpoint(directory)
     if largest and least > largest:

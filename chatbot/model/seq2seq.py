@@ -51,9 +51,9 @@ class Seq2Seq(keras.Model):
         self.ngrams = None if ngrams is None else NgramMixture(ngrams, settings.ngram_weight)
         self.embedding = keras.layers.Embedding(vocabulary_size, settings.embedding_size, "zeros")
         self.embedding.build()
-        is_transformer = settings.architecture == TRANSFORMER
-        self.encoder = (TransformerEncoder if is_transformer else Encoder)(settings, precision)
-        self.decoder = (TransformerDecoder if is_transformer else Decoder)(settings, precision)
+        self.is_transformer = settings.architecture == TRANSFORMER
+        self.encoder = (TransformerEncoder if self.is_transformer else Encoder)(settings, precision)
+        self.decoder = (TransformerDecoder if self.is_transformer else Decoder)(settings, precision)
         self.bias = self.add_weight(shape=(vocabulary_size,), initializer="zeros", name="bias")
         if not self.tied:
             shape = (vocabulary_size, settings.embedding_size)

@@ -14,7 +14,7 @@ import tensorflow as tf
 from chatbot.config.model import ModelSettings
 from chatbot.model.copying import NO_COPIES, Copies, Copying
 from chatbot.model.decoder import DecoderState
-from chatbot.model.operations import matmul
+from chatbot.model.operations import matmul, on_gpu
 from chatbot.model.recurrent import DECODER, FORWARD_ENCODER, Dropout, is_packed
 from chatbot.model.sequences import Packing, Sequences, pack, unpack
 
@@ -34,10 +34,24 @@ class Normalisation(keras.layers.Layer):
 
     def call(self, x: tf.Tensor) -> tf.Tensor:
         """[..., size] -> the same shape."""
-        centred = x - tf.reduce_mean(x, -1, keepdims=True)
-        variance = tf.reduce_mean(tf.square(centred), -1, keepdims=True)
-        gain, shift = tf.convert_to_tensor(self.gain), tf.convert_to_tensor(self.shift)
-        return centred * (tf.math.rsqrt(variance + EPSILON) * gain) + shift
+
+        @tf.custom_gradient
+        def run(x: tf.Tensor, gain: tf.Tensor, shift: tf.Tensor) -> tuple[tf.Tensor, Any]:
+            centred = x - tf.reduce_mean(x, -1, keepdims=True)
+            rate = tf.math.rsqrt(tf.reduce_mean(tf.square(centred), -1, keepdims=True) + EPSILON)
+            normal = centred * rate
+
+            def gradient(d_result: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+                others = [*range(len(x.shape) - 1)]
+                d_gain, d_shift = tf.reduce_sum(d_result * normal, others), tf.reduce_sum(d_result, others)
+                d_normal = d_result * gain
+                parallel = normal * tf.reduce_mean(d_normal * normal, -1, keepdims=True)
+                d_centred = d_normal - tf.reduce_mean(d_normal, -1, keepdims=True) - parallel
+                return d_centred * rate, d_gain, d_shift
+
+            return normal * gain + shift, gradient
+
+        return run(x, tf.convert_to_tensor(self.gain), tf.convert_to_tensor(self.shift))
 
 
 class Product(keras.layers.Layer):
@@ -54,8 +68,10 @@ class Product(keras.layers.Layer):
         """[..., inputs] -> [..., outputs]."""
         inputs, outputs = self._sizes
         kernel, bias = tf.convert_to_tensor(self.kernel), tf.convert_to_tensor(self.bias)
-        product = matmul(tf.reshape(x, [-1, inputs]), kernel, self._precision) + bias
-        return tf.reshape(product, [*_sizes_of(x)[:-1], outputs])
+        if not on_gpu():  # packed, or of an export, whose converter mistakes the shape of what was reshaped
+            return tf.nn.bias_add(matmul(x, kernel, self._precision), bias)
+        product = tf.nn.bias_add(matmul(tf.reshape(x, [-1, inputs]), kernel, self._precision), bias)
+        return tf.reshape(product, tf.concat([tf.shape(x)[:-1], [outputs]], 0))
 
 
 class FeedForward(keras.layers.Layer):
@@ -104,8 +120,10 @@ class SelfAttention(keras.layers.Layer):
         places = tf.range(tf.shape(cache)[1])[None]  # [1, positions]
         cache = tf.where((places == position[:, None])[..., None], new[:, None], cache)
         mask = (places <= position[:, None])[:, None]  # [hypotheses, 1, positions]
-        means = multi_head([query[:, None], *tf.split(cache, 2, -1)], mask, self._heads, self._precision)
-        return self.combine(means[:, 0]), cache
+        queries = tf.reshape(query, [-1, self._heads, 1, self._size // self._heads])
+        keys, values = (_of_heads(x, self._heads, tf.shape(cache)[0]) for x in tf.split(cache, 2, -1))
+        means = matmul(weights_of_heads(queries, keys, mask, self._precision), values, self._precision)
+        return self.combine(tf.reshape(means, [-1, self._size])), cache
 
 
 class CrossAttention(keras.layers.Layer):
@@ -131,7 +149,7 @@ class CrossAttention(keras.layers.Layer):
         return self.project[number](self.normalise[number](x))
 
     def means(self, number: int, queries: tf.Tensor, keys: tf.Tensor, mask: tf.Tensor) -> tf.Tensor:
-        """queries [rows, target, embedding] -> means of the values, in that shape.
+        """queries [rows, target, embedding] or [rows * target, embedding] -> means of the values, in the first shape.
 
         number: of the layer. keys: from `keys`. mask: [rows, source] bool, True at real tokens.
         """
@@ -144,7 +162,8 @@ class CrossAttention(keras.layers.Layer):
         The arguments are those of `means`.
         """
         begin = 2 * self._size * (len(self.project) - 1)
-        queries, keys = (_of_heads(x, self._heads) for x in (queries, keys[..., begin : begin + self._size]))
+        rows, keys = tf.shape(keys)[0], keys[..., begin : begin + self._size]
+        queries, keys = (_of_heads(x, self._heads, rows) for x in (queries, keys))
         return tf.reduce_mean(weights_of_heads(queries, keys, mask[:, None], self._precision), 1)
 
 
@@ -243,7 +262,7 @@ class TransformerDecoder(keras.layers.Layer):
         """
         packing = sequences.packing if is_packed(self._settings) else None
         x = self.dropouts[0](with_positions(embedded, packing), key)
-        time = tf.range(tf.shape(sequences.mask)[1])
+        time = tf.range(tf.shape(sequences.packing.to_padded)[1])
         before = (time[None] <= time[:, None])[None]  # [1, target, target]
         dropouts = iter(self.dropouts[1:])
         for i, (attention, feed_forward) in enumerate(zip(self.attentions, self.feed_forwards, strict=True)):
@@ -272,7 +291,7 @@ class TransformerDecoder(keras.layers.Layer):
         for i, (attention, feed_forward) in enumerate(zip(self.attentions, self.feed_forwards, strict=True)):
             added, cache = attention.step(x, caches[i], position)
             x, after = x + added, [*after, cache]
-            queries = of_rows(self.attention.queries(i, x))
+            queries = self.attention.queries(i, x)
             means = tf.reshape(self.attention.means(i, queries, state["keys"], state["mask"]), tf.shape(x))
             x = x + self.attention.combine[i](means)
             x = x + feed_forward(x)
@@ -295,13 +314,27 @@ class TransformerDecoder(keras.layers.Layer):
 def multi_head(factors: Sequence[tf.Tensor], mask: tf.Tensor, heads: int, precision: str) -> tf.Tensor:
     """Return the means of the values by softmax(queries keys / sqrt(size)) in each head, [rows, target, size].
 
-    factors: queries [rows, target, size], keys and values [rows, source, size]. mask: broadcast to
-    [rows, target, source], bool.
+    factors: queries [rows, target, size] or [rows * target, size], keys and values [rows, source, size]. mask:
+    broadcast to [rows, target, source], bool. The gradient is written out, as in `chatbot.model.attention.weighted_means`.
     """
-    queries, keys, values = (_of_heads(x, heads) for x in factors)
-    means = matmul(weights_of_heads(queries, keys, mask, precision), values, precision)  # [rows, heads, target, part]
-    rows, _, target, part = _sizes_of(means)
-    return tf.reshape(tf.transpose(means, [0, 2, 1, 3]), [rows, target, heads * part])
+    scale = (factors[0].shape[-1] // heads) ** -0.5
+
+    @tf.custom_gradient
+    def run(queries: tf.Tensor, keys: tf.Tensor, values: tf.Tensor) -> tuple[tf.Tensor, Any]:
+        weights = weights_of_heads(queries, keys, mask, precision)
+
+        def gradient(d_means: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+            d_weights = matmul(d_means, values, precision, transpose_b=True) * weights
+            d_scores = (d_weights - weights * tf.reduce_sum(d_weights, -1, keepdims=True)) * scale
+            d_queries = matmul(d_scores, keys, precision)
+            d_keys = matmul(d_scores, queries, precision, transpose_a=True)
+            return d_queries, d_keys, matmul(weights, d_means, precision, transpose_a=True)
+
+        return matmul(weights, values, precision), gradient
+
+    rows = tf.shape(factors[1])[0]
+    means = tf.transpose(run(*(_of_heads(x, heads, rows) for x in factors)), [0, 2, 1, 3])
+    return tf.reshape(means, [rows, -1, factors[0].shape[-1]])
 
 
 def weights_of_heads(queries: tf.Tensor, keys: tf.Tensor, mask: tf.Tensor, precision: str) -> tf.Tensor:
@@ -309,20 +342,16 @@ def weights_of_heads(queries: tf.Tensor, keys: tf.Tensor, mask: tf.Tensor, preci
 
     queries: [rows, heads, target, part]. keys: [rows, heads, source, part]. mask: as in `multi_head`.
     """
-    scores = matmul(queries * queries.shape[-1] ** -0.5, keys, precision, transpose_b=True)
+    scores = matmul(queries, keys, precision, transpose_b=True) * queries.shape[-1] ** -0.5
     return tf.nn.softmax(tf.where(mask[:, None], scores, tf.constant(scores.dtype.min, scores.dtype)))
 
 
-def _of_heads(x: tf.Tensor, heads: int) -> tf.Tensor:
-    """[rows, time, size] -> [rows, heads, time, size / heads]."""
-    rows, time, size = _sizes_of(x)
-    return tf.transpose(tf.reshape(x, [rows, time, heads, size // heads]), [0, 2, 1, 3])
+def _of_heads(x: tf.Tensor, heads: int, rows: tf.Tensor) -> tf.Tensor:
+    """[rows, time, size], or [rows * time, size] -> [rows, heads, time, size / heads]. rows: scalar int32.
 
-
-def _sizes_of(x: tf.Tensor) -> Sequence[Any]:
-    """Return the sizes of a tensor, numbers where they are known."""
-    sizes = tf.unstack(tf.shape(x))
-    return [sizes[i] if size is None else size for i, size in enumerate(x.shape)]
+    It is one reshape, since the converter to ONNX mistakes the shapes of several in a row.
+    """
+    return tf.transpose(tf.reshape(x, [rows, -1, heads, x.shape[-1] // heads]), [0, 2, 1, 3])
 
 
 def unpacked(packed: tf.Tensor, packing: Packing) -> tf.Tensor:

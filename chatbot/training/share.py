@@ -65,9 +65,10 @@ def _read_on_gpu(share: Share, model: Seq2Seq) -> Share:
         read = {name: getattr(sequences.packing, name) for name in names}
         return sequences._replace(packing=Packing(**{**dict.fromkeys(Packing._fields, ()), **read}))
 
+    of_cudnn = () if model.is_transformer else ("lengths",)
     return share._replace(
-        source=with_only(share.source, "lengths"),
-        target_in=with_only(share.target_in, "lengths", "to_packed", "to_padded")._replace(mask=()),
+        source=with_only(share.source, *of_cudnn),
+        target_in=with_only(share.target_in, *of_cudnn, "to_packed", "to_padded")._replace(mask=()),
         samples=() if model.sampled is None else share.samples,
     )
 

@@ -21,6 +21,7 @@ from chatbot.model.saved import Trained, load_trained
 from tests.commands import ENVIRONMENT
 from tests.export.untrained import QUESTIONS, write_attempt
 from tests.inference.messages import Answer, Message, asked
+from tests.model.small_transformer import TRANSFORMER
 
 ROOT = Path(__file__).parents[2]
 HISTORY = ["你好", "我"]
@@ -124,10 +125,11 @@ NO_ATTENTION = {"attention": "none", "bidirectional": False, "both_directions": 
     ("settings", "search"),
     [
         (GRU, SAMPLING),
+        ({**TRANSFORMER, "copy": True}, BEAM),
         (FEEDING, {"temperature": 1.0, "anti_lm": 0.5}),
         (NO_ATTENTION, {"beam_size": 1}),
     ],
-    ids=["gru", "input feeding and history", "no attention"],
+    ids=["gru", "transformer", "input feeding and history", "no attention"],
 )
 def test_other_models_reply_alike(tmp_path: Path, settings: dict[str, Any], search: dict[str, Any]) -> None:
     directory = write_attempt(tmp_path / "tiny", **settings)

@@ -23,6 +23,7 @@ from chatbot.training.devices.memory import loss_size
 from chatbot.training.devices.towers import Tower
 from chatbot.training.selftest import CASES, STEPS, VOCABULARY, random_pairs
 from chatbot.training.update import open_update
+from tests.model.small_transformer import TRANSFORMER
 from tests.training.dense_gradients import dense_gradients
 
 Case = Callable[[Tower], dict[str, Any]]
@@ -114,6 +115,7 @@ OPTIONS = {
     "input feeding": replace(ADAM, input_feeding=True),
     "n-grams": replace(ADAM, ngrams=3),
     "no attention": replace(ADAM, attention="none"),
+    "transformer, copy": replace(ADAM, copy=True, **TRANSFORMER),
 }
 GRADIENTS: dict[str, Case] = {
     name: functools.partial(gradients, settings, "float32") for name, settings in {**KINDS, **OPTIONS}.items()
@@ -134,6 +136,7 @@ TRAINING: dict[str, Case] = {
         "dropout, gru": replace(ADAM, cell="gru", keep_prob=0.5),
         "dropout, lstm of Keras": replace(ADAM, plain_layers=True, keep_prob=0.5),
         "copy": replace(ADAM, copy=True),
+        "transformer": replace(ADAM, **TRANSFORMER),
         "average of the weights": replace(ADAM, average=0.9),
     }.items()
 }

@@ -15,6 +15,7 @@ from chatbot.training.selftest import random_pairs
 from chatbot.training.update import open_update
 from tests.gpu import standin
 from tests.gpu.comparisons import ADAM, new_model
+from tests.model.small_transformer import TRANSFORMER
 
 GPUS, PAIRS = 2, 19
 FIRST_STEPS, COUNTED_STEPS = 2, 3
@@ -29,6 +30,7 @@ KINDS = {
     "copy and n-grams": (replace(DROPOUT, copy=True, ngrams=3), "float32"),
     "sampled softmax": (replace(DROPOUT, sampled_softmax=7), "float32"),
     "input feeding": (replace(DROPOUT, input_feeding=True), "float32"),
+    "transformer": (replace(DROPOUT, **TRANSFORMER), "float32"),
 }
 # Settings, precision and the number of GPUs.
 CASES: dict[str, tuple[Settings, str, int]] = {

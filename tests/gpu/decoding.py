@@ -14,6 +14,7 @@ from chatbot.inference.text_responder import TextResponder
 from chatbot.training.devices.towers import Tower
 from tests.gpu import standin
 from tests.gpu.comparisons import ADAM, QUESTIONS, REPLY_VOCABULARY, new_model
+from tests.model.small_transformer import TRANSFORMER
 
 GPU = Tower("gpu_0", "/GPU:0", "stand-in", None)
 LENGTHS = 10, 40  # of all replies, in tokens
@@ -32,6 +33,7 @@ SEARCHES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "sampling": ({"cell": "gru", "attention": "bahdanau"}, TRUNCATIONS),
     "candidates": (MIXED, {"candidates": 3, **TRUNCATIONS, **PROCESSORS}),
     "beam": (MIXED, {"beam_size": 4, "coverage_penalty": 0.2, **PROCESSORS}),
+    "transformer": (TRANSFORMER, {"beam_size": 4, "coverage_penalty": 0.2}),
     "diverse beams": ({"input_feeding": True}, {"beam_size": 4, "diverse_groups": 2, "diversity": 0.5}),
 }
 

@@ -15,19 +15,13 @@ from chatbot.model.new_model import built_model, start_from_frequencies
 from chatbot.model.recurrent import recurrent_layer
 from chatbot.model.seq2seq import Seq2Seq
 from chatbot.model.sequences import unpack
+from tests.model.small_transformer import TRANSFORMER
 
 # Keras's selection of cuDNN or its own loop.
 KERAS_RNN = importlib.import_module("keras.src.backend.tensorflow.rnn")
 VOCABULARY = 17
 SMALL = ModelSettings(rnn_size=8, embedding_size=6, num_layers=2)
 SEED = 5
-TRANSFORMER: dict[str, Any] = {
-    "architecture": "transformer",
-    "rnn_size": ModelSettings.rnn_size,
-    "embedding_size": 8,
-    "heads": 2,
-    "feed_forward_size": 12,
-}
 # Every pair of a cell, an attention and a direction, and every option of the layers with each cell.
 CHOICES: dict[str, dict[str, Any]] = {
     "lstm-luong-bi": {},

@@ -16,6 +16,7 @@ from chatbot.model.seq2seq import Seq2Seq
 from chatbot.training.selftest import SETTINGS, VOCABULARY, random_pairs
 from chatbot.training.share import Preparation
 from tests.model.cudnn_emulation import emulate_gpu
+from tests.model.small_transformer import TRANSFORMER
 from tests.training.dense_gradients import dense_gradients, shares_of, whole_batch
 
 
@@ -120,6 +121,9 @@ STACKS = {"residual": True, "num_layers": 3}
         ("packed", {"sampled_softmax": 5}),
         ("packed", {"copy": True, "keep_prob": 0.8}),
         ("gpu", {"input_feeding": True, "copy": True, **GRU}),
+        ("packed", {"keep_prob": 0.8, "copy": True, **TRANSFORMER}),
+        ("plain", {"tied_embeddings": False, **TRANSFORMER}),
+        ("gpu", {"sampled_softmax": 5, **TRANSFORMER}),
         ("traced", {"input_feeding": True, "attention": "bahdanau", "num_layers": 1}),
     ],
 )

@@ -17,6 +17,7 @@ from chatbot.training.gradients import dense, gradient_function
 from chatbot.training.selftest import SETTINGS, VOCABULARY, random_pairs
 from chatbot.training.share import Preparation, Prepared
 from chatbot.training.step import Graph
+from tests.model.small_transformer import TRANSFORMER
 from tests.training.dense_gradients import shares_of
 
 SEED, STEP, PAIRS = 3, 5, 13
@@ -86,12 +87,13 @@ def test_samples_follow_from_seed_and_step() -> None:
         {},
         {"copy": True, "cell": "gru"},
         {"sampled_softmax": 5},
+        TRANSFORMER,
     ],
     ids=str,
 )
 def test_a_gpu_reads_every_array_of_a_share(changes: dict[str, Any]) -> None:
     """In the graph of the gradients: what no result depends on would be copied for nothing."""
-    settings = replace(SETTINGS, bidirectional=True, num_layers=2, keep_prob=0.5, **changes)
+    settings = replace(SETTINGS, **{"bidirectional": True, "num_layers": 2, "keep_prob": 0.5, **changes})
     model = built_model(settings.model, VOCABULARY, seed=1)
     prepare = Preparation(model, 1, ["/GPU:0"], home="/CPU:0")
     batch = next(Batches([random_pairs(PAIRS, 1)], PAIRS, SEED).from_step(0, 1))
