@@ -29,7 +29,7 @@ RAW = "坏"  # and with this one would control the terminal
 class FakeReplier:
     """Replies "question/number" by beam search and "question/s<seed>.number" by sampling, with "+turns" after turns.
 
-    With --retrieve, the last reply is none of them, and all are `looked_up`.
+    With --retrieve, the last reply is none of them. All are `looked_up`.
     """
 
     looked_up = Origin()
@@ -59,7 +59,7 @@ class FakeReplier:
         return cast(Any, FakeRows(self))
 
     def _reply(self, text: str, score: float) -> Reply:
-        return Reply(text, -score, origin=self.looked_up)
+        return Reply(text, -score)
 
     def _names(self, ids: Sequence[int], seed: int) -> list[str]:
         text = self.vocabulary.text(question_of(ids, self.vocabulary))
