@@ -37,13 +37,14 @@ class RunSettings(Flags):
     )
     config: str | None = setting(
         None,
-        "read settings from a JSON file, such as an attempt's config.json, which means that attempt",
+        "read settings from a file: YAML, as `python -m chatbot init-config FILE.yaml` writes it, or an attempt's "
+        "config.json, which means that attempt",
         metavar="FILE",
         stored=False,
     )
     preset: str = setting(
         AUTO,
-        "defaults of a new attempt by its number of training pairs; auto: with validation only. See docs/training.md",
+        "defaults of a new attempt by its number of training pairs; auto: with validation only",
         choices=(AUTO, *PRESETS, NONE),
         fixed=True,
     )
@@ -55,8 +56,8 @@ class RunSettings(Flags):
     )
     retrieve_pairs: int = setting(
         2_000_000,
-        "with validation, keep up to N training pairs in the attempt, so that it can give replies of people "
-        "(chat.py --retrieve); 0: none",
+        "with validation, keep up to N training pairs in the attempt, so that it can give replies of people, "
+        "as by --retrieve; 0: none",
         least=0,
     )
     log_every: int = setting(10, "steps between two lines of metrics.jsonl", least=1)

@@ -10,7 +10,7 @@ from typing import Any, cast
 import numpy as np
 
 from chatbot.chat.loading import LoadedModel, ModelCard
-from chatbot.config.chat import chat_settings
+from chatbot.config.chat import CHAT
 from chatbot.config.decoding import DecodingSettings, over_default
 from chatbot.config.training import Settings
 from chatbot.corpus.history import question_of
@@ -125,4 +125,4 @@ def renamed(model: LoadedModel, step: int) -> LoadedModel:
 if __name__ == "__main__":
     from chatbot.chat.terminal.start import chat
 
-    sys.exit(exit_code_of(lambda: chat(fake_model(turns=2), chat_settings(sys.argv[1:]))))
+    sys.exit(exit_code_of(lambda: chat(fake_model(turns=2), CHAT.parse(sys.argv[1:]))))
