@@ -17,7 +17,9 @@ SCRIPT = """_duida() {{
     COMPREPLY=($(compgen -W "$words" -- "${{COMP_WORDS[COMP_CWORD]}}"))
 }}
 complete -o default -F _duida duida"""
-FOR_ZSH = "autoload -Uz bashcompinit && bashcompinit\n"
+FOR_ZSH = (
+    "(( $+functions[compdef] )) || { autoload -Uz compinit && compinit }\nautoload -Uz bashcompinit && bashcompinit\n"
+)
 
 
 @dataclasses.dataclass(frozen=True)

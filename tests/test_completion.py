@@ -47,6 +47,6 @@ def test_bash_completes_commands_flags_and_values(work_dir: Path, line: str) -> 
 @pytest.mark.skipif(shutil.which("zsh") is None, reason="zsh is not installed")
 def test_zsh_takes_the_script(work_dir: Path) -> None:
     text = script("zsh", commands.COMMANDS, commands.COMMAND_LINES)
-    program = f"autoload -Uz compinit && compinit -D\n{text}\nCOMP_WORDS=(duida train --cell ''); COMP_CWORD=3\n"
+    program = f"{text}\nCOMP_WORDS=(duida train --cell ''); COMP_CWORD=3\n"
     completed = subprocess.run(["zsh", "-f", "-c", program], capture_output=True, encoding="utf-8", check=True)
     assert completed.stderr == ""

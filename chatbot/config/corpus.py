@@ -53,7 +53,7 @@ class CorpusSettings(Flags):
     )
     columns: tuple[str, ...] = setting(
         (),
-        "the question's and the answer's column or field, name or number; default: detected",
+        "columns or fields of the question and the answer, by name or by number from 1; default: detected",
         count=2,
         metavar="COLUMN",
     )
@@ -64,7 +64,9 @@ class CorpusSettings(Flags):
         None, f"format of all files: {', '.join(FORMATS)}; default: detected", choices=FORMATS, metavar="FORMAT"
     )
     me: str | None = setting(
-        None, "in chat exports, whose replies are learned: a name, a QQ number, or me; default: all", metavar="NAME"
+        None,
+        "in chat exports, learn only this person's replies: a name, a QQ number, or me; default: all",
+        metavar="NAME",
     )
     clean: tuple[str, ...] = setting(
         ("markup", "control", "equal", "duplicates"),
@@ -76,7 +78,7 @@ class CorpusSettings(Flags):
         metavar="RULE",
     )
     max_reply_frequency: int | None = setting(
-        None, "most pairs with the same answer that are kept; default: all", least=1
+        None, "keep at most this many pairs with the same answer; default: all", least=1
     )
     block_list: str | None = setting(
         None, "file of words, one per line; pairs that contain one are dropped", metavar="FILE"

@@ -23,7 +23,11 @@ class DecodingSettings(Flags):
     """
 
     beam_size: int | None = setting(
-        None, "beam search: hypotheses; 1: greedy search; default: 5, without sampling", group=SEARCH, least=1, most=100
+        None,
+        "beam search: keep the N best hypotheses at each token; 1: greedy search; default: 5 without sampling",
+        group=SEARCH,
+        least=1,
+        most=100,
     )
     length_penalty: float = setting(
         1.0, "beam search and ranking: prefer longer replies; the exponent of ((5 + length) / 6)", least=0, most=10
@@ -44,17 +48,19 @@ class DecodingSettings(Flags):
         most=100,
         remedy="for greedy search, set --beam-size 1",
     )
-    top_k: int | None = setting(None, "sample only from the N most probable tokens; default: all", least=1)
+    top_k: int | None = setting(None, "sample from the N most probable tokens; default: all", least=1)
     top_p: float | None = setting(
-        None, "sample only from the most probable tokens that sum to R (nucleus); default: all", above=0, most=1
+        None, "sample from the fewest tokens whose probabilities sum to R (nucleus); default: all", above=0, most=1
     )
     min_p: float | None = setting(
-        None, "sample only from tokens R times as probable as the most probable one; default: all", above=0, most=1
+        None, "sample from tokens at least R times as probable as the most probable one; default: all", above=0, most=1
     )
     typical: float | None = setting(
-        None, "sample only from the tokens of typical information that sum to R; default: all", above=0, most=1
+        None, "sample from tokens of typical information whose probabilities sum to R; default: all", above=0, most=1
     )
-    candidates: int | None = setting(None, "sample N replies, and give the best; default: 1", least=1, most=1000)
+    candidates: int | None = setting(
+        None, "sample N replies and give the one with the best score; default: 1", least=1, most=1000
+    )
     seed: int = setting(1, "seed of sampling: the same seed and question give the same reply", least=0, most=2**31 - 1)
     repetition_penalty: float = setting(
         1.0, "multiply the log-probabilities of tokens that the reply has by R", group=TOKENS, least=1, most=100

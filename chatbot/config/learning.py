@@ -43,7 +43,9 @@ class LearningSettings(Flags):
         0.0, "share of each target's probability that the loss spreads over the vocabulary", least=0, most=0.9
     )
     average: float = setting(
-        0.0, "decay of an exponential moving average of the weights, which is used; default: by --preset, or 0", least=0
+        0.0,
+        "use an exponential moving average of the weights with this decay, such as 0.999; default: by --preset, or 0",
+        least=0,
     )
     freeze: str | None = setting(
         None, f"parts that are not trained, joined by commas, of {', '.join(PARTS)}", fixed=True, metavar="PARTS"
@@ -57,7 +59,10 @@ class LearningSettings(Flags):
     )
     steps: int | None = setting(None, "stop after this many steps; default: by --epochs", least=1)
     epochs: int | None = setting(
-        None, "stop after N passes over the pairs; default: 10, or 1,000 steps; with validation by --patience", least=1
+        None,
+        "stop after this many passes over the training pairs; default: with validation by --patience, else 10 and at "
+        "least 1,000 steps",
+        least=1,
     )
     patience: int = setting(3, "stop after N validations in a row without a new best, from step 1,000 on", least=1)
     best_by: str = setting(

@@ -17,7 +17,7 @@ class ParallelSettings(Flags, stored=False):
     gpus: str | None = setting(
         None, "GPUs to train on, by their ids in nvidia-smi; default: all GPUs", group=DEVICES, metavar="0,1,2,3"
     )
-    towers: int | None = setting(None, "towers on the CPU, or on a single GPU; default: one for each GPU", least=1)
+    towers: int | None = setting(None, "split the CPU, or a single GPU, into this many towers; default: 1", least=1)
     selftest: bool = setting(
         False, "check that several towers on these devices train as one does, print the verdict and exit"
     )
@@ -50,7 +50,9 @@ class ParallelSettings(Flags, stored=False):
     ps_hosts: str | None = setting(None, "with --asynchronous: the parameter servers", metavar="A:P,B:P")
     chief_host: str | None = setting(None, "with --asynchronous: address of the chief", metavar="A:P")
     job_name: str | None = setting(None, "with --asynchronous: job of this process", choices=("chief", "worker", "ps"))
-    task_index: int | None = setting(None, "index of this machine, from 0; default: by TF_CONFIG", least=0)
+    task_index: int | None = setting(
+        None, "index of this machine among the hosts, from 0; default: by TF_CONFIG", least=0
+    )
     local_workers: int | None = setting(None, "start this many workers on this machine, to try out a cluster", least=1)
     restarts: int = setting(0, "restart from the last checkpoint up to N times after a machine is lost", least=0)
 

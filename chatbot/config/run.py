@@ -8,7 +8,7 @@ from typing import Any
 from chatbot.config.attempts import attempt_directory
 from chatbot.config.corpus import AUTO, NONE
 from chatbot.errors import UserError
-from chatbot.flags import Flags, setting
+from chatbot.flags import Flags, flag_of, setting
 
 RUN = "run"
 # A value of --histograms.
@@ -26,6 +26,11 @@ PRESETS: dict[str, dict[str, Any]] = {
 }
 # The preset of a corpus is the first one with more training pairs than the corpus, or the last preset.
 FEWER_PAIRS_THAN = {"tiny": 2_000, "small": 50_000, "medium": 300_000}
+PRESET_TEXT = "; ".join(
+    f"{name}{f', below {FEWER_PAIRS_THAN[name]:,}' if name in FEWER_PAIRS_THAN else ''}: "
+    + " ".join(flag_of(key) if value is True else f"{flag_of(key)} {value}" for key, value in values.items())
+    for name, values in PRESETS.items()
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,7 +49,7 @@ class RunSettings(Flags):
     )
     preset: str = setting(
         AUTO,
-        "defaults of a new attempt by its number of training pairs; auto: with validation only",
+        f"defaults of a new attempt by its number of training pairs; auto: with validation only; {PRESET_TEXT}",
         choices=(AUTO, *PRESETS, NONE),
         fixed=True,
     )
@@ -57,7 +62,7 @@ class RunSettings(Flags):
     retrieve_pairs: int = setting(
         2_000_000,
         "with validation, keep up to N training pairs in the attempt, so that it can give replies of people, "
-        "as by --retrieve; 0: none",
+        "by --retrieve; 0: none",
         least=0,
     )
     log_every: int = setting(10, "steps between two lines of metrics.jsonl", least=1)
