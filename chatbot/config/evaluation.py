@@ -22,7 +22,10 @@ class EvaluationSettings(Flags):
     """The settings of python -m chatbot.evaluation."""
 
     data: tuple[str, ...] = setting(
-        (), "held-out question-answer pairs, in any usual format; default: none, only to count a --sheet", group=DATA, metavar="FILE"
+        (),
+        "held-out question-answer pairs, in any usual format; default: none, only to count a --sheet",
+        group=DATA,
+        metavar="FILE",
     )
     columns: tuple[str, ...] = setting(
         (),
