@@ -20,8 +20,10 @@ from chatbot.command_line import subcommand
 from chatbot.completion import COMPLETION
 from chatbot.config.bots import TELEGRAM, WEBHOOK
 from chatbot.config.chat import CHAT, serve_settings
+from chatbot.config.corpus import FORMATS
 from chatbot.config.evaluation import EVALUATE
 from chatbot.config.export import EXPORT
+from chatbot.config.run import FEWER_PAIRS_THAN, PRESETS
 from chatbot.config.stored import train_settings
 from chatbot.config.template import INIT_CONFIG
 from chatbot.corpus.__main__ import encode_command, inspect_command
@@ -217,7 +219,9 @@ def test_every_code_path_exists(path: Path) -> None:
     assert [name for name in paths if not (ROOT / name).exists()] == []
 
 
-@each([path for path in GUIDES if path.parent.name != "data" and path.stem not in ("decisions", "flags")])
+@each(
+    [path for path in GUIDES if path.parent.name != "data" and path.stem not in ("decisions", "experiments", "flags")]
+)
 def test_every_guide_is_in_both_languages(path: Path) -> None:
     english = path.name.replace(".zh.md", ".md")
     assert (path.parent / english).exists()
@@ -246,9 +250,33 @@ def without_comments(path: Path) -> list[str]:
     return [re.sub(r"\s+# .*", "", line) for line in code_blocks(path)]
 
 
-def test_readme_is_short() -> None:
-    for name in ("README.md", "README.zh.md"):
-        assert len((ROOT / name).read_text(encoding="utf-8").splitlines()) <= 150
+def test_front_pages_are_short() -> None:
+    for name, most in (("README.md", 90), ("README.zh.md", 90), ("BENCHMARKS.md", 110)):
+        assert len((ROOT / name).read_text(encoding="utf-8").splitlines()) <= most
+
+
+def rows(path: Path, first_cell: str) -> list[list[str]]:
+    """The cells of the table whose heading begins with a cell, without its two first lines."""
+    _, _, table = path.read_text(encoding="utf-8").partition(f"\n| {first_cell} |")
+    lines = table.partition("\n\n")[0].splitlines()[2:]
+    return [[cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]] for line in lines]
+
+
+def test_presets_are_those_of_the_code() -> None:
+    expected = []
+    for name, values in PRESETS.items():
+        flags = [f"--{key.replace('_', '-')}" + ("" if value is True else f" {value}") for key, value in values.items()]
+        bound = f"fewer than {FEWER_PAIRS_THAN[name]:,}" if name in FEWER_PAIRS_THAN else "300,000 or more"
+        expected.append([f"`{name}`", bound, f"`{' '.join(flags)}`"])
+    assert rows(ROOT / "docs" / "training.md", "preset") == expected
+
+
+def test_formats_are_those_of_the_code() -> None:
+    path = ROOT / "docs" / "data.md"
+    names = {name for cells in rows(path, "format") for name in cells[0].split(", ") if name}
+    without_flag = re.search(r"a name in the table above except ([\w, ]+?)\.", " ".join(prose(path).split()))
+    assert without_flag
+    assert names - set(re.split(r", | and ", without_flag[1])) == set(FORMATS)
 
 
 @each(GUIDES)

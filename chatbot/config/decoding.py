@@ -164,7 +164,7 @@ class DecodingSettings(Flags):
 
 
 # The search of an attempt when no flag chooses one. Rated blind, its replies are better than samples, ranked or not
-# (BENCHMARKS.md).
+# (docs/experiments.md).
 DEFAULT_SEARCH = {"beam_size": 5}
 # Where training pairs can be looked up, what people wrote comes first.
 WITH_RETRIEVAL = {**DEFAULT_SEARCH, "retrieve": "30"}

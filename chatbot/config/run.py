@@ -17,7 +17,7 @@ ALL = "all"
 TENSORBOARD, WANDB = "tensorboard", "wandb"
 # The defaults of a new attempt that follow its corpus; an attempt keeps the values that it began with. They are of
 # settings of the model and of the optimisation, which change no training pair. A setting
-# that needs another one comes after it. BENCHMARKS.md compares them.
+# that needs another one comes after it. docs/experiments.md compares them.
 PRESETS: dict[str, dict[str, Any]] = {
     "tiny": {"copy": True, "ngrams": 3, "average": 0.999},
     "small": {"copy": True, "ngrams": 3, "average": 0.999},
