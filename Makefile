@@ -6,7 +6,7 @@ PIP := $(BIN)/pip --quiet --disable-pip-version-check
 COMPILE := $(BIN)/uv pip compile --quiet --universal --python-version 3.10 --generate-hashes --no-header --no-annotate
 ARGS ?=
 
-.PHONY: train test chat serve tensorboard bench mutants check format install install-dev gpu beam lock clean
+.PHONY: train test chat serve tensorboard bench mutants check format site install install-dev gpu beam lock clean
 
 train: install
 	$(BIN)/python train.py $(ARGS)
@@ -45,6 +45,13 @@ format: install-dev
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+# The documents as pages, in build/site; a link without a target is an error.
+site: .venv/installed-docs
+	rm -rf build/site build/site-source
+	mkdir -p build/site-source
+	cp --parents *.md LICENSE docs/*.md docs/pictures/*.png kubernetes/*.md benchmarks/*.png build/site-source
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
 install: .venv/installed
 
 install-dev: .venv/installed-dev
@@ -67,6 +74,11 @@ install-dev: .venv/installed-dev
 	$(PIP) install --use-pep517 --require-hashes -r requirements-serve.txt
 	touch $@
 
+.venv/installed-docs: .venv/installed requirements-docs.txt
+	@echo "Installing the packages of the site ..."
+	$(PIP) install --use-pep517 --require-hashes -r requirements-docs.txt
+	touch $@
+
 # The CUDA libraries that TensorFlow needs. The NVIDIA driver must already be installed. Linux only.
 gpu: install
 	$(PIP) install --use-pep517 --require-hashes -r requirements-gpu.txt
@@ -82,6 +94,7 @@ lock: install
 	$(COMPILE) pyproject.toml --extra dev --constraint requirements.txt -o requirements-dev.txt
 	$(COMPILE) pyproject.toml --extra gpu --constraint requirements.txt -o requirements-gpu.txt
 	$(COMPILE) pyproject.toml --extra beam -o requirements-beam.txt
+	$(COMPILE) pyproject.toml --extra docs --constraint requirements.txt -o requirements-docs.txt
 	$(COMPILE) pyproject.toml --extra serve --extra telegram --constraint requirements.txt -o requirements-serve.txt
 
 clean:

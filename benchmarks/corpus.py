@@ -19,8 +19,9 @@ from typing import Any
 from benchmarks.planning import measure_planning
 from benchmarks.report import log, print_json
 from benchmarks.synthetic import write_corpus
+from chatbot.command_line import CommandLine
 from chatbot.corpus.batches import GlobalBatch
-from chatbot.flags import Flags, compose, parse, setting
+from chatbot.flags import Flags, compose, setting
 
 # The jieba loop is timed on at most this many pairs: its rate does not change with more.
 JIEBA_PAIRS = 1_100_000
@@ -51,7 +52,7 @@ class CorpusBenchmark(Flags):
 def corpus_benchmark(arguments: Sequence[str]) -> int:
     """Run all measurements, each in a new process, and print one JSON object."""
     about = "Measure every stage from a file of pairs to batches on a synthetic corpus."
-    flags = parse(CorpusBenchmark, "-m benchmarks corpus", about, arguments)
+    flags = CommandLine(CorpusBenchmark, "-m benchmarks corpus", about).parse(arguments)
     with tempfile.TemporaryDirectory(prefix="benchmark-") as temporary:
         folder = Path(flags.folder or temporary)
         folder.mkdir(parents=True, exist_ok=True)

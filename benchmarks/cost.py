@@ -15,10 +15,11 @@ import numpy as np
 
 from benchmarks.report import print_json
 from benchmarks.worker import Worker, ask_all
+from chatbot.command_line import CommandLine
 from chatbot.config.training import Settings
 from chatbot.corpus.pair_ids import EncodedPairs, Ragged
 from chatbot.corpus.vocabulary import SPECIALS
-from chatbot.flags import Flags, compose, parse, replace, setting
+from chatbot.flags import Flags, compose, replace, setting
 from chatbot.training.devices.towers import open_towers
 
 # One size at a time takes the values in SIZES; the others are those of BASE.
@@ -47,7 +48,7 @@ class CostBenchmark(Flags):
 def cost_benchmark(arguments: Sequence[str]) -> int:
     """Measure, print a table and a verdict, and as the last line one JSON object."""
     about = "Measure how time and memory of a training step grow with batch size, vocabulary, units and length."
-    flags = parse(CostBenchmark, "-m benchmarks cost", about, arguments)
+    flags = CommandLine(CostBenchmark, "-m benchmarks cost", about).parse(arguments)
     rows = []
     print(f"{'what grows':>16}  {'to':>6}  ms a step  target tokens/s  memory, GB")
     for what, values in (SMALLEST_SIZES if flags.short else SIZES).items():

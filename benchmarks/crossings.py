@@ -23,11 +23,12 @@ import numpy as np
 
 from benchmarks.model_flags import SizeFlags
 from benchmarks.report import print_json
+from chatbot.command_line import CommandLine
 from chatbot.config.training import Settings
 from chatbot.corpus.batches import Batches, GlobalBatch
 from chatbot.corpus.pair_ids import EncodedPairs, Ragged
 from chatbot.corpus.vocabulary import SPECIALS
-from chatbot.flags import parse, replace
+from chatbot.flags import replace
 from chatbot.training.devices.towers import Tower, open_towers
 
 if TYPE_CHECKING:
@@ -66,7 +67,7 @@ class CrossingsBenchmark(SizeFlags):
 def crossings_benchmark(arguments: Sequence[str]) -> int:
     """Count, print tables and a verdict, and as the last line one JSON object."""
     about = "Count the copies between host and GPU in a training step, from its graph. No GPU is needed."
-    flags = parse(CrossingsBenchmark, "-m benchmarks crossings", about, arguments)
+    flags = CommandLine(CrossingsBenchmark, "-m benchmarks crossings", about).parse(arguments)
     rows: list[dict[str, Any]] = []
     alone: dict[str, str] = {"variable_update": "parameter_server"}
     steps = [

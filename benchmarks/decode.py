@@ -16,9 +16,10 @@ from benchmarks.report import print_json
 from benchmarks.tokenised import TokenisedPairs, read_tokenised
 from benchmarks.train import TrainBenchmark, measure_in_turns
 from benchmarks.worker import Worker, ask_all
+from chatbot.command_line import CommandLine
 from chatbot.config.decoding import DecodingSettings
 from chatbot.corpus.vocabulary import BYTES, Vocabulary
-from chatbot.flags import parse, setting
+from chatbot.flags import setting
 from chatbot.training.devices.towers import open_towers
 
 ROOT = Path(__file__).parents[1]
@@ -38,7 +39,7 @@ class DecodeBenchmark(TrainBenchmark):
 def decode_benchmark(arguments: Sequence[str]) -> int:
     """Measure, print a table and a verdict, and as the last line one JSON object."""
     about = "Measure replies a second on this machine, with --peers also those of OpenNMT-py; models of --steps steps."
-    flags = parse(DecodeBenchmark, "-m benchmarks decode", about, arguments)
+    flags = CommandLine(DecodeBenchmark, "-m benchmarks decode", about).parse(arguments)
     pairs = read_tokenised(flags.data, flags.max_length, flags.vocabulary_size)
     questions = dataclasses.replace(pairs, pairs=pairs.pairs[: flags.questions])
     results: dict[str, Any] = {"cores": len(os.sched_getaffinity(0)), **dataclasses.asdict(flags)}

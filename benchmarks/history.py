@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.report import log, print_json
+from chatbot.command_line import CommandLine
 from chatbot.config.corpus import CorpusSettings
 from chatbot.corpus.chunks import load_chunk
 from chatbot.corpus.dataset import encode
@@ -22,7 +23,7 @@ from chatbot.corpus.reading.open.sources import find_sources
 from chatbot.corpus.selection import Selection
 from chatbot.corpus.workers import worker_pool
 from chatbot.errors import UserError
-from chatbot.flags import Flags, parse, setting
+from chatbot.flags import Flags, setting
 
 TRAIN = Path(__file__).parents[1] / "train.py"
 # One of as many conversations is held out.
@@ -50,7 +51,7 @@ def history_benchmark(arguments: Sequence[str]) -> int:
     All runs learn and score the same turns: whole conversations are held out, and no rule drops pairs.
     """
     about = "Measure the held-out nats per character of first and of later turns, by the number of turns of history."
-    flags = parse(HistoryBenchmark, "-m benchmarks history", about, arguments)
+    flags = CommandLine(HistoryBenchmark, "-m benchmarks history", about).parse(arguments)
     runs = []
     with tempfile.TemporaryDirectory() as folder:
         work = Path(folder)

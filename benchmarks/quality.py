@@ -15,13 +15,14 @@ from typing import Any
 
 from benchmarks.count_models import measure_count_models
 from benchmarks.report import print_json
+from chatbot.command_line import CommandLine
 from chatbot.config.attempts import CONFIG, attempt_directory
 from chatbot.config.corpus import AUTO, NONE
 from chatbot.config.run import PRESETS
 from chatbot.corpus.reading.display import counted
 from chatbot.errors import UserError
 from chatbot.evaluation.report import COLUMNS, table
-from chatbot.flags import Flags, parse, setting
+from chatbot.flags import Flags, setting
 
 ROOT = Path(__file__).parents[1]
 SEED = 7
@@ -49,7 +50,7 @@ def quality_benchmark(arguments: Sequence[str]) -> int:
     )
     end = arguments.index("--") if "--" in arguments else len(arguments)
     own, training_flags = arguments[:end], [*arguments[end + 1 :]]
-    flags = parse(QualityBenchmark, "-m benchmarks quality", about, own)
+    flags = CommandLine(QualityBenchmark, "-m benchmarks quality", about).parse(own)
     with tempfile.TemporaryDirectory() as folder:
         work = Path(folder)
         training, held_out = split(flags.data, flags.held_out, work)

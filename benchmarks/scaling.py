@@ -15,8 +15,8 @@ from benchmarks.ring import LINKS, exposed_seconds, plan, ring_bytes
 from benchmarks.scaling_flags import ScalingBenchmark
 from benchmarks.startup import measure_startup
 from benchmarks.worker import Worker, ask_all
+from chatbot.command_line import CommandLine
 from chatbot.errors import UserError
-from chatbot.flags import parse
 from chatbot.quiet import import_tensorflow
 from chatbot.training.devices.gpus import find_gpus
 from chatbot.training.devices.towers import choose_gpus, open_towers
@@ -30,7 +30,7 @@ EXCHANGE = "exchange"  # a request to a worker
 def scaling_benchmark(arguments: Sequence[str]) -> int:
     """Measure, print tables and a verdict, and as the last line one JSON object."""
     about = "Measure how training scales with towers and processes on this machine, and predict it for more GPUs."
-    flags = parse(ScalingBenchmark, "-m benchmarks scaling", about, arguments)
+    flags = CommandLine(ScalingBenchmark, "-m benchmarks scaling", about).parse(arguments)
     results: dict[str, Any] = {"cores": len(os.sched_getaffinity(0)), **dataclasses.asdict(flags)}
     verdicts = []
     if flags.towers:

@@ -16,8 +16,9 @@ from typing import Any
 
 from benchmarks.closed_loop import Latencies, closed_loop
 from benchmarks.report import print_json
+from chatbot.command_line import CommandLine
 from chatbot.config.decoding import DecodingSettings
-from chatbot.flags import Flags, parse, setting
+from chatbot.flags import Flags, setting
 
 ROOT = Path(__file__).parents[1]
 # The fields of requests, and the settings of the same searches.
@@ -61,7 +62,7 @@ class ServeBenchmark(Flags):
 def serve_benchmark(arguments: Sequence[str]) -> int:
     """Measure, print a line for each search, and as the last line one JSON object."""
     about = "Measure one client after another and many at once, each asking again when it has its answer."
-    flags = parse(ServeBenchmark, "-m benchmarks serve", about, arguments)
+    flags = CommandLine(ServeBenchmark, "-m benchmarks serve", about).parse(arguments)
     lines = Path(flags.data).read_text(encoding="utf-8").splitlines()
     questions = [line.split("\t")[0] for line in lines if line.strip()]
     results: dict[str, Any] = {}

@@ -14,10 +14,11 @@ from tensorflow.python.eager.context import context  # the public API does not c
 
 from benchmarks.report import print_json
 from benchmarks.synthetic import write_corpus
+from chatbot.command_line import CommandLine
 from chatbot.config.training import Settings
 from chatbot.corpus.reading.display import counted
 from chatbot.errors import UserError
-from chatbot.flags import Flags, compose, parse, setting
+from chatbot.flags import Flags, compose, setting
 from chatbot.training.attempt import attempt_lock
 from chatbot.training.data import prepare
 from chatbot.training.devices.towers import open_towers
@@ -60,7 +61,7 @@ def soak_benchmark(arguments: Sequence[str]) -> int:
     about = (
         "Train for a long time with many validations and checkpoints, and compare the memory at the beginning and end."
     )
-    flags = parse(SoakBenchmark, "-m benchmarks soak", about, arguments)
+    flags = CommandLine(SoakBenchmark, "-m benchmarks soak", about).parse(arguments)
     before, plot = Path.cwd(), None if flags.plot is None else Path(flags.plot).absolute()
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)

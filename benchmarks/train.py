@@ -16,10 +16,11 @@ from benchmarks.peers import Peers
 from benchmarks.report import log, print_json
 from benchmarks.tokenised import TokenisedPairs, read_tokenised
 from benchmarks.worker import Worker, ask_all
+from chatbot.command_line import CommandLine
 from chatbot.config.training import Settings
 from chatbot.corpus.vocabulary import SPECIALS
 from chatbot.errors import UserError
-from chatbot.flags import parse, replace, setting
+from chatbot.flags import replace, setting
 from chatbot.training.devices.towers import open_towers
 
 FLOAT32, BFLOAT16 = "float32", "bfloat16"
@@ -77,7 +78,7 @@ class TrainBenchmark(ModelFlags):
 def train_benchmark(arguments: Sequence[str]) -> int:
     """Measure, print tables and a verdict, and as the last line one JSON object."""
     about = "Measure training speed on this machine, with --peers also that of OpenNMT-py and a tuned PyTorch model."
-    flags = parse(TrainBenchmark, "-m benchmarks train", about, arguments)
+    flags = CommandLine(TrainBenchmark, "-m benchmarks train", about).parse(arguments)
     pairs = read_tokenised(flags.data, flags.max_length, flags.vocabulary_size)
     results: dict[str, Any] = {"cores": len(os.sched_getaffinity(0)), **dataclasses.asdict(flags)}
     results |= {"pairs": len(pairs.pairs), "vocabulary": len(pairs.vocabulary) + len(SPECIALS)}

@@ -5,32 +5,17 @@ command line and in JSON all flags are flat: `compose` makes the parts and `flat
 flag: only the code sets it.
 """
 
-import argparse
 import contextlib
 import dataclasses
-import functools
 import inspect
 import math
 import shlex
-import sys
 import typing
 from collections.abc import Sequence
-from pathlib import Path
 from types import MappingProxyType
-from typing import Any, NoReturn, TypeVar
+from typing import Any, TypeVar
 
 from chatbot.errors import UserError
-from chatbot.version import __version__
-
-VERSION = f"chatbot {__version__}"
-# Arguments of `python` in a checkout -> the equivalent installed command.
-INSTALLED = {
-    "train.py": "chatbot-train",
-    "chat.py": "chatbot-chat",
-    "-m chatbot.corpus": "chatbot-data",
-    "-m chatbot.attempts": "chatbot-attempts",
-    "-m chatbot.export": "chatbot-export",
-}
 
 # What an error says that a value must be.
 EXPECTED = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
@@ -46,6 +31,7 @@ class Flag:
 
     text: str  # the help
     group: str = ""  # the heading in --help; "": that of the flag before in its class
+    default_text: str = ""  # what the help states as the default; "": the value itself, or none
     count: int | None = None  # the exact number of values of a flag that takes several
     choices: tuple[str, ...] | None = None
     least: float | None = None
@@ -61,8 +47,12 @@ class Flag:
 
 
 def setting(default: Any, text: str, **options: Any) -> Any:
-    """Return a field of a `Flags` class that is also a flag. default: `...` marks a required one. options: of Flag."""
-    return dataclasses.field(default=default, metadata={"text": text, **options})
+    """Return a field of a `Flags` class that is also a flag. default: `...` marks a required one. options: of Flag.
+
+    text: the help. It may end in "; default: " and words for what is done without the flag.
+    """
+    text, _, default_text = text.partition("; default: ")
+    return dataclasses.field(default=default, metadata={"text": text, "default_text": default_text, **options})
 
 
 class Flags:
@@ -89,6 +79,16 @@ class Flags:
                 continue
             for item in value if field.metadata["many"] else (value,):
                 check_value(field, item)
+
+
+def default_text(field: "dataclasses.Field[Any]") -> str:
+    """Return the default of a setting for readers."""
+    default: Any = field.default
+    if field.metadata["default_text"] or default in (None, "", ()):
+        return field.metadata["default_text"] or "none"
+    if field.metadata["kind"] is bool:
+        return "on" if default else "off"
+    return " ".join(map(str, default)) if field.metadata["many"] else str(default)
 
 
 def flag_of(name: str) -> str:
@@ -183,23 +183,6 @@ def unknown_flags(settings: Any, names: Sequence[str]) -> str:
     return f"unrecognized arguments: {' '.join(names)}" + "".join(f"; the nearest is --{flag}" for flag in nearest)
 
 
-class OneLineParser(argparse.ArgumentParser):
-    """An argument parser whose errors are one line."""
-
-    def error(self, message: str) -> NoReturn:
-        """Exit with code 2."""
-        self.exit(2, f"error: {message} (see {self.prog} --help)\n")
-
-
-def program(script: str) -> str:
-    """Return the command that runs a script: 'python train.py', or 'chatbot-train' in an installed command."""
-    if Path(sys.argv[0]).name in INSTALLED.values():
-        for prefix, command in INSTALLED.items():
-            if script.startswith(prefix):
-                return command + script.removeprefix(prefix)
-    return f"python {script}"
-
-
 def flags_for(settings: Any, values: dict[str, Any]) -> str:
     """Return values of a settings class or instance as flags, quoted for a shell, without those at their defaults."""
     words: list[str] = []
@@ -219,81 +202,13 @@ def command_line(settings: Any) -> str:
     return flags_for(settings, flatten(settings))
 
 
-def parse(
-    settings: type[Composed], prog: str, about: str, arguments: Sequence[str] | None, positional: str | None = None
-) -> Composed:
-    """Return the settings of a command line; the arguments are those of `parse_flags`. Raises UserError."""
-    return compose(settings, **parse_flags(settings, prog, about, arguments, positional))
-
-
-def parse_flags(
-    settings: type, prog: str, about: str, arguments: Sequence[str] | None, positional: str | None = None
-) -> dict[str, Any]:
-    """Return the flat values of the flags that were given, by name; those not given are absent.
-
-    prog: the script or module, a key of INSTALLED or the arguments of `python`. positional: the setting that is given
-    without a flag; it needs a metavar.
-    """
-    prog = program(prog)
-    parser = OneLineParser(
-        prog=prog,
-        usage=f"{prog} {_usage(fields_of(settings)[positional])}[flags]" if positional else f"{prog} [flags]",
-        description=about,
-        argument_default=argparse.SUPPRESS,
-        allow_abbrev=False,
-    )
-    parser.add_argument("--version", action="version", version=VERSION, help="print the version and exit")
-    groups: dict[str, Any] = {}
-    for name, field in fields_of(settings).items():
-        heading = field.metadata["group"]
-        if heading not in groups:
-            groups[heading] = parser.add_argument_group(heading)
-        if name == positional:
-            metavar, text = field.metadata["metavar"], field.metadata["text"]
-            number = "*" if field.metadata["many"] else "?"
-            convert = functools.partial(parsed_value, field, name=metavar)
-            groups[heading].add_argument(name, nargs=number, type=convert, metavar=metavar, help=text)
-        else:
-            groups[heading].add_argument(flag_of(name), dest=name, **_argparse_options(field))
-    values, unknown = parser.parse_known_args(arguments)
-    if unknown:
-        names = [word.partition("=")[0] for word in unknown if word.startswith("-")]
-        parser.error(unknown_flags(settings, names or unknown))
-    missing = [
-        field.metadata["metavar"] if name == positional else flag_of(name)
-        for name, field in fields_of(settings).items()
-        if field.default is ... and name not in values
-    ]
-    if missing:
-        parser.error(f"the following arguments are required: {', '.join(missing)}")
-    return {name: tuple(value) if isinstance(value, list) else value for name, value in vars(values).items()}
-
-
-def _usage(positional: "dataclasses.Field[Any]") -> str:
-    return positional.metadata["metavar"] + (" ... " if positional.metadata["many"] else " ")
-
-
-def _argparse_options(field: "dataclasses.Field[Any]") -> dict[str, Any]:
-    meta, text = field.metadata, field.metadata["text"].replace("%", "%%")
-    if meta["kind"] is bool:
-        if field.default:
-            return {"action": argparse.BooleanOptionalAction, "help": f"{text} (default: on)"}
-        return {"action": argparse.BooleanOptionalAction if meta["negatable"] else "store_true", "help": text}
-    default: Any = field.default
-    if default not in (None, "", (), ...):
-        text += f" (default: {' '.join(map(str, default)) if meta['many'] else default})"
-    metavar = meta["metavar"] or "|".join(meta["choices"] or ()) or {int: "N", float: "R", str: "NAME"}[meta["kind"]]
-    convert = functools.partial(parsed_value, field)
-    options = {"type": convert, "metavar": metavar, "help": text}
-    if meta["many"]:
-        options["nargs"], options["action"] = meta["count"] or "+", "extend"
-    return options
-
-
 def parsed_value(field: "dataclasses.Field[Any]", text: str, name: str | None = None) -> Any:
     """Convert and check a value that a user gives as text. Raises UserError as `check_value`, with the same name."""
     value: Any = text
-    with contextlib.suppress(ValueError):
-        value = field.metadata["kind"](text)
+    if field.metadata["kind"] is bool:
+        value = {"true": True, "false": False}.get(text, text)
+    else:
+        with contextlib.suppress(ValueError):
+            value = field.metadata["kind"](text)
     check_value(field, value, name)
     return value

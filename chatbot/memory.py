@@ -17,8 +17,8 @@ def keep_freed_memory() -> bool:
     """Keep freed memory in the process; call it before threads start. Returns whether the settings were changed.
 
     By default, glibc requests the memory of each large tensor from the kernel, which zeroes it page by page. This takes
-    a seventh of a training step (BENCHMARKS.md). Nothing changes without glibc, or if the environment has a MALLOC_ or
-    GLIBC_TUNABLES variable.
+    a seventh of a training step (docs/experiments.md). Nothing changes without glibc, or if the environment has a
+    MALLOC_ or GLIBC_TUNABLES variable.
     """
     set_by_user = any(name.startswith("MALLOC_") or name == "GLIBC_TUNABLES" for name in os.environ)
     if set_by_user or sys.platform != "linux":

@@ -12,7 +12,7 @@ ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": ""
 
 def command(script: str, *arguments: str) -> list[str]:
     """The command line of train.py, chat.py or a module."""
-    target = ["-m", script] if script.startswith(("chatbot.", "benchmarks")) else [str(ROOT / script)]
+    target = ["-m", script] if script.startswith(("chatbot", "benchmarks")) else [str(ROOT / script)]
     return [sys.executable, *target, *arguments]
 
 

@@ -12,15 +12,16 @@ ROOT = Path(__file__).parents[1]
 FILES = sorted((ROOT / "chatbot").rglob("*.py"))
 
 # The packages that each package may import.
-BASE = {"version", "errors", "flags", "config", "memory", "quiet", "durable"}
+BASE = {"version", "errors", "flags", "command_line", "config", "memory", "quiet", "durable"}
 MAY_IMPORT = {
     "version": set(),
     "errors": set(),
     "memory": set(),
     "durable": set(),
     "quiet": set(),
-    "flags": {"version", "errors"},
-    "config": {"errors", "flags", "durable"},
+    "flags": {"errors"},
+    "command_line": {"version", "errors", "flags"},
+    "config": {"errors", "flags", "command_line", "durable"},
     "corpus": BASE,
     "model": BASE | {"corpus", "decoding"},
     "decoding": {"config", "corpus", "errors"},
@@ -32,7 +33,9 @@ MAY_IMPORT = {
     "chat": BASE | {"corpus", "model", "inference", "attempts", "export"},
     "api": BASE | {"corpus", "model", "inference", "training", "chat"},
     "__init__": {"api", "errors", "version"},
-    "commands": BASE | {"corpus", "model", "inference", "training", "chat", "attempts", "export"},
+    "completion": BASE,
+    "commands": BASE | {"completion", "training", "chat"},
+    "__main__": {"commands"},
 }
 # Between the sub-packages of reading. Its own files, read.py and detect.py, use them all; they use its basic files.
 READING = {"open": set(), "formats": {"open"}}

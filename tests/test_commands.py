@@ -1,43 +1,172 @@
 """The commands as processes: fast help, and a one-line error with exit code 2 for invalid input."""
 
+import contextlib
+import io
 import os
 import re
 import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 import chatbot
 from chatbot import commands
 from chatbot.chat.loading import LoadedModel
-from chatbot.config.chat import ChatSettings
-from chatbot.config.training import Settings
+from chatbot.command_line import CommandLine, program, subcommand
+from chatbot.commands import COMMAND_LINES
+from chatbot.config.chat import CHAT, ChatSettings, serve_settings
+from chatbot.config.training import TRAIN, Settings
+from chatbot.errors import UserError
 from chatbot.version import __version__
 from tests.commands import ENVIRONMENT, run
 
 TINY = ("--rnn-size", "8", "--embedding-size", "8", "--steps", "2")
 
 
-@pytest.mark.parametrize("script", ["train.py", "chat.py", "chatbot.evaluation"])
-def test_help_is_fast_and_shows_defaults(script: str) -> None:
+@pytest.mark.parametrize("command", ["", "train", "chat", "serve", "evaluate", "data inspect", "attempts compare"])
+def test_help_is_fast(command: str) -> None:
     """The seconds are those of the processor, since the machine may be busy with other tests."""
     seconds = []
     for _ in range(3):
         before = os.times()
-        completed = run(script, "--help")
+        completed = run("chatbot", *command.split(), "--help")
         after = os.times()
         seconds.append(sum(after[2:4]) - sum(before[2:4]))  # of child processes
     assert 0 < min(seconds) < 0.5
     assert completed.returncode == 0
-    assert b"(default: default)" in b" ".join(completed.stdout.split())
+    assert completed.stdout.decode().startswith(f"usage: python -m chatbot {command}")
 
 
-@pytest.mark.parametrize("script", ["train.py", "chat.py", "chatbot.evaluation", "chatbot.corpus", "chatbot.attempts"])
-def test_version_flag_prints_package_version(script: str) -> None:
-    completed = run(script, "--version")
-    assert (completed.returncode, completed.stdout.decode()) == (0, f"chatbot {__version__}\n")
+def help_of(line: CommandLine[Any], *arguments: str) -> str:
+    """What a command prints before it exits with code 0."""
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed), pytest.raises(SystemExit) as end:
+        line.parse(arguments)
+    assert end.value.code == 0
+    return printed.getvalue()
+
+
+def flags_in(text: str) -> list[str]:
+    """The flags of a help, without those of the help itself."""
+    flags = re.findall(r"^  (--[a-z-]+)", text, re.MULTILINE)
+    return [flag for flag in flags if flag not in ("--help", "--version")]
+
+
+EACH = pytest.mark.parametrize("line", COMMAND_LINES, ids=lambda line: line.script)
+
+
+@EACH
+def test_help_states_the_default_of_every_flag(line: CommandLine[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.argv", ["duida"])
+    text = " ".join(help_of(line, "--help").split())
+    stated = re.findall(r"\((?:default: [^()]|required\))", text)
+    assert len(stated) == len(line.fields)
+
+
+@EACH
+def test_help_names_no_file_of_the_checkout(line: CommandLine[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.argv", ["duida"])
+    for text in (help_of(line, "--help"), help_of(line, "-h")):
+        assert f"usage: duida {subcommand(line.script)} " in text
+        assert not re.search(r"docs/|\.md\b|\.py\b", text)
+
+
+@EACH
+def test_groups_of_the_help_have_all_flags(line: CommandLine[Any]) -> None:
+    of_groups = [flag for group in line.groups for flag in flags_in(help_of(line, "--help", group))]
+    assert of_groups == flags_in(help_of(line, "--help"))
+    with pytest.raises(UserError, match=r"^--help none: no such group of flags; choose one of \w+"):
+        line.parse(["--help", "none"])
+
+
+def test_short_help_of_training_has_the_common_flags() -> None:
+    text = help_of(TRAIN, "-h")
+    expected = "data me columns attempt preset validation rnn-size num-layers batch-size epochs gpus towers init-from"
+    assert flags_in(text) == [f"--{name}" for name in (*expected.split(), "dry-run", "config")]
+    assert "Example: python train.py --data pairs.tsv --attempt weibo\n" in text
+    rest = f"python train.py --help lists all {len(TRAIN.fields)} flags, --help GROUP those of a group:\ndata, text, "
+    assert rest in text
+
+
+def test_short_help_is_short() -> None:
+    for line in COMMAND_LINES:
+        short = help_of(line, "-h")
+        assert len(flags_in(short)) <= 15
+        if len(flags_in(help_of(line, "--help"))) <= 10:
+            assert short == help_of(line, "--help")
+
+
+def test_list_of_commands_fits_one_screen() -> None:
+    lines = run("chatbot").stdout.decode().splitlines()
+    assert len(lines) <= 24
+    assert max(map(len, lines)) <= 80
+    named = [line.split()[0] for line in lines if line.startswith("  ")]
+    assert [name for name in named if name in commands.COMMANDS] == [*commands.COMMANDS]
+
+
+@pytest.mark.parametrize(
+    ("script", "arguments"),
+    [("train.py", []), ("chat.py", []), ("chatbot.evaluation", []), ("chatbot.corpus", []), ("chatbot.attempts", [])]
+    + [("chatbot", [*name.split()]) for name in ("", "train", "serve", "data", "bot", "init-config", "completion")],
+)
+def test_version_flag_prints_package_version(script: str, arguments: list[str]) -> None:
+    completed = run(script, *arguments, "--version")
+    assert (completed.returncode, completed.stdout.decode()) == (0, f"duida {__version__}\n")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (
+            ["tran"],
+            "tran: no such command; choose train, chat, serve, data, evaluate, attempts, export, bot, init-config ",
+        ),
+        (["data", "look"], "look: no such command; choose inspect or encode\n"),
+        (["bot", "irc"], "irc: no such command; choose telegram or webhook\n"),
+        (["attempts", "list"], "list: no such command; choose compare, prune or rename\n"),
+        (["train", "--stepz", "1"], "nearest is --steps (see python -m chatbot train --help)\n"),
+        (["serve", "--serve", "here"], "--serve here: expected HOST:PORT"),
+        (["chat", "--attempt", "no"], "none is there; train one with python -m chatbot train, or give the path"),
+        (["evaluate"], "the following arguments are required: --data (see python -m chatbot evaluate --help)"),
+        (["export", "--format", "onnx"], "required: ATTEMPT (see python -m chatbot export --help)"),
+        (["completion"], "required: SHELL (see python -m chatbot completion --help)"),
+    ],
+)
+def test_subcommands_name_themselves_in_errors(work_dir: Path, arguments: list[str], message: str) -> None:
+    completed = run("chatbot", *arguments)
+    assert (completed.returncode, completed.stdout) == (2, b"")
+    assert completed.stderr.decode().startswith("error: ")
+    assert message in completed.stderr.decode()
+    assert completed.stderr.count(b"\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("called", "script", "shown"),
+    [
+        ("train.py", "train.py", "python train.py"),
+        ("/usr/bin/duida", "train.py", "duida train"),
+        ("bin/duida.exe", "chat.py", "duida chat"),
+        ("/site/chatbot/__main__.py", "chat.py --export x", "python -m chatbot chat --export x"),
+        ("/site/chatbot/corpus/__main__.py", "-m chatbot.corpus inspect", "python -m chatbot.corpus inspect"),
+        ("duida", "chat.py --serve", "duida serve"),
+        ("duida", "-m chatbot.chat.bots telegram", "duida bot telegram"),
+        ("duida", "-m chatbot", "duida"),
+        ("pytest", "-m chatbot init-config", "python -m chatbot init-config"),
+    ],
+)
+def test_commands_are_named_as_they_are_called(
+    monkeypatch: pytest.MonkeyPatch, called: str, script: str, shown: str
+) -> None:
+    monkeypatch.setattr("sys.argv", [called])
+    assert program(script) == shown
+
+
+def test_server_of_duida_is_on_the_loopback_interface_by_default() -> None:
+    assert serve_settings([]) == CHAT.parse(["--serve", "127.0.0.1:8000"])
+    assert serve_settings(["--serve", "[::1]:80"]).server.address == ("::1", 80)
 
 
 @pytest.mark.parametrize(
@@ -125,7 +254,7 @@ def test_chat_and_load_pass_on_beam_size_and_length_penalty(work_dir: Path, monk
         received.append((model.card.line(),))
         return 0
 
-    trained = SimpleNamespace(step=3, settings=Settings(), model=None)
+    trained = SimpleNamespace(step=3, settings=Settings(), model=None, retrieval=None)
     monkeypatch.setattr("chatbot.model.saved.load_trained", lambda directory: trained)
     monkeypatch.setattr("chatbot.inference.responder.TensorFlowModel", lambda model: model)
     monkeypatch.setattr(

@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from chatbot.config.chat import chat_settings
+from chatbot.config.chat import CHAT
 from chatbot.config.decoding import DEFAULT_SEARCH, DecodingSettings, default_search, over_default
-from chatbot.config.evaluation import evaluation_settings
+from chatbot.config.evaluation import EVALUATE
 from chatbot.errors import UserError
 
 
@@ -23,7 +23,7 @@ from chatbot.errors import UserError
     ],
 )
 def test_flags_choose_the_search(arguments: str, beams: int, hypotheses: int) -> None:
-    settings = over_default(chat_settings(arguments.split()).decoding, DEFAULT_SEARCH)
+    settings = over_default(CHAT.parse(arguments.split()).decoding, DEFAULT_SEARCH)
     assert (settings.beams, settings.hypotheses) == (beams, hypotheses)
 
 
@@ -47,7 +47,7 @@ def test_retrieve_takes_a_number_or_a_word(value: str) -> None:
 
 
 def test_evaluation_takes_the_same_flags() -> None:
-    decoding = evaluation_settings(["--data", "x", "--ban", "a", "b", "--top-k", "4"]).decoding
+    decoding = EVALUATE.parse(["--data", "x", "--ban", "a", "b", "--top-k", "4"]).decoding
     assert decoding == DecodingSettings(ban=("a", "b"), top_k=4)
 
 
@@ -55,7 +55,7 @@ def test_default_search_is_checked_with_the_other_settings() -> None:
     with pytest.raises(
         UserError, match=r"^--n-best 6: the search yields at most 5; raise --beam-size or --candidates$"
     ):
-        over_default(chat_settings(["--n-best", "6"]).decoding, DEFAULT_SEARCH)
+        over_default(CHAT.parse(["--n-best", "6"]).decoding, DEFAULT_SEARCH)
     with pytest.raises(UserError, match=r"^--rerank: "):
         over_default(DecodingSettings(rerank=1.0), {"top_p": 0.8})
 

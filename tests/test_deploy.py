@@ -18,8 +18,8 @@ import pytest
 import yaml
 
 from chatbot.chat.server.app import create_app
-from chatbot.config.bots import BotSettings, telegram_settings, webhook_settings
-from chatbot.config.chat import chat_settings
+from chatbot.config.bots import TELEGRAM, WEBHOOK, BotSettings
+from chatbot.config.chat import CHAT
 from chatbot.config.serve import ServeSettings
 from tests.chat.server.fake_models import fake_models
 from tests.test_kubernetes import CLAIM, FILES, JOB, documents, validate
@@ -88,19 +88,19 @@ def test_compose_services_have_few_rights(service: dict[str, Any]) -> None:
 def test_commands_of_compose_file_and_image_are_valid() -> None:
     python, script, *flags = SERVICES["server"]["command"]
     assert (python, script) == ("python", "/app/chat.py")
-    host, port = chat_settings(flags).server.address
+    host, port = CHAT.parse(flags).server.address
     assert SERVICES["server"]["ports"] == [f"127.0.0.1:{port}:{port}"]
     assert host == "0.0.0.0"
-    assert chat_settings(flags).server.allowed_host == ("localhost", "server")
+    assert CHAT.parse(flags).server.allowed_host == ("localhost", "server")
     (command,) = re.findall(r"^CMD (\[.*\])$", STAGES["serve"], re.MULTILINE)
-    assert chat_settings(json.loads(command)[2:]).server.address == (host, port)
-    assert chat_settings(json.loads(command)[2:]).server.allowed_host
+    assert CHAT.parse(json.loads(command)[2:]).server.address == (host, port)
+    assert CHAT.parse(json.loads(command)[2:]).server.allowed_host
     assert f"\nEXPOSE {port}\n" in STAGES["serve"]
     module = ["python", "-m", "chatbot.chat.bots"]
     assert SERVICES["telegram"]["command"][:4] == [*module, "telegram"]
-    telegram_settings(SERVICES["telegram"]["command"][4:])
+    TELEGRAM.parse(SERVICES["telegram"]["command"][4:])
     assert SERVICES["webhook"]["command"][:4] == [*module, "webhook"]
-    host, port = webhook_settings(SERVICES["webhook"]["command"][4:]).address
+    host, port = WEBHOOK.parse(SERVICES["webhook"]["command"][4:]).address
     assert SERVICES["webhook"]["ports"] == [f"127.0.0.1:{port}:{port}"]
     assert host == "0.0.0.0"
     assert "\nENV PYTHONPATH=/app\n" in STAGES["serve"]
@@ -127,13 +127,13 @@ def test_unit_runs_valid_commands_and_stops_after_the_last_request() -> None:
     python, script, *flags = shlex.split(command)
     assert python == "/opt/chatbot/.venv/bin/python"
     assert (PROJECT / Path(script).relative_to("/opt/chatbot")).exists()
-    assert chat_settings(flags).server.address == ("127.0.0.1", 8000)
+    assert CHAT.parse(flags).server.address == ("127.0.0.1", 8000)
     assert int(values_of(UNIT, "TimeoutStopSec")[0]) > LONGEST_REQUEST
     assert "PYTHONPATH=/opt/chatbot" in values_of(UNIT, "Environment")[0]
     cleared, command = values_of(DROP_IN, "ExecStart")
     words = shlex.split(command)
     assert (cleared, words[:4]) == ("", [python, "-m", "chatbot.chat.bots", "telegram"])
-    assert telegram_settings(words[4:]).token_file == "${CREDENTIALS_DIRECTORY}/token"
+    assert TELEGRAM.parse(words[4:]).token_file == "${CREDENTIALS_DIRECTORY}/token"
     assert values_of(DROP_IN, "LoadCredential")[0].startswith("token:")
 
 
@@ -164,7 +164,7 @@ def test_systemd_knows_every_line_and_finds_little_exposure(tmp_path: Path) -> N
 
 def test_pods_serve_what_the_service_and_the_probes_ask(tmp_path: Path) -> None:
     (port,), (service_port,) = CONTAINER["ports"], SERVICE["spec"]["ports"]
-    settings = chat_settings(CONTAINER["args"])
+    settings = CHAT.parse(CONTAINER["args"])
     assert CONTAINER["command"] == ["python", "/app/chat.py"]
     assert settings.server.address == ("0.0.0.0", port["containerPort"])
     assert settings.server.allowed_host == (SERVICE["metadata"]["name"],)

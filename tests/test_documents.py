@@ -4,10 +4,10 @@ import contextlib
 import functools
 import io
 import re
+import runpy
 import shlex
 import unicodedata
 from collections.abc import Callable, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +15,17 @@ import pytest
 
 from benchmarks.__main__ import BENCHMARKS
 from chatbot.attempts.__main__ import COMMANDS as ATTEMPTS
-from chatbot.attempts.__main__ import list_command, run_command
-from chatbot.config.bots import telegram_settings, webhook_settings
-from chatbot.config.chat import chat_settings
-from chatbot.config.evaluation import evaluation_settings
-from chatbot.config.export import export_settings
+from chatbot.attempts.__main__ import list_command
+from chatbot.command_line import subcommand
+from chatbot.completion import COMPLETION
+from chatbot.config.bots import TELEGRAM, WEBHOOK
+from chatbot.config.chat import CHAT, serve_settings
+from chatbot.config.corpus import FORMATS
+from chatbot.config.evaluation import EVALUATE
+from chatbot.config.export import EXPORT
+from chatbot.config.run import FEWER_PAIRS_THAN, PRESETS
 from chatbot.config.stored import train_settings
+from chatbot.config.template import INIT_CONFIG
 from chatbot.corpus.__main__ import encode_command, inspect_command
 from chatbot.errors import UserError
 
@@ -32,32 +37,38 @@ GUIDES = [path for path in DOCUMENTS if path.parent.name in ("docs", "kubernetes
 CORPUS = {"inspect": inspect_command, "encode": encode_command}
 PARSERS: dict[str, Callable[[Sequence[str]], Any]] = {
     "python train.py": train_settings,
-    "chatbot-train": train_settings,
-    "python chat.py": chat_settings,
-    "chatbot-chat": chat_settings,
-    "python -m chatbot.evaluation": evaluation_settings,
-    "python -m chatbot.export": export_settings,
-    "chatbot-export": export_settings,
-    "python -m chatbot.chat.bots telegram": telegram_settings,
-    "python -m chatbot.chat.bots webhook": webhook_settings,
+    "python chat.py": CHAT.parse,
+    "python -m chatbot.evaluation": EVALUATE.parse,
+    "python -m chatbot.export": EXPORT.parse,
+    "python -m chatbot.chat.bots telegram": TELEGRAM.parse,
+    "python -m chatbot.chat.bots webhook": WEBHOOK.parse,
     **{f"python -m chatbot.corpus {name}": command for name, command in CORPUS.items()},
-    **{f"chatbot-data {name}": command for name, command in CORPUS.items()},
     "python -m chatbot.attempts": list_command,
-    "chatbot-attempts": list_command,
-    **{f"python -m chatbot.attempts {name}": partial(run_command, name) for name in ATTEMPTS},
-    **{f"chatbot-attempts {name}": partial(run_command, name) for name in ATTEMPTS},
+    **{f"python -m chatbot.attempts {name}": command for name, command in ATTEMPTS.items()},
+}
+OF_DUIDA = {
+    **{subcommand(name.removeprefix("python ")): parser for name, parser in PARSERS.items()},
+    "serve": serve_settings,
+    "init-config": INIT_CONFIG.parse,
+    "completion": COMPLETION.parse,
+}
+PARSERS |= {
+    **{f"{door} {name}": parser for door in ("duida", "python -m chatbot") for name, parser in OF_DUIDA.items()},
     **{f"python -m benchmarks {name}": command for name, command in BENCHMARKS.items()},
 }
 # These return settings. The others start work, so they are called with --help.
 SETTINGS = (
     train_settings,
-    chat_settings,
-    evaluation_settings,
-    export_settings,
-    telegram_settings,
-    webhook_settings,
+    CHAT.parse,
+    EVALUATE.parse,
+    EXPORT.parse,
+    TELEGRAM.parse,
+    WEBHOOK.parse,
+    serve_settings,
+    INIT_CONFIG.parse,
+    COMPLETION.parse,
 )
-OURS = re.compile(r"(\w+=\S* )*(python (train|chat)\.py|python -m (chatbot|benchmarks)|chatbot-\w+|make)\b")
+OURS = re.compile(r"(\w+=\S* )*(python (train|chat)\.py|python -m (chatbot|benchmarks)|duida|make)\b")
 FLAG = re.compile(r"--[a-z][a-z\d-]*[a-z\d]")
 FOREIGN = {"--target", "--shm-size", "--ipc", "--no-deps"}  # Docker's and pip's
 
@@ -144,6 +155,7 @@ def test_every_command_parses(path: Path, work_dir: Path) -> None:
     base = Path("checkpoints/weibo/config.json")  # for --init-from
     base.parent.mkdir(parents=True)
     base.write_text("{}")
+    Path("settings.yaml").touch()  # for --config
     for command in commands(path):
         try:
             check(command)
@@ -168,7 +180,7 @@ def test_documents_contain_commands() -> None:
         "python -m chatbot.corpus inspect pairs.tsv --jsonn",
         "python -m chatbot.corpus look pairs.tsv",
         "python -m benchmarks scaling --link string",
-        "chatbot-train --step 3 < pairs.tsv",
+        "duida train --step 3 < pairs.tsv",
         "make trian",
     ],
 )
@@ -207,7 +219,9 @@ def test_every_code_path_exists(path: Path) -> None:
     assert [name for name in paths if not (ROOT / name).exists()] == []
 
 
-@each([path for path in GUIDES if path.parent.name != "data" and path.stem != "decisions"])
+@each(
+    [path for path in GUIDES if path.parent.name != "data" and path.stem not in ("decisions", "experiments", "flags")]
+)
 def test_every_guide_is_in_both_languages(path: Path) -> None:
     english = path.name.replace(".zh.md", ".md")
     assert (path.parent / english).exists()
@@ -236,9 +250,33 @@ def without_comments(path: Path) -> list[str]:
     return [re.sub(r"\s+# .*", "", line) for line in code_blocks(path)]
 
 
-def test_readme_is_short() -> None:
-    for name in ("README.md", "README.zh.md"):
-        assert len((ROOT / name).read_text(encoding="utf-8").splitlines()) <= 150
+def test_front_pages_are_short() -> None:
+    for name, most in (("README.md", 90), ("README.zh.md", 90), ("BENCHMARKS.md", 110)):
+        assert len((ROOT / name).read_text(encoding="utf-8").splitlines()) <= most
+
+
+def rows(path: Path, first_cell: str) -> list[list[str]]:
+    """The cells of the table whose heading begins with a cell, without its two first lines."""
+    _, _, table = path.read_text(encoding="utf-8").partition(f"\n| {first_cell} |")
+    lines = table.partition("\n\n")[0].splitlines()[2:]
+    return [[cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]] for line in lines]
+
+
+def test_presets_are_those_of_the_code() -> None:
+    expected = []
+    for name, values in PRESETS.items():
+        flags = [f"--{key.replace('_', '-')}" + ("" if value is True else f" {value}") for key, value in values.items()]
+        bound = f"fewer than {FEWER_PAIRS_THAN[name]:,}" if name in FEWER_PAIRS_THAN else "300,000 or more"
+        expected.append([f"`{name}`", bound, f"`{' '.join(flags)}`"])
+    assert rows(ROOT / "docs" / "training.md", "preset") == expected
+
+
+def test_formats_are_those_of_the_code() -> None:
+    path = ROOT / "docs" / "data.md"
+    names = {name for cells in rows(path, "format") for name in cells[0].split(", ") if name}
+    without_flag = re.search(r"a name in the table above except ([\w, ]+?)\.", " ".join(prose(path).split()))
+    assert without_flag
+    assert names - set(re.split(r", | and ", without_flag[1])) == set(FORMATS)
 
 
 @each(GUIDES)
@@ -256,3 +294,8 @@ def test_quoted_messages_are_in_the_code(path: Path) -> None:
     for message in messages:
         for part in re.split(r"error: worker|\([^)]*\)|\d+", message):
             assert part in code, message
+
+
+def test_reference_of_flags_is_current() -> None:
+    reference = runpy.run_path(str(ROOT / "docs" / "flags.py"))["reference"]
+    assert (ROOT / "docs" / "flags.md").read_text(encoding="utf-8") == reference(), "run python docs/flags.py"

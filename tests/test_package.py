@@ -12,7 +12,6 @@ from chatbot.version import __version__
 
 ROOT = Path(__file__).parents[1]
 TINY = ("--rnn-size", "8", "--embedding-size", "8", "--steps", "2")
-COMMANDS = ("chatbot-train", "chatbot-chat", "chatbot-data", "chatbot-attempts", "chatbot-export")
 
 pytestmark = pytest.mark.slow
 
@@ -38,11 +37,11 @@ def pip(*arguments: str) -> None:
     subprocess.run([sys.executable, "-m", "pip", "--quiet", *arguments], check=True, timeout=300)
 
 
-def run_installed(site: Path, command: str, *arguments: str, text: str = "") -> subprocess.CompletedProcess[str]:
-    """Run an installed command in the current directory, which is not the project's."""
+def run_installed(site: Path, *arguments: str, text: str = "") -> subprocess.CompletedProcess[str]:
+    """Run the installed command in the current directory, which is not the project's."""
     environment = {**os.environ, "PYTHONPATH": str(site), "CUDA_VISIBLE_DEVICES": "", "PYTHONUTF8": "1"}
     return subprocess.run(
-        [str(site / "bin" / command), *arguments],
+        [str(site / "bin" / "duida"), *arguments],
         input=text,
         capture_output=True,
         encoding="utf-8",
@@ -54,7 +53,7 @@ def run_installed(site: Path, command: str, *arguments: str, text: str = "") -> 
 
 def test_wheel_contains_only_the_package(wheel: Path) -> None:
     names = set(zipfile.ZipFile(wheel).namelist())
-    metadata = f"chatbot-{__version__}.dist-info"
+    metadata = f"duida-{__version__}.dist-info"
     tree = {path.relative_to(ROOT).as_posix() for path in (ROOT / "chatbot").rglob("*.py")}
     parts = (
         path for path in (ROOT / "chatbot/chat/page").rglob("*") if path.suffix in {".html", ".css", ".js", ".json"}
@@ -66,26 +65,30 @@ def test_wheel_contains_only_the_package(wheel: Path) -> None:
     assert f"{metadata}/licenses/LICENSE" in names
 
 
-@pytest.mark.parametrize("command", COMMANDS)
-def test_installed_command_shows_its_own_name(site: Path, work_dir: Path, command: str) -> None:
-    usage = run_installed(site, command, "--help")
-    assert usage.returncode == 0
-    assert usage.stdout.startswith(f"usage: {command} ")
-    assert run_installed(site, command, "--version").stdout == f"chatbot {__version__}\n"
-    refused = run_installed(site, command, *(["inspect"] if command == "chatbot-data" else []), "--nonsense")
-    assert refused.returncode == 2
-    assert refused.stdout == ""
-    program = f"{command} inspect" if command == "chatbot-data" else command
-    assert refused.stderr == f"error: unrecognized arguments: --nonsense (see {program} --help)\n"
+def test_installed_command_is_duida_alone(site: Path) -> None:
+    assert [path.name for path in (site / "bin").iterdir()] == ["duida"]
+
+
+def test_installed_command_shows_its_own_name(site: Path, work_dir: Path) -> None:
+    assert run_installed(site).stdout.startswith("usage: duida COMMAND ")
+    assert run_installed(site, "--version").stdout == f"duida {__version__}\n"
+    for command in ("train", "data inspect", "bot telegram"):
+        usage = run_installed(site, *command.split(), "--help")
+        assert usage.returncode == 0
+        assert usage.stdout.startswith(f"usage: duida {command} ")
+        refused = run_installed(site, *command.split(), "--nonsense")
+        assert (refused.returncode, refused.stdout) == (2, "")
+        assert refused.stderr == f"error: unrecognized arguments: --nonsense (see duida {command} --help)\n"
 
 
 def test_installed_commands_run_in_another_directory(site: Path, work_dir: Path) -> None:
     Path("pairs.tsv").write_text("你好\t你好呀\n早上好\t早\n", encoding="utf-8")
-    inspected = run_installed(site, "chatbot-data", "inspect", "pairs.tsv")
+    inspected = run_installed(site, "data", "inspect", "pairs.tsv")
     assert inspected.returncode == 0, inspected.stderr
-    trained = run_installed(site, "chatbot-train", "--data", "pairs.tsv", *TINY)
+    assert run_installed(site, "init-config", "own.yaml").returncode == 0
+    trained = run_installed(site, "train", "--config", "own.yaml", "--data", "pairs.tsv", *TINY)
     assert trained.returncode == 0, trained.stderr
-    assert trained.stdout.splitlines()[-1] == "Talk to it: chatbot-chat --attempt default"
-    replied = run_installed(site, "chatbot-chat", text="你好\n早上好\n")
+    assert trained.stdout.splitlines()[-1] == "Talk to it: duida chat --attempt default"
+    replied = run_installed(site, "chat", text="你好\n早上好\n")
     assert replied.returncode == 0, replied.stderr
     assert replied.stdout.count("\n") == 2

@@ -31,9 +31,9 @@ class Exchange:
         """The rating of the reply."""
         return None if self.rated is None else self.rated["rating"]
 
-    def replace(self, reply: str, before: tuple[str, ...], model: str, origin: Origin) -> None:
-        """Replace the reply by another one, which is not rated yet. before, model, origin: of the new one."""
-        self.reply, self.before, self.model, self.origin, self.rated = reply, before, model, origin, None
+    def replace(self, reply: str, before: tuple[str, ...], model: str) -> None:
+        """Replace the reply by another one, which is not rated yet. before, model: of the new one."""
+        self.reply, self.before, self.model, self.rated, self.origin = reply, before, model, None, None
         self.replies.append(reply)
 
 

@@ -7,8 +7,9 @@ import dataclasses
 import re
 from pathlib import Path
 
+from chatbot.command_line import CommandLine, program
 from chatbot.errors import UserError
-from chatbot.flags import Flags, program, setting
+from chatbot.flags import Flags, setting
 
 CHECKPOINTS = Path("checkpoints")
 TENSORBOARD = Path("tensorboard")
@@ -81,7 +82,7 @@ class CompareSettings(Flags):
     """Compare attempts: the settings that differ, sizes, best values, and a picture of the curves."""
 
     attempts: tuple[str, ...] = setting(
-        (), "two attempts or more: their names, or the paths of their folders", group=ATTEMPTS, metavar="ATTEMPT"
+        ..., "two attempts or more: their names, or the paths of their folders", group=ATTEMPTS, metavar="ATTEMPT"
     )
     plot: str | None = setting(
         None, "picture of the curves; default: curves-ATTEMPT-ATTEMPT.png", group=OUTPUT, metavar="FILE"
@@ -120,7 +121,7 @@ class PruneSettings(Flags):
 class RenameSettings(Flags):
     """Rename an attempt: its folders in checkpoints/ and tensorboard/, and its name in config.json."""
 
-    names: tuple[str, ...] = setting((), "the old name and the new one", group=ATTEMPTS, metavar="NAME")
+    names: tuple[str, ...] = setting(..., "the old name and the new one", group=ATTEMPTS, metavar="NAME")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -128,3 +129,18 @@ class RenameSettings(Flags):
             raise UserError(f"rename {' '.join(self.names)}".rstrip() + ": give the old name and the new one")
         for name in self.names:
             attempt_directory(name, "rename")
+
+
+MODULE = "-m chatbot.attempts"
+LIST = CommandLine(
+    ListSettings,
+    MODULE,
+    """List the attempts in checkpoints/. Further commands, each with its own --help:
+compare ATTEMPT ATTEMPT ... (settings that differ, sizes, best values, and a picture of the curves);
+prune [ATTEMPT ...] (lists files that can be deleted, and removes them with --yes); rename OLD NEW.""",
+)
+COMPARE = CommandLine(
+    CompareSettings, f"{MODULE} compare", CompareSettings.__doc__ or "", "weibo talk", positional="attempts"
+)
+PRUNE = CommandLine(PruneSettings, f"{MODULE} prune", PruneSettings.__doc__ or "", "weibo --yes", positional="attempts")
+RENAME = CommandLine(RenameSettings, f"{MODULE} rename", RenameSettings.__doc__ or "", "talk weibo", positional="names")

@@ -2,12 +2,12 @@
 
 import dataclasses
 import urllib.parse
-from collections.abc import Sequence
 
+from chatbot.command_line import CommandLine
 from chatbot.config.decoding import DecodingSettings
 from chatbot.config.serve import address_of
 from chatbot.errors import UserError
-from chatbot.flags import Flags, parse, setting
+from chatbot.flags import Flags, setting
 
 RUN, LIMITS, SERVICE = "run", "limits", "service"
 MODULE = "-m chatbot.chat.bots"
@@ -26,7 +26,7 @@ class BotSettings(Flags):
         1000, "conversations in memory; beyond it, the oldest is forgotten", group=LIMITS, least=1, most=1_000_000
     )
     forget_minutes: float = setting(60.0, "a conversation is forgotten after R minutes without a message", above=0)
-    messages_per_minute: int = setting(20, "of each conversation", least=1)
+    messages_per_minute: int = setting(20, "messages of a conversation that are answered in a minute", least=1)
     reply_seconds: float = setting(30.0, "time limit of a reply", above=0, most=3600)
     decoding: DecodingSettings = dataclasses.field(default_factory=DecodingSettings)
 
@@ -77,16 +77,20 @@ class WebhookSettings(Flags):
         return address_of("--listen", self.listen)
 
 
-def telegram_settings(arguments: Sequence[str] | None = None) -> TelegramSettings:
-    """Parse the command line of the Telegram bot. Raises UserError for a value that is not allowed."""
-    about = "Answer messages on Telegram with a trained chatbot, by long polling."
-    return parse(TelegramSettings, f"{MODULE} telegram", about, arguments)
-
-
-def webhook_settings(arguments: Sequence[str] | None = None) -> WebhookSettings:
-    """Parse the command line of the webhook. Raises UserError for a value that is not allowed."""
-    about = "Answer signed messages by HTTP with a trained chatbot, for services that have no bot of their own here."
-    return parse(WebhookSettings, f"{MODULE} webhook", about, arguments)
+TELEGRAM = CommandLine(
+    TelegramSettings,
+    f"{MODULE} telegram",
+    "Answer messages on Telegram with a trained chatbot, by long polling.",
+    "--attempt weibo --token-file telegram-token",
+    "token_file attempt export ratings messages_per_minute",
+)
+WEBHOOK = CommandLine(
+    WebhookSettings,
+    f"{MODULE} webhook",
+    "Answer signed messages by HTTP with a trained chatbot, for services that have no bot of their own here.",
+    "--attempt weibo --secret-file webhook-secret",
+    "secret_file listen callback attempt export ratings messages_per_minute",
+)
 
 
 def _check_url(flag: str, url: str) -> None:

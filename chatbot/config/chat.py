@@ -3,10 +3,11 @@
 import dataclasses
 from collections.abc import Sequence
 
+from chatbot.command_line import CommandLine
 from chatbot.config.decoding import DecodingSettings
 from chatbot.config.serve import ServeSettings
 from chatbot.errors import UserError
-from chatbot.flags import Flags, parse, setting
+from chatbot.flags import Flags, setting
 
 RUN = "run"
 
@@ -20,7 +21,7 @@ class ChatSettings(Flags):
         None, "instead of --attempt: a folder with an export to ONNX, which needs no TensorFlow", metavar="FOLDER"
     )
     history: int | None = setting(
-        None, "number of turns that are read with a question; at most, and by default, the attempt's", least=0
+        None, "number of turns that are read with a question, at most the attempt's; default: the attempt's", least=0
     )
     follow: bool = setting(False, "take the newer checkpoints of an attempt that is being trained, between replies")
     decoding: DecodingSettings = dataclasses.field(default_factory=DecodingSettings)
@@ -51,6 +52,22 @@ class ChatSettings(Flags):
         return trained if self.history is None else self.history
 
 
-def chat_settings(arguments: Sequence[str] | None = None) -> ChatSettings:
-    """Parse the command line of chat.py. Raises UserError for a value that is not allowed."""
-    return parse(ChatSettings, "chat.py", "Talk to a trained chatbot, in a terminal or through a pipe.", arguments)
+CHAT = CommandLine(
+    ChatSettings,
+    "chat.py",
+    "Talk to a trained chatbot, in a terminal or through a pipe.",
+    "--attempt weibo",
+    "attempt export history follow beam_size temperature top_k top_p seed stop retrieve n_best serve",
+)
+SERVE = CommandLine(
+    ChatSettings,
+    "chat.py --serve",
+    "Serve a trained chatbot, and the other attempts: OpenAI's chat-completions API, and a page for browsers.",
+    "--attempt weibo",
+    "attempt export beam_size temperature top_p retrieve serve api_key_file cors_origin allowed_host rate_limit",
+)
+
+
+def serve_settings(arguments: Sequence[str]) -> ChatSettings:
+    """Parse the flags of chat.py for the server, by default on the loopback interface. Raises UserError."""
+    return SERVE.parse(["--serve", "127.0.0.1:8000", *arguments])

@@ -4,6 +4,7 @@ import codecs
 import dataclasses
 from pathlib import Path
 
+from chatbot.command_line import CommandLine
 from chatbot.errors import UserError
 from chatbot.flags import Flags, setting
 
@@ -42,7 +43,7 @@ class CorpusSettings(Flags):
 
     data: tuple[str, ...] = setting(
         (),
-        "files, folders or globs of pairs, in any format of docs/data.md; default: the Chinese ChatterBot corpus",
+        "files, folders or globs of pairs, in any usual format; default: the Chinese ChatterBot corpus",
         group=DATA,
         metavar="FILE",
     )
@@ -51,14 +52,21 @@ class CorpusSettings(Flags):
         None, "answers, one per line; line N answers line N of --source-file", metavar="FILE"
     )
     columns: tuple[str, ...] = setting(
-        (), "columns or fields of the question and the answer, by name or by number from 1", count=2, metavar="COLUMN"
+        (),
+        "columns or fields of the question and the answer, by name or by number from 1; default: detected",
+        count=2,
+        metavar="COLUMN",
     )
     encoding: str | None = setting(
         None, "encoding of all files, such as gb18030, big5 or utf-16; default: detected", metavar="CODEC"
     )
-    format: str | None = setting(None, "format of all files; default: detected", choices=FORMATS)
+    format: str | None = setting(
+        None, f"format of all files: {', '.join(FORMATS)}; default: detected", choices=FORMATS, metavar="FORMAT"
+    )
     me: str | None = setting(
-        None, "in chat exports, learn only this person's replies: a name, a QQ number, or me", metavar="NAME"
+        None,
+        "in chat exports, learn only this person's replies: a name, a QQ number, or me; default: all",
+        metavar="NAME",
     )
     clean: tuple[str, ...] = setting(
         ("markup", "control", "equal", "duplicates"),
@@ -69,7 +77,9 @@ class CorpusSettings(Flags):
         fixed=True,
         metavar="RULE",
     )
-    max_reply_frequency: int | None = setting(None, "keep at most this many pairs with the same answer", least=1)
+    max_reply_frequency: int | None = setting(
+        None, "keep at most this many pairs with the same answer; default: all", least=1
+    )
     block_list: str | None = setting(
         None, "file of words, one per line; pairs that contain one are dropped", metavar="FILE"
     )
@@ -147,8 +157,26 @@ class EncodeSettings(Flags):
     corpus: CorpusSettings = dataclasses.field(default_factory=CorpusSettings)
     encoding: EncodingSettings = dataclasses.field(default_factory=EncodingSettings)
     runner: str | None = setting(
-        None, "encode as a Beam pipeline on this runner, such as DirectRunner or FlinkRunner", group="Apache Beam"
+        None, "encode as a pipeline of Apache Beam on this runner, such as DirectRunner or FlinkRunner", group="beam"
     )
     runner_options: str = setting(
         "", "the runner's own flags as one text, such as '--flink_master=host:8081'", metavar="TEXT"
     )
+
+
+INSPECT = CommandLine(
+    InspectSettings,
+    "-m chatbot.corpus inspect",
+    "Report on question-answer pairs before training on them. Changes nothing on disk.",
+    "pairs.tsv",
+    "data columns encoding format me json fail_on_warnings",
+    positional="data",
+)
+ENCODE = CommandLine(
+    EncodeSettings,
+    "-m chatbot.corpus encode",
+    "Encode question-answer pairs into the cache, where training with the same flags finds them.",
+    "pairs.tsv",
+    "data columns me validation history cache runner",
+    positional="data",
+)

@@ -8,7 +8,7 @@ from chatbot.config.corpus import AUTO, NONE
 from chatbot.errors import UserError
 from chatbot.flags import Flags, flag_of, setting
 
-SEARCH, TOKENS, RANKING = "search", "tokens of a reply", "ranking of replies"
+SEARCH, TOKENS, RANKING = "search", "tokens", "ranking"
 MOST_RETRIEVED = 1000
 SAMPLING = ("temperature", "top_k", "top_p", "min_p", "typical")
 MOST_STOP_CHARACTERS = 100  # of a stop text
@@ -23,7 +23,11 @@ class DecodingSettings(Flags):
     """
 
     beam_size: int | None = setting(
-        None, "beam search: keep the N best hypotheses at each token; 1: greedy search", group=SEARCH, least=1, most=100
+        None,
+        "beam search: keep the N best hypotheses at each token; 1: greedy search; default: 5 without sampling",
+        group=SEARCH,
+        least=1,
+        most=100,
     )
     length_penalty: float = setting(
         1.0, "beam search and ranking: prefer longer replies; the exponent of ((5 + length) / 6)", least=0, most=10
@@ -39,22 +43,24 @@ class DecodingSettings(Flags):
     )
     temperature: float | None = setting(
         None,
-        "sampling: below 1, probable tokens become more probable, above 1 less",
+        "sampling: below 1, probable tokens become more probable, above 1 less; default: 1",
         above=0,
         most=100,
         remedy="for greedy search, set --beam-size 1",
     )
-    top_k: int | None = setting(None, "sample only from the N most probable tokens", least=1)
+    top_k: int | None = setting(None, "sample from the N most probable tokens; default: all", least=1)
     top_p: float | None = setting(
-        None, "sample only from the most probable tokens whose probabilities sum to R (nucleus)", above=0, most=1
+        None, "sample from the fewest tokens whose probabilities sum to R (nucleus); default: all", above=0, most=1
     )
     min_p: float | None = setting(
-        None, "sample only from tokens at least R times as probable as the most probable one", above=0, most=1
+        None, "sample from tokens at least R times as probable as the most probable one; default: all", above=0, most=1
     )
     typical: float | None = setting(
-        None, "sample only from the tokens of typical information whose probabilities sum to R", above=0, most=1
+        None, "sample from tokens of typical information whose probabilities sum to R; default: all", above=0, most=1
     )
-    candidates: int | None = setting(None, "sample N replies and give the one with the best score", least=1, most=1000)
+    candidates: int | None = setting(
+        None, "sample N replies and give the one with the best score; default: 1", least=1, most=1000
+    )
     seed: int = setting(1, "seed of sampling: the same seed and question give the same reply", least=0, most=2**31 - 1)
     repetition_penalty: float = setting(
         1.0, "multiply the log-probabilities of tokens that the reply has by R", group=TOKENS, least=1, most=100
@@ -158,7 +164,7 @@ class DecodingSettings(Flags):
 
 
 # The search of an attempt when no flag chooses one. Rated blind, its replies are better than samples, ranked or not
-# (BENCHMARKS.md).
+# (docs/experiments.md).
 DEFAULT_SEARCH = {"beam_size": 5}
 # Where training pairs can be looked up, what people wrote comes first.
 WITH_RETRIEVAL = {**DEFAULT_SEARCH, "retrieve": "30"}

@@ -1,15 +1,15 @@
 """The settings of python -m chatbot.evaluation."""
 
 import dataclasses
-from collections.abc import Sequence
 from pathlib import Path
 
+from chatbot.command_line import CommandLine, program
 from chatbot.config.corpus import CACHE, FORMATS, check_encoding
 from chatbot.config.decoding import DecodingSettings
 from chatbot.errors import UserError
-from chatbot.flags import Flags, parse, program, setting
+from chatbot.flags import Flags, setting
 
-DATA, RUN, SHEET = "data", "run", "replies to rate"
+DATA, RUN, SHEET = "data", "run", "sheet"
 AUTO_TOKENIZE, ZH, ANY, CHAR = "auto", "zh", "13a", "char"
 # The tokenisations of BLEU, as sacrebleu names them.
 TOKENIZATIONS = (ZH, ANY, "intl", CHAR, "none")
@@ -22,13 +22,21 @@ class EvaluationSettings(Flags):
     """The settings of python -m chatbot.evaluation."""
 
     data: tuple[str, ...] = setting(
-        (), "held-out question-answer pairs, in any format of docs/data.md", group=DATA, metavar="FILE"
+        (),
+        "held-out question-answer pairs, in any usual format; default: none, only to count a --sheet",
+        group=DATA,
+        metavar="FILE",
     )
     columns: tuple[str, ...] = setting(
-        (), "columns or fields of the question and the answer, by name or by number from 1", count=2, metavar="COLUMN"
+        (),
+        "columns or fields of the question and the answer, by name or by number from 1; default: detected",
+        count=2,
+        metavar="COLUMN",
     )
     encoding: str | None = setting(None, "encoding of these files; default: detected", metavar="CODEC")
-    format: str | None = setting(None, "format of these files; default: detected", choices=FORMATS)
+    format: str | None = setting(
+        None, f"format of these files: {', '.join(FORMATS)}; default: detected", choices=FORMATS, metavar="FORMAT"
+    )
     cache: str = setting(str(CACHE), "folder for encoded pairs; may be deleted at any time", metavar="FOLDER")
     attempt: str = setting("default", "the training run to measure: its name, or the path of its folder", group=RUN)
     decoding: DecodingSettings = dataclasses.field(default_factory=DecodingSettings)
@@ -84,9 +92,10 @@ class EvaluationSettings(Flags):
             raise UserError(f"--report {self.report}: would replace the pairs in it; give the name of another file")
 
 
-def evaluation_settings(arguments: Sequence[str] | None = None) -> EvaluationSettings:
-    """Parse the command line of python -m chatbot.evaluation. Raises UserError for a value that is not allowed."""
-    about = (
-        "Measure a trained chatbot on held-out pairs. The last line is one JSON object; docs/evaluation.md explains it."
-    )
-    return parse(EvaluationSettings, "-m chatbot.evaluation", about, arguments)
+EVALUATE = CommandLine(
+    EvaluationSettings,
+    "-m chatbot.evaluation",
+    "Measure a trained chatbot on held-out pairs, or have its replies rated. The last line is one JSON object.",
+    "--attempt weibo --data held_out.tsv",
+    "data columns attempt beam_size temperature top_p retrieve baseline report sheet compare",
+)

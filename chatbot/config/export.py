@@ -1,12 +1,12 @@
 """The settings of python -m chatbot.export."""
 
 import dataclasses
-from collections.abc import Sequence
 from pathlib import Path
 
+from chatbot.command_line import CommandLine, program
 from chatbot.config.decoding import DecodingSettings
 from chatbot.errors import UserError
-from chatbot.flags import Flags, command_line, parse, setting
+from chatbot.flags import Flags, command_line, setting
 
 RUN, DATA = "run", "data"
 
@@ -44,8 +44,8 @@ class ExportSettings(Flags):
         flags = command_line(self.decoding)
         if flags and self.format != SAVEDMODEL:
             raise UserError(
-                f"{flags}: an export for {self.format} takes these flags when it is used, by chat.py --export; "
-                "leave them out"
+                f"{flags}: an export for {self.format} takes these flags when it is used, by "
+                f"{program('chat.py')} --export; leave them out"
             )
         for name in ("stop", "retrieve", "n_best"):
             if getattr(self.decoding, name) != getattr(DecodingSettings, name):
@@ -58,10 +58,12 @@ class ExportSettings(Flags):
         return EXPORTS / "-".join([attempt, self.format, *([] if self.weights == FLOAT32 else [self.weights])])
 
 
-def export_settings(arguments: Sequence[str] | None = None) -> ExportSettings:
-    """Parse the command line of python -m chatbot.export. Raises UserError for a value that is not allowed."""
-    about = (
-        "Export a trained chatbot to SavedModel or ONNX; see docs/export.md. A SavedModel contains its search: the "
-        "flags of search, tokens and ranking are for this format only."
-    )
-    return parse(ExportSettings, "-m chatbot.export", about, arguments, positional="attempt")
+EXPORT = CommandLine(
+    ExportSettings,
+    "-m chatbot.export",
+    "Export a trained chatbot to SavedModel or ONNX. A SavedModel contains its search: the flags of search, tokens and "
+    "ranking are for this format only.",
+    "weibo --format onnx",
+    "attempt format weights output data",
+    positional="attempt",
+)

@@ -32,7 +32,7 @@ class LearningSettings(Flags):
     )
     schedule: str = setting(
         CONSTANT,
-        "learning rate after the warm-up. cosine and one-cycle need --steps or --epochs; see docs/training.md",
+        "learning rate after the warm-up. cosine and one-cycle need --steps or --epochs",
         choices=(CONSTANT, INVERSE_SQUARE_ROOT, COSINE, ONE_CYCLE),
     )
     max_gradient_norm: float = setting(5.0, "scale gradients down where their global norm exceeds R", above=0)
@@ -43,7 +43,9 @@ class LearningSettings(Flags):
         0.0, "share of each target's probability that the loss spreads over the vocabulary", least=0, most=0.9
     )
     average: float = setting(
-        0.0, "use an exponential moving average of the weights with this decay, such as 0.999; 0: none", least=0
+        0.0,
+        "use an exponential moving average of the weights with this decay, such as 0.999; default: by --preset, or 0",
+        least=0,
     )
     freeze: str | None = setting(
         None, f"parts that are not trained, joined by commas, of {', '.join(PARTS)}", fixed=True, metavar="PARTS"
@@ -55,11 +57,19 @@ class LearningSettings(Flags):
     batch_tokens: int | None = setting(
         None, "instead of --batch-size: pairs in a step times their longest question or reply", least=1, fixed=True
     )
-    steps: int | None = setting(None, "stop after this many steps", least=1)
-    epochs: int | None = setting(None, "stop after this many epochs, which are passes over the training pairs", least=1)
+    steps: int | None = setting(None, "stop after this many steps; default: by --epochs", least=1)
+    epochs: int | None = setting(
+        None,
+        "stop after this many passes over the training pairs; default: with validation by --patience, else 10 and at "
+        "least 1,000 steps",
+        least=1,
+    )
     patience: int = setting(3, "stop after N validations in a row without a new best, from step 1,000 on", least=1)
     best_by: str = setting(
-        NATS, "measure that chooses the best checkpoint and ends the run", choices=LOWER_IS_BETTER + HIGHER_IS_BETTER
+        NATS,
+        f"measure that chooses the best checkpoint and ends the run: {', '.join(LOWER_IS_BETTER + HIGHER_IS_BETTER)}",
+        choices=LOWER_IS_BETTER + HIGHER_IS_BETTER,
+        metavar="MEASURE",
     )
     both_directions: str = setting(
         "auto",

@@ -42,18 +42,28 @@ class ModelSettings(Flags, fixed=True):
     attention: str = setting(
         "luong", "score of attention: multiplicative, additive, or none", choices=("luong", "bahdanau", "none")
     )
-    copy: bool = setting(False, "a reply may copy tokens of the question, or single characters of them", negatable=True)
+    copy: bool = setting(
+        False,
+        "a reply may copy tokens of the question, or single characters of them; default: by --preset, or off",
+        negatable=True,
+    )
     input_feeding: bool = setting(
         False, "feed the result of attention into the decoder at the next token; slower, on a GPU much slower"
     )
     ngrams: int = setting(
-        0, "mix in the probabilities of the n-grams of the training pairs, of up to N tokens; 0: none", least=0, most=5
+        0,
+        "mix in the probabilities of the n-grams of the training pairs, of up to N tokens; 0: none; "
+        "default: by --preset, or 0",
+        least=0,
+        most=5,
     )
-    ngram_weight: float = setting(0.35, "with --ngrams: weight of the n-grams in the mixture", above=0, most=0.99)
+    ngram_weight: float = setting(
+        0.35, "with --ngrams: weight of the n-grams in the mixture; default: by --preset, or 0.35", above=0, most=0.99
+    )
     keep_prob: float = setting(0.5, "fraction of units that dropout keeps; 1: no dropout", above=0, most=1, fixed=False)
     sampled_softmax: int | None = setting(
         None,
-        "compute the training loss over N sampled tokens: faster for a large vocabulary, but an approximation",
+        "compute the loss over N sampled tokens: faster for a large vocabulary, but an approximation; default: all",
         group=SPEED,
         least=1,
         fixed=False,

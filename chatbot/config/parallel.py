@@ -5,7 +5,9 @@ import dataclasses
 from chatbot.errors import UserError
 from chatbot.flags import Flags, flag_of, setting
 
-DEVICES, PARALLEL, MACHINES = "devices", "training in parallel", "several machines"
+DEVICES, PARALLEL, MACHINES = "devices", "parallel", "machines"
+
+UPDATES = ("parameter_server", "replicated", "independent", "distributed_replicated")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -15,17 +17,18 @@ class ParallelSettings(Flags, stored=False):
     gpus: str | None = setting(
         None, "GPUs to train on, by their ids in nvidia-smi; default: all GPUs", group=DEVICES, metavar="0,1,2,3"
     )
-    towers: int | None = setting(None, "split the CPU, or a single GPU, into this many towers", least=1)
+    towers: int | None = setting(None, "split the CPU, or a single GPU, into this many towers; default: 1", least=1)
     selftest: bool = setting(
         False, "check that several towers on these devices train as one does, print the verdict and exit"
     )
 
     variable_update: str | None = setting(
         None,
-        "where variables live and how gradients are summed; default: replicated with two or more GPUs, "
-        "distributed_replicated with several machines, else parameter_server. See docs/parallel.md",
+        f"where variables live and how gradients are summed: {', '.join(UPDATES)}; default: replicated with "
+        "several GPUs, distributed_replicated with several machines, else parameter_server",
         group=PARALLEL,
-        choices=("parameter_server", "replicated", "independent", "distributed_replicated"),
+        choices=UPDATES,
+        metavar="UPDATE",
     )
     all_reduce: str = setting(
         "auto", "how the gradients of copies are summed", choices=("auto", "nccl", "hierarchical", "one_device")
@@ -42,12 +45,14 @@ class ParallelSettings(Flags, stored=False):
     asynchronous: bool = setting(False, "workers update variables on parameter servers without waiting for each other")
 
     worker_hosts: str | None = setting(
-        None, "workers, in the same order on every machine, or set TF_CONFIG", group=MACHINES, metavar="A:P,B:P"
+        None, "workers, in the same order on every machine; default: by TF_CONFIG", group=MACHINES, metavar="A:P,B:P"
     )
     ps_hosts: str | None = setting(None, "with --asynchronous: the parameter servers", metavar="A:P,B:P")
     chief_host: str | None = setting(None, "with --asynchronous: address of the chief", metavar="A:P")
     job_name: str | None = setting(None, "with --asynchronous: job of this process", choices=("chief", "worker", "ps"))
-    task_index: int | None = setting(None, "index of this machine among the hosts, from 0", least=0)
+    task_index: int | None = setting(
+        None, "index of this machine among the hosts, from 0; default: by TF_CONFIG", least=0
+    )
     local_workers: int | None = setting(None, "start this many workers on this machine, to try out a cluster", least=1)
     restarts: int = setting(0, "restart from the last checkpoint up to N times after a machine is lost", least=0)
 

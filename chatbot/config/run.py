@@ -8,7 +8,7 @@ from typing import Any
 from chatbot.config.attempts import attempt_directory
 from chatbot.config.corpus import AUTO, NONE
 from chatbot.errors import UserError
-from chatbot.flags import Flags, setting
+from chatbot.flags import Flags, flag_of, setting
 
 RUN = "run"
 # A value of --histograms.
@@ -17,7 +17,7 @@ ALL = "all"
 TENSORBOARD, WANDB = "tensorboard", "wandb"
 # The defaults of a new attempt that follow its corpus; an attempt keeps the values that it began with. They are of
 # settings of the model and of the optimisation, which change no training pair. A setting
-# that needs another one comes after it. BENCHMARKS.md compares them.
+# that needs another one comes after it. docs/experiments.md compares them.
 PRESETS: dict[str, dict[str, Any]] = {
     "tiny": {"copy": True, "ngrams": 3, "average": 0.999},
     "small": {"copy": True, "ngrams": 3, "average": 0.999},
@@ -26,6 +26,11 @@ PRESETS: dict[str, dict[str, Any]] = {
 }
 # The preset of a corpus is the first one with more training pairs than the corpus, or the last preset.
 FEWER_PAIRS_THAN = {"tiny": 2_000, "small": 50_000, "medium": 300_000}
+PRESET_TEXT = "; ".join(
+    f"{name}{f', below {FEWER_PAIRS_THAN[name]:,}' if name in FEWER_PAIRS_THAN else ''}: "
+    + " ".join(flag_of(key) if value is True else f"{flag_of(key)} {value}" for key, value in values.items())
+    for name, values in PRESETS.items()
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,13 +42,14 @@ class RunSettings(Flags):
     )
     config: str | None = setting(
         None,
-        "read settings from a JSON file, such as an attempt's config.json, which means that attempt",
+        "read settings from a file: YAML, as `python -m chatbot init-config FILE.yaml` writes it, or an attempt's "
+        "config.json, which means that attempt",
         metavar="FILE",
         stored=False,
     )
     preset: str = setting(
         AUTO,
-        "defaults of a new attempt by its number of training pairs; auto: with validation only. See docs/training.md",
+        f"defaults of a new attempt by its number of training pairs; auto: with validation only; {PRESET_TEXT}",
         choices=(AUTO, *PRESETS, NONE),
         fixed=True,
     )
@@ -55,8 +61,8 @@ class RunSettings(Flags):
     )
     retrieve_pairs: int = setting(
         2_000_000,
-        "with validation, keep up to N training pairs in the attempt, so that it can give replies of people "
-        "(chat.py --retrieve); 0: none",
+        "with validation, keep up to N training pairs in the attempt, so that it can give replies of people, "
+        "by --retrieve; 0: none",
         least=0,
     )
     log_every: int = setting(10, "steps between two lines of metrics.jsonl", least=1)

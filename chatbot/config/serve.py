@@ -16,7 +16,10 @@ class ServeSettings(Flags):
     """The settings of the server of the API and the page. Raises UserError for a flag without --serve."""
 
     serve: str | None = setting(
-        None, "serve OpenAI's chat-completions API and a page at this address", group=SERVER, metavar="HOST:PORT"
+        None,
+        "serve OpenAI's API and a page at this address; default: none, of `serve` 127.0.0.1:8000",
+        group=SERVER,
+        metavar="HOST:PORT",
     )
     api_key_file: str | None = setting(
         None, "file of keys, one per line; requests of the API need one of them as bearer", metavar="FILE"

@@ -1,4 +1,4 @@
-"""Settings in JSON files: an attempt's config.json, or the file of --config, which flags override."""
+"""Settings in files: an attempt's config.json, or the file of --config, which flags override."""
 
 import contextlib
 import io
@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from chatbot.command_line import program
 from chatbot.config.attempts import (
     CHECKPOINTS,
     CONFIG,
@@ -22,10 +23,11 @@ from chatbot.config.corpus import AUTO, CorpusSettings, EncodingSettings
 from chatbot.config.decoding import DecodingSettings, default_search, over_default
 from chatbot.config.model import ModelSettings
 from chatbot.config.run import RunSettings, settings_of_presets
-from chatbot.config.training import Settings
+from chatbot.config.template import YAML, read_yaml
+from chatbot.config.training import TRAIN, Settings
 from chatbot.durable import read_json
 from chatbot.errors import UserError
-from chatbot.flags import check_value, compose, fields_of, flag_of, flags_for, flatten, parse_flags, program
+from chatbot.flags import check_value, compose, fields_of, flag_of, flags_for, flatten
 
 # Settings whose value "auto" was replaced in config.json by the one chosen for the attempt.
 CHOSEN = ("both_directions", "precision")
@@ -35,8 +37,7 @@ ALTERNATIVES = ({"steps", "epochs"}, {"data", "source_file", "target_file"})
 
 def train_settings(arguments: Sequence[str] | None = None) -> Settings:
     """Parse the command line of train.py; see `settings_over_config`. Raises UserError."""
-    about = "Train an attention seq2seq chatbot on question-answer pairs. A tower computes one share of each batch."
-    return settings_over_config(parse_flags(Settings, "train.py", about, arguments))
+    return settings_over_config(TRAIN.values(arguments))
 
 
 def settings_over_config(flags: dict[str, Any]) -> Settings:
@@ -126,17 +127,17 @@ def as_flags(values: dict[str, Any]) -> str:
 
 
 def read_settings(path: Path) -> dict[str, Any]:
-    """Return the settings in a JSON file, by name. Raises UserError for a file that does not hold settings."""
+    """Return the settings in a file of JSON, or of YAML by its name. Raises UserError for one without settings."""
     remedy = "restore it from a backup, or use another file"
     try:
-        values = read_json(path)
+        values = read_yaml(path) if path.suffix in YAML else read_json(path)
     except OSError as error:
         raise UserError(f"{path}: settings cannot be read ({error.strerror}); {remedy}") from None
     except ValueError:
         raise UserError(f"{path}: damaged, not JSON; {remedy}") from None
     fields = fields_of(Settings)
     many = {name for name, field in fields.items() if field.metadata["many"]}
-    if not isinstance(values, dict) or not all(isinstance(values.get(name, []), list) for name in many):
+    if not isinstance(values, dict) or not all(isinstance(values.get(name, []), (list, tuple)) for name in many):
         raise UserError(f"{path}: damaged, a JSON object of settings expected; {remedy}")
     unknown = sorted(values.keys() - fields.keys())
     if unknown:

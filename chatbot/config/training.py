@@ -2,6 +2,7 @@
 
 import dataclasses
 
+from chatbot.command_line import CommandLine
 from chatbot.config.corpus import NONE, CorpusSettings, EncodingSettings
 from chatbot.config.learning import NATS, PARTS, LearningSettings, check_parts
 from chatbot.config.model import ModelSettings
@@ -51,3 +52,13 @@ class Settings:
                 f"--history {history}: longer than --max-length {self.model.max_length} can hold, which must be at "
                 f"least {needed} for {history + 1} turns; lower --history or raise --max-length"
             )
+
+
+TRAIN = CommandLine(
+    Settings,
+    "train.py",
+    "Train an attention seq2seq chatbot on question-answer pairs. A tower computes one share of each batch.",
+    "--data pairs.tsv --attempt weibo",
+    "data me columns attempt preset validation rnn_size num_layers batch_size epochs gpus towers init_from dry_run "
+    "config",
+)

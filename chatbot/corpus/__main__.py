@@ -4,36 +4,24 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from chatbot.config.corpus import EncodeSettings, InspectSettings
+from chatbot.command_line import program, run_command
+from chatbot.config.corpus import ENCODE, INSPECT
 from chatbot.corpus.reading.display import counted
-from chatbot.errors import UserError, exit_code_of
-from chatbot.flags import VERSION, parse, program
+from chatbot.errors import exit_code_of
 
 USAGE = """usage: {program} inspect FILE ...  report what the files contain, and what training would drop
        {program} encode FILE ...   tokenise and encode now, on this machine or with Apache Beam
-Give either --help to list its flags. --version prints the version."""
+Give either -h or --help to list its flags. --version prints the version."""
 
 
-def main() -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command that the first argument names."""
-    command, arguments = (sys.argv[1:2] or ["--help"])[0], sys.argv[2:]
-    if command == "inspect":
-        return inspect_command(arguments)
-    if command == "encode":
-        return encode_command(arguments)
-    if command in ("-h", "--help"):
-        print(USAGE.format(program=program("-m chatbot.corpus")))
-        return 0
-    if command == "--version":
-        print(VERSION)
-        return 0
-    raise UserError(f"{command}: no such command; choose inspect or encode")
+    return run_command(USAGE.format(program=program("-m chatbot.corpus")), COMMANDS, arguments)
 
 
 def inspect_command(arguments: Sequence[str]) -> int:
     """Print a report on the files. Return the exit code; no file is left on disk."""
-    about = "Report on question-answer pairs before training on them. Changes nothing on disk."
-    settings = parse(InspectSettings, "-m chatbot.corpus inspect", about, arguments, positional="data")
+    settings = INSPECT.parse(arguments)
     import dataclasses
 
     from chatbot.corpus.cache import temporary_folder
@@ -55,8 +43,7 @@ def inspect_command(arguments: Sequence[str]) -> int:
 
 def encode_command(arguments: Sequence[str]) -> int:
     """Write the encoded pairs to the cache, where training finds them. Return the exit code."""
-    about = "Encode question-answer pairs into the cache, where train.py with the same flags finds them."
-    settings = parse(EncodeSettings, "-m chatbot.corpus encode", about, arguments, positional="data")
+    settings = ENCODE.parse(arguments)
     from chatbot.corpus.dataset import training_set
     from chatbot.corpus.files import without_word_spaces
     from chatbot.corpus.workers import BeamPool
@@ -72,6 +59,8 @@ def encode_command(arguments: Sequence[str]) -> int:
     print(f"Encoded: {counted(corpus.pairs, 'pair')}, shards: {len(corpus.shards):,}, in {corpus.shards.folder}")
     return 0
 
+
+COMMANDS = {"inspect": inspect_command, "encode": encode_command}
 
 if __name__ == "__main__":
     sys.exit(exit_code_of(main))

@@ -18,7 +18,7 @@ MAX_BUCKETS = 8
 MIN_BATCHES = 4
 
 # The cost of a padded position of the source and of the target. With equal costs a third of the target positions of
-# short chat would be padding; BENCHMARKS.md compares several costs.
+# short chat would be padding; docs/experiments.md compares several costs.
 COSTS = np.array([[1], [6]])
 
 

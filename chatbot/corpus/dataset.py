@@ -175,7 +175,7 @@ def complete_reports(tokenised: TokenisedFiles, dropped: Mapping[str, Mask]) -> 
 def check_not_empty(pairs: int, reports: Sequence[Report]) -> None:
     """Raise UserError when no pair is left, with the reasons for each file."""
     if not pairs:
-        raise UserError("; ".join(map(_why_empty, reports)) + ". See docs/data.md for formats and cleaning")
+        raise UserError("; ".join(map(_why_empty, reports)) + ". Check --format, --columns and --clean")
 
 
 def _why_empty(report: Report) -> str:

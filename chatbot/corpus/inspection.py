@@ -10,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from chatbot.command_line import program
 from chatbot.config.corpus import CorpusSettings
 from chatbot.config.model import ModelSettings
 from chatbot.corpus.chunks import load_chunk
@@ -26,7 +27,7 @@ from chatbot.corpus.selection import Selection, select
 from chatbot.corpus.shards import encode_chunk
 from chatbot.corpus.vocabulary import Vocabulary, build_vocabulary
 from chatbot.corpus.workers import worker_pool
-from chatbot.flags import command_line, program
+from chatbot.flags import command_line
 
 # With fewer chunks, one process is faster than starting others.
 SERIAL_CHUNKS = 6
@@ -173,7 +174,7 @@ def report_lines(measured: Measurements, settings: CorpusSettings) -> list[str]:
     longer = int((measured.lengths.max(axis=1) > MAX_LENGTH).sum())
     lines += [
         "",
-        f"Longer than train.py's default --max-length {MAX_LENGTH}: {counted(longer, 'pair')}, which it drops.",
+        f"Longer than the default --max-length {MAX_LENGTH}: {counted(longer, 'pair')}, which training drops.",
     ]
     flags = f"--max-length {measured.max_length} --vocabulary-size {measured.vocabulary_size}"
     lines += ["", f"Suggested: {program('train.py')} {command_line(settings)} {flags}"]

@@ -56,7 +56,7 @@ class Retrieval:
     """
 
     def __init__(self, folder: Path, vocabulary: Vocabulary) -> None:
-        remedy = "remove that folder, and run train.py for this attempt again, which writes it"
+        remedy = "remove that folder, and train this attempt again, which writes it"
         try:
             description = read_json(folder / DESCRIPTION)
             arrays = {name: _map(folder, name) for name in (*ARRAYS, QUESTIONS, REPLIES, LENGTHS, TOKENS)}

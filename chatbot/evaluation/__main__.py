@@ -6,20 +6,21 @@ The last line is one JSON object.
 import dataclasses
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from chatbot.config.attempts import trained_directory
 from chatbot.config.corpus import EncodingSettings
-from chatbot.config.evaluation import NEAREST, EvaluationSettings, evaluation_settings
+from chatbot.config.evaluation import EVALUATE, NEAREST, EvaluationSettings
 from chatbot.config.stored import with_default_search
 from chatbot.corpus.reading.display import counted
 from chatbot.errors import UserError, exit_code_of
 
 
-def main() -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
     """Measure an attempt, or write a sheet of replies, or count the ratings of one that is there."""
-    settings = evaluation_settings()
+    settings = EVALUATE.parse(arguments)
     print(json.dumps(_evaluate(settings) if settings.sheet is None else _sheet(settings, Path(settings.sheet))))
     return 0
 

@@ -2,16 +2,17 @@
 
 import importlib.util
 import sys
+from collections.abc import Sequence
 
 from chatbot.config.attempts import trained_directory
-from chatbot.config.export import ONNX, export_settings
+from chatbot.config.export import EXPORT, ONNX
 from chatbot.config.stored import with_default_search
 from chatbot.errors import UserError, exit_code_of
 
 
-def main() -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
     """Export an attempt. Flags and paths are checked before TensorFlow is imported, which takes seconds."""
-    settings = export_settings()
+    settings = EXPORT.parse(arguments)
     directory = trained_directory(settings.attempt, "ATTEMPT")
     folder = settings.folder_of(directory.name)
     if folder.exists():
@@ -19,8 +20,6 @@ def main() -> int:
     with_default_search(settings.decoding, directory)
     for name in ("tf2onnx", "onnx") if settings.format == ONNX else ():
         if importlib.util.find_spec(name) is None:
-            # The name of this package and an extra would not do: where it is not installed, pip would search the public
-            # index for that name.
             raise UserError(f"--format onnx: {name} is not installed; run `pip install tf2onnx onnx onnxruntime`")
     from chatbot.quiet import import_tensorflow
 

@@ -182,7 +182,7 @@ def load_export(folder: Path) -> Export:
     manifest = read_manifest(folder)
     if manifest.format != ONNX:
         raise UserError(
-            f"--export {folder}: a SavedModel, which TensorFlow answers from (docs/export.md); talk to the attempt "
+            f"--export {folder}: a SavedModel, which TensorFlow answers from; talk to the attempt "
             "with --attempt, or export it with --format onnx"
         )
     settings = stored_settings(folder / CONFIG)

@@ -76,7 +76,7 @@ class RatedRetrieval(Retrieval):
         for (question, reply), rating in last.items():
             ids = self._ids(reply) if rating == "good" else []
             is_usable = 0 < len(ids) <= self._max_length and not any(mark in reply for mark in ELSEWHERE)
-            if question.strip() and (rating == "bad" or is_usable):
+            if rating == "bad" or is_usable:
                 yield Pair(question, reply, ids, rating)
 
     def _ids(self, text: str) -> list[int]:

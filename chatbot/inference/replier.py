@@ -47,8 +47,8 @@ class Replier:
         check_decoding(decoding, vocabulary, settings)
         if decoding.retrieved and retrieval is None:
             raise UserError(
-                f"--retrieve {decoding.retrieve}: this attempt has no index of its training pairs, which train.py "
-                "writes with validation (--retrieve-pairs); leave it out"
+                f"--retrieve {decoding.retrieve}: this attempt has no index of its training pairs, which "
+                "training writes with validation (--retrieve-pairs); leave it out"
             )
         self.model, self.decoding = model, decoding
         self._retrieved = None

@@ -26,7 +26,7 @@ class RetrievedReplies:
 
     A token of the reply should be more probable after this question than in any reply, and the question, and the
     reply itself, similar to what was asked. Where no reply meets that, the most probable one is a common one, which
-    fits. The weights are those whose best replies were rated best by readers who knew no source (BENCHMARKS.md).
+    fits. The weights are those whose best replies were rated best by readers who knew no source (docs/experiments.md).
     """
 
     def __init__(self, model: Model, vocabulary: Vocabulary, retrieval: Retrieval, decoding: DecodingSettings) -> None:

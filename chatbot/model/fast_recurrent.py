@@ -2,7 +2,7 @@
 
 The LSTM computes real tokens only, and the products with the inputs and the gradients of the weights outside the loop,
 for all steps at once (Appleyard et al., 2016). The forward loop pushes the gates of each step onto a tensor list, and
-the backward loop pops them: unlike those of a TensorArray, they are not copied. BENCHMARKS.md measures each choice.
+the backward loop pops them: unlike those of a TensorArray, they are not copied. docs/experiments.md has the measures.
 
 keras.layers.LSTM and GRU compute the lengths for cuDNN on the GPU, for which the host waits; here it gives them.
 """

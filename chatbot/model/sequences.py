@@ -16,7 +16,7 @@ import tensorflow as tf
 from chatbot.corpus.vocabulary import PAD
 from chatbot.model.operations import size_on_device
 
-# BENCHMARKS.md compares several values.
+# docs/experiments.md compares several values.
 MULTIPLE = 16
 
 

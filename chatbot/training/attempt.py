@@ -26,6 +26,7 @@ from typing import Any
 
 import filelock
 
+from chatbot.command_line import program
 from chatbot.config.attempts import (
     BEST,
     CONFIG,
@@ -47,7 +48,7 @@ from chatbot.corpus.reading.display import counted
 from chatbot.corpus.vocabulary import BYTES, SPECIALS, Vocabulary, load_vocabulary
 from chatbot.durable import read_json, remove_unfinished, write_file, write_json
 from chatbot.errors import UserError
-from chatbot.flags import flatten, program, replace
+from chatbot.flags import flatten, replace
 from chatbot.model.checkpoint import check_model_size
 
 # Seconds to wait for the lock. A run that fails removes the folder that it has made, and the lock file in it.

@@ -22,10 +22,7 @@ from chatbot.training.step import Graph, Synchronous, VariableUpdate
 REPEATS = 3
 # Seconds without progress after which the line is due.
 LIMIT = 60
-ADVICE = (
-    "It may be slow, or wait for another machine; or a collective hangs: NCCL_DEBUG=INFO shows where "
-    "(docs/troubleshooting.md)"
-)
+ADVICE = "It may be slow, or wait for another machine; or a collective hangs: NCCL_DEBUG=INFO shows where"
 
 
 class StepWatch:

@@ -2,20 +2,19 @@
 
     pip install '.[pictures]'
     apt-get install chromium chromium-driver fonts-noto-cjk    # on Debian
-    python docs/pictures/make.py
+    python docs/pictures/make.py data/toy_train.txt data/toy_valid.txt    # the files of docs/tutorial.md
 
 The script trains on the built-in corpus in a temporary folder (a minute or two on 2 CPU cores) and talks to the result,
 both in a real pseudo-terminal, whose screen it draws. Then it starts TensorBoard on the loopback interface and takes a
-picture of its page with headless Chromium, one of an evaluation's report, and one of the chat in a browser, as on a
-desktop and as on a phone. The page with all charts shows a second run, which is validated. Nothing in the pictures is
-edited.
+picture of its page with headless Chromium, and one of the chat in a browser, as on a desktop and as on a phone. The
+page with all charts shows a second run, on the first file, until its validation no longer improves (five minutes), and
+the report its replies to questions of the second file. Nothing in the pictures is edited.
 """
 
 import contextlib
 import io
 import json
 import os
-import shutil
 import socket
 import subprocess
 import sys
@@ -25,7 +24,6 @@ import types
 from collections.abc import Iterator
 from pathlib import Path
 
-import chatterbot_corpus
 import pexpect
 import pyte
 from browser import chromium, still, wait_for
@@ -41,11 +39,10 @@ ATTEMPT = "pictures"
 TRAIN = f"python train.py --attempt {ATTEMPT} --towers 2 --precision float32"
 ANYTHING = r"[\s\S]+"
 CHAT = f"python chat.py --attempt {ATTEMPT}"
-VALIDATED = "validated"
-STEPS, VALIDATE_EVERY = 300, 20
+VALIDATED = "weibo"
 QUESTIONS = ("你好", "什么是ai", "你会死吗", "你最喜欢什么书?")
-REPORTED = Path(chatterbot_corpus.__file__).parent / "data" / "chinese" / "conversations.yml"
-OPENED = 2  # replies whose attention the report shows
+REPORTED = 200  # pairs of the report
+OPENED = 1  # replies whose attention the report shows
 
 # The terminal: the progress bar needs 110 columns. GitHub shows the picture at about 60% of its size. A slow run prints
 # more lines; rows without text are not drawn.
@@ -70,12 +67,13 @@ PAGE_SETTINGS = {
 
 def main() -> int:
     """Make all pictures."""
+    training, held_out = (Path(name).resolve() for name in sys.argv[1:])
     with tempfile.TemporaryDirectory(prefix="pictures-") as temporary:
         folder = Path(temporary)
         save(terminal_picture(recorded_session(folder)), PICTURES / "terminal.png")
         save(tensorboard_picture(folder / "tensorboard" / ATTEMPT), PICTURES / "tensorboard.png")
-        save(charts_picture(folder), PICTURES / "charts.png")
-        save(report_picture(folder), PICTURES / "report.png")
+        save(charts_picture(folder, training), PICTURES / "charts.png")
+        save(report_picture(folder, held_out), PICTURES / "report.png")
         save(chat_picture(folder, ATTEMPT, QUESTIONS), PICTURES / "page.png")
     return 0
 
@@ -179,14 +177,10 @@ def tensorboard_picture(logs: Path) -> Image.Image:
         return still(browser)
 
 
-def charts_picture(folder: Path) -> Image.Image:
-    """The page of a TensorBoard with all charts of a run. The conversations of the corpus are held out."""
-    shutil.copy(REPORTED, folder)
-    command = [sys.executable, "train.py", "--attempt", VALIDATED, "--validation", REPORTED.name, "--preset", "none"]
-    steps = ["--steps", str(STEPS), "--validate-every", str(VALIDATE_EVERY)]
-    subprocess.run(
-        [*command, *steps, "--towers", "2"], cwd=folder, env={**os.environ, "PYTHONPATH": str(ROOT)}, check=True
-    )
+def charts_picture(folder: Path, training: Path) -> Image.Image:
+    """The page of a TensorBoard with all charts of a run, which is validated on a part of its file."""
+    command = [sys.executable, "train.py", "--attempt", VALIDATED, "--data", str(training), "--towers", "2"]
+    subprocess.run(command, cwd=folder, env={**os.environ, "PYTHONPATH": str(ROOT)}, check=True)
     with tensorboard(folder / "tensorboard" / VALIDATED) as address, chromium() as browser:
         browser.set_window_size(*CHARTS_SIZE)
 
@@ -199,10 +193,11 @@ def charts_picture(folder: Path) -> Image.Image:
         return still(browser)
 
 
-def report_picture(folder: Path) -> Image.Image:
+def report_picture(folder: Path, held_out: Path) -> Image.Image:
     """The top of the report of an evaluation, with the attention of the first replies."""
-    shutil.copy(REPORTED, folder)
-    command = [sys.executable, "-m", "chatbot.evaluation", "--attempt", ATTEMPT, "--data", REPORTED.name]
+    lines = held_out.read_text(encoding="utf-8").splitlines(keepends=True)[:REPORTED]
+    (folder / held_out.name).write_text("".join(lines), encoding="utf-8")
+    command = [sys.executable, "-m", "chatbot.evaluation", "--attempt", VALIDATED, "--data", held_out.name]
     subprocess.run(
         [*command, "--report", "report.html"], cwd=folder, env={**os.environ, "PYTHONPATH": str(ROOT)}, check=True
     )

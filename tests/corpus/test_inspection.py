@@ -151,7 +151,7 @@ def test_suggested_command_parses(tmp_path: Path) -> None:
     (suggested,) = [line.removeprefix("Suggested: python train.py ") for line in lines if line.startswith("Suggested")]
     chosen = train_settings(shlex.split(suggested))
     assert chosen.corpus == settings
-    assert "Longer than train.py's default --max-length 50: 0 pairs, which it drops." in lines
+    assert "Longer than the default --max-length 50: 0 pairs, which training drops." in lines
 
 
 def test_healthy_corpus_has_no_warnings(chat_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -103,7 +103,7 @@ def test_damaged_index_is_an_error(tmp_path: Path, name: str, damage: str) -> No
     path.unlink()
     if content is not None:
         path.write_bytes(content)
-    with pytest.raises(UserError, match=r"index: damaged, .*train\.py") as error:
+    with pytest.raises(UserError, match=r"index: damaged, .*train this attempt again") as error:
         Retrieval(folder, vocabulary)
     assert len(str(error.value).replace(str(tmp_path), "")) < 200
 

@@ -10,7 +10,7 @@ import pytest
 import chatbot
 from chatbot.commands import chat
 from chatbot.config.decoding import DecodingSettings
-from chatbot.config.export import ExportSettings, export_settings
+from chatbot.config.export import EXPORT, ExportSettings
 from chatbot.errors import UserError, exit_code_of
 from chatbot.export.__main__ import main
 from chatbot.export.manifest import MANIFEST
@@ -194,6 +194,6 @@ def test_help_and_refusals_need_no_tensorflow() -> None:
 
 
 def test_folder_is_named_after_the_attempt() -> None:
-    settings = export_settings(["weibo", "--format", "onnx", "--weights", "int8"])
+    settings = EXPORT.parse(["weibo", "--format", "onnx", "--weights", "int8"])
     assert settings.folder_of("weibo") == Path("exports", "weibo-onnx-int8")
-    assert export_settings(["weibo", "--format", "onnx"]).folder_of("weibo") == Path("exports", "weibo-onnx")
+    assert EXPORT.parse(["weibo", "--format", "onnx"]).folder_of("weibo") == Path("exports", "weibo-onnx")

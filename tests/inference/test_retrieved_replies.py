@@ -13,14 +13,14 @@ from chatbot.corpus.vocabulary import BOS, BYTES, EOS, Vocabulary
 from chatbot.errors import UserError
 from chatbot.flags import compose
 from chatbot.inference.engine import Engine
-from chatbot.inference.questions import Question
+from chatbot.inference.questions import Piece, Question
 from chatbot.inference.reply_text import Origin
 from chatbot.inference.responder import Responder
 from chatbot.inference.retrieved_replies import COMMON, LEAST_SCORE, MOST_COMMON, SCORED, SHARED, SIMILARITY, is_copy
 from chatbot.model.new_model import built_model
 from chatbot.model.saved import Trained
 from chatbot.model.seq2seq import Seq2Seq
-from tests.inference.messages import answer_of
+from tests.inference.messages import answer_of, messages_of
 
 SETTINGS = compose(Settings, rnn_size=8, embedding_size=6, max_length=6)
 VOCABULARY = Vocabulary(["你好", "你", "好", "吗", "天", *BYTES])
@@ -139,6 +139,17 @@ def test_the_last_reply_is_not_looked_up_again(model: Seq2Seq) -> None:
         assert asked.reply("你好天", ["天", best], last_reply="") == best
     assert one.origin("你好天", second, ["天", best]) == Origin("question [6, 8]")
     assert one.origin("你好天", best, ["天", best]) == Origin("question [7]")
+
+
+def test_the_engine_says_where_a_reply_comes_from(model: Seq2Seq) -> None:
+    one = responder(model, *OFFERS)
+    engine = Engine(one)
+    for text in ("你好天", "天天"):
+        (reply,) = one.n_best(text)
+        last, _ = messages_of(engine, Question(text))
+        assert isinstance(last, Piece)
+        assert last.origin == reply.origin == one.origin(text, reply.text)
+    engine.close()
 
 
 def test_stop_texts_end_looked_up_replies(model: Seq2Seq) -> None:

@@ -48,19 +48,23 @@ def test_run_with_validation_keeps_its_pairs_for_the_chat(
 
 
 def test_ratings_change_the_next_reply(pairs_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """In the terminal: /new lets the chat forget the last reply. The Python API reads no ratings."""
+    """In the terminal, where /why names the pair that a rating has taken away; the Python API reads no ratings."""
     pairs = trained_with_pairs(pairs_file)
-    capsys.readouterr()
     directory, question = Path("checkpoints/default"), f"{pairs[0][0]}呀"
-    lines: list[Line] = [question, "/bad", "/new", question, "/new", "xyz", "/good", "/new", "xyz?", "/why"]
-    typed(load_model(directory), lines)
-    first, second, generated, good, why, *_ = capsys.readouterr().out.splitlines()
-    assert first in [reply for _, reply in pairs]
-    assert first != second
-    assert good == generated
-    assert why == "This reply was rated good as a reply to: xyz"
+    model = load_model(directory)
+
+    def shown(*lines: Line) -> list[str]:
+        capsys.readouterr()
+        typed(model, lines)
+        return capsys.readouterr().out.splitlines()
+
+    first, why, *_ = shown(question, "/bad", "/why")
+    assert [why.removeprefix("A person wrote this reply, to: "), first] in pairs
+    assert first not in shown(question)
+    generated = shown("xyz", "/good")
+    good, why, *_ = shown("xyz?", "/why")
+    assert ([good], why) == (generated, "This reply was rated good as a reply to: xyz")
     assert chatbot.load(directory).reply(question) == first
-    assert load_model(directory).responder_of(DecodingSettings()).reply(question) == second
 
 
 def test_retrieve_pairs_0_keeps_none(pairs_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,36 +10,27 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from chatbot.chat.service import listening_socket
-from chatbot.config.bots import MODULE, BotSettings, telegram_settings, webhook_settings
+from chatbot.command_line import program, run_command
+from chatbot.config.bots import MODULE, TELEGRAM, WEBHOOK, BotSettings
 from chatbot.errors import UserError, exit_code_of
-from chatbot.flags import VERSION, program
 
 if TYPE_CHECKING:
     from chatbot.chat.bots.conversations import Conversations
 
 USAGE = """usage: {program} telegram [flags]  answer messages on Telegram
        {program} webhook [flags]   answer signed messages by HTTP
-Give either --help to list its flags. --version prints the version."""
+Give either -h or --help to list its flags. --version prints the version."""
 LARGEST_SECRET, SHORTEST_SECRET = 1000, 16
 
 
-def main() -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command that the first argument names."""
-    command, arguments = (sys.argv[1:2] or ["--help"])[0], sys.argv[2:]
-    if command in COMMANDS:
-        return COMMANDS[command](arguments)
-    if command in ("-h", "--help"):
-        print(USAGE.format(program=program(MODULE)))
-        return 0
-    if command == "--version":
-        print(VERSION)
-        return 0
-    raise UserError(f"{command}: no such command; choose telegram or webhook")
+    return run_command(USAGE.format(program=program(MODULE)), COMMANDS, arguments)
 
 
 def telegram_command(arguments: Sequence[str]) -> int:
     """Answer messages on Telegram until a signal. Return the exit code."""
-    settings = telegram_settings(arguments)
+    settings = TELEGRAM.parse(arguments)
     _need("telegram", "python-telegram-bot")
     token = read_secret("--token-file", settings.token_file)
     from chatbot.chat.bots.telegram_bot import application_of, check_token, run
@@ -59,7 +50,7 @@ def telegram_command(arguments: Sequence[str]) -> int:
 
 def webhook_command(arguments: Sequence[str]) -> int:
     """Answer signed messages by HTTP until a signal. Return the exit code."""
-    settings = webhook_settings(arguments)
+    settings = WEBHOOK.parse(arguments)
     for module in ("uvicorn", "starlette", "httptools"):
         _need(module, module)
     secret = read_secret("--secret-file", settings.secret_file)

@@ -20,7 +20,6 @@ from chatbot.corpus.reading.display import counted, decodable, visible
 from chatbot.errors import UserError
 from chatbot.flags import fields_of, parsed_value
 from chatbot.inference.ratings import RATINGS, Rating
-from chatbot.inference.reply_text import Reply
 
 SLASH = "/"
 EXIT = ("exit", "quit")
@@ -168,25 +167,25 @@ def _retry(session: Session, text: str) -> None:
     reply = another(session, last, before, decoding)
     if reply is None:
         raise UserError(f"/retry: {remedy}")
-    session.screen.line(reply.text)
-    last.replace(reply.text, before, session.current.model.card.name, reply.origin)
+    session.screen.line(reply)
+    last.replace(reply, before, session.current.model.card.name)
 
 
-def _sample(session: Session, last: Exchange, before: Sequence[str], decoding: DecodingSettings) -> Reply | None:
+def _sample(session: Session, last: Exchange, before: Sequence[str], decoding: DecodingSettings) -> str | None:
     for number in range(SAMPLES):
         seed = (decoding.seed + len(last.replies) + number) % 2**31
         last_reply = session.conversation.reply_before_last
         (reply,) = session.current.responder().n_best(last.question, before, 1, seed, last_reply)
         if reply.text not in last.replies:
-            return reply
+            return reply.text
     return None
 
 
-def _next_best(session: Session, last: Exchange, before: Sequence[str], decoding: DecodingSettings) -> Reply | None:
+def _next_best(session: Session, last: Exchange, before: Sequence[str], decoding: DecodingSettings) -> str | None:
     number = max(-(-(len(last.replies) + 1) // NEXT_BEST) * NEXT_BEST, decoding.hypotheses)
     responder = session.current.responder(with_replies(decoding, number))
     replies = responder.n_best(last.question, before, number, last_reply=session.conversation.reply_before_last)
-    return next((reply for reply in replies if reply.text not in last.replies), None)
+    return next((reply.text for reply in replies if reply.text not in last.replies), None)
 
 
 def _why(session: Session, text: str) -> None:

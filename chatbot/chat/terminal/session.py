@@ -98,16 +98,14 @@ class Session:
         question = decodable(question)
         turns, last_reply = self.conversation.turns, self.conversation.last_reply
         responder = self.current.responder()
-        if responder.decoding.streams and responder.decoding.n_best == 1:
-            best = Reply(self.screen.stream(responder.stream(question, turns, last_reply)), 0.0)
+        if responder.decoding.n_best > 1:
+            replies = responder.n_best(question, turns, last_reply=last_reply)
+            self.show(replies)
+            reply = replies[0].text
         else:
-            best, *others = responder.n_best(question, turns, last_reply=last_reply)
-            if responder.decoding.n_best > 1:
-                self.show([best, *others])
-            else:
-                self.screen.stream(iter([best.text]))
-        if best.text != EMPTY_QUESTION_REPLY:
-            self.conversation.add(question, best.text, self.current.model.card.name, origin=best.origin)
+            reply = self.screen.stream(responder.stream(question, turns, last_reply))
+        if reply != EMPTY_QUESTION_REPLY:
+            self.conversation.add(question, reply, self.current.model.card.name)
 
     def show(self, replies: list[Reply]) -> None:
         """Show replies with their scores."""
@@ -121,7 +119,7 @@ class Session:
         return self.conversation.last
 
     def origin(self, exchange: Exchange) -> Origin:
-        """Return where a reply comes from; in a loaded conversation, where the model looks it up now."""
+        """Return where a reply comes from, and remember it: its rating may change what is looked up."""
         if exchange.origin is None:
             exchange.origin = self.current.responder().origin(exchange.question, exchange.reply, exchange.before)
         return exchange.origin

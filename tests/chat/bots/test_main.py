@@ -21,7 +21,7 @@ from chatbot.chat.bots import __main__ as bots
 from chatbot.chat.bots.webhook import signed_headers
 from chatbot.chat.loading import LoadedModel, ModelCard
 from chatbot.config.attempts import CONFIG
-from chatbot.config.bots import BotSettings, WebhookSettings, telegram_settings, webhook_settings
+from chatbot.config.bots import TELEGRAM, WEBHOOK, BotSettings, WebhookSettings
 from chatbot.config.decoding import DecodingSettings
 from chatbot.config.training import Settings
 from chatbot.corpus.vocabulary import BYTES, Vocabulary
@@ -198,15 +198,15 @@ def test_mistakes_are_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 )
 def test_values_that_are_not_allowed_are_refused(arguments: list[str], error: str) -> None:
     with pytest.raises(UserError, match=error):
-        webhook_settings(["--secret-file", "f", *arguments])
+        WEBHOOK.parse(["--secret-file", "f", *arguments])
 
 
 def test_flags_of_both_bots() -> None:
-    settings = telegram_settings(["--token-file", "f", "--attempt", "weibo", "--beam-size", "3"])
+    settings = TELEGRAM.parse(["--token-file", "f", "--attempt", "weibo", "--beam-size", "3"])
     assert (settings.bot.attempt, settings.bot.decoding.beam_size) == ("weibo", 3)
     with pytest.raises(UserError, match="--api-url x: expected a URL"):
-        telegram_settings(["--token-file", "f", "--api-url", "x"])
-    assert webhook_settings(["--secret-file", "f", "--listen", "[::1]:80"]).address == ("::1", 80)
+        TELEGRAM.parse(["--token-file", "f", "--api-url", "x"])
+    assert WEBHOOK.parse(["--secret-file", "f", "--listen", "[::1]:80"]).address == ("::1", 80)
     near = [unknown_flags(WebhookSettings, [flag]) for flag in ("--port", "--lisen")]
     assert near == ["unrecognized arguments: --port", "unrecognized arguments: --lisen; the nearest is --listen"]
 

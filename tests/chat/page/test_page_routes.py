@@ -132,6 +132,16 @@ def test_ratings_and_comparisons_are_appended(client: TestClient, ratings: Path)
     assert second["equal"] == ["a", "b"]
 
 
+def test_ratings_name_the_attempt_as_the_terminal_does(
+    tmp_path: Path, ratings: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The name for clients may be another one."""
+    models = fake_models({"gpt": FakeEngine()}, tmp_path)
+    monkeypatch.setattr(models, "directories", lambda: {"weibo": tmp_path / "gpt"})
+    with TestClient(create_app(models, ratings=ratings)) as client:
+        assert rated(client, ratings, "good")["model"] == "gpt"
+
+
 def rated(client: TestClient, ratings: Path, given: str, reply: str = "好", **replaces: str) -> dict[str, Any]:
     """The record of a rating of a reply to 你好."""
     body = {**REPLIED, "reply": reply, "rating": given, "replaces": replaces or None}

@@ -26,7 +26,7 @@ from chatbot.chat.server.run import (
 )
 from chatbot.chat.service import listening_socket
 from chatbot.commands import _chat
-from chatbot.config.chat import chat_settings
+from chatbot.config.chat import CHAT as CHAT_LINE
 from chatbot.errors import UserError
 from chatbot.inference.questions import Piece, Question, Usage
 from tests.chat.server.fake_models import FakeEngine, fake_models
@@ -241,14 +241,14 @@ def test_second_signal_ends_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 )
 def test_mistakes_on_the_command_line(work_dir: Path, flags: list[str], message: str) -> None:
     with pytest.raises(UserError, match=message):
-        serve(chat_settings(flags))
+        serve(CHAT_LINE.parse(flags))
 
 
 def test_port_in_use(work_dir: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
         with pytest.raises(UserError, match=f"--serve 127.0.0.1:{port}: .*in use; give .* a free port"):
-            serve(chat_settings(["--serve", f"127.0.0.1:{port}"]))
+            serve(CHAT_LINE.parse(["--serve", f"127.0.0.1:{port}"]))
 
 
 def test_missing_package(work_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -262,7 +262,7 @@ def test_missing_package(work_dir: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(builtins, "__import__", without_fastapi)
     monkeypatch.setattr("sys.argv", ["chat.py", "--serve", "localhost:0"])
     with pytest.raises(UserError, match=r"--serve: No module named 'fastapi'; run `make serve`"):
-        _chat()
+        _chat(CHAT_LINE.parse())
 
 
 def test_addresses() -> None:
@@ -270,7 +270,7 @@ def test_addresses() -> None:
         *[True] * 4,
         *[False] * 2,
     ]
-    assert chat_settings(["--serve", "[::1]:80"]).server.address == ("::1", 80)
+    assert CHAT_LINE.parse(["--serve", "[::1]:80"]).server.address == ("::1", 80)
     with listening_socket("--serve", "127.0.0.1", 0) as listener:
         assert url_of(listener) == f"http://127.0.0.1:{listener.getsockname()[1]}"
     assert memory_limit(5) == 5_000_000

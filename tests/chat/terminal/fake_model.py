@@ -10,7 +10,7 @@ from typing import Any, cast
 import numpy as np
 
 from chatbot.chat.loading import LoadedModel, ModelCard
-from chatbot.config.chat import chat_settings
+from chatbot.config.chat import CHAT
 from chatbot.config.decoding import DecodingSettings, over_default
 from chatbot.config.training import Settings
 from chatbot.corpus.history import question_of
@@ -29,7 +29,7 @@ RAW = "坏"  # and with this one would control the terminal
 class FakeReplier:
     """Replies "question/number" by beam search and "question/s<seed>.number" by sampling, with "+turns" after turns.
 
-    With --retrieve, the last reply is none of them, and all are `looked_up`.
+    With --retrieve, the last reply is none of them. All are `looked_up`.
     """
 
     looked_up = Origin()
@@ -59,7 +59,7 @@ class FakeReplier:
         return cast(Any, FakeRows(self))
 
     def _reply(self, text: str, score: float) -> Reply:
-        return Reply(text, -score, origin=self.looked_up)
+        return Reply(text, -score)
 
     def _names(self, ids: Sequence[int], seed: int) -> list[str]:
         text = self.vocabulary.text(question_of(ids, self.vocabulary))
@@ -125,4 +125,4 @@ def renamed(model: LoadedModel, step: int) -> LoadedModel:
 if __name__ == "__main__":
     from chatbot.chat.terminal.start import chat
 
-    sys.exit(exit_code_of(lambda: chat(fake_model(turns=2), chat_settings(sys.argv[1:]))))
+    sys.exit(exit_code_of(lambda: chat(fake_model(turns=2), CHAT.parse(sys.argv[1:]))))

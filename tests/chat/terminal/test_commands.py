@@ -109,13 +109,10 @@ def test_history_and_reset(capsys: Printed) -> None:
 def test_why_names_the_pair_of_a_reply(
     capsys: Printed, monkeypatch: pytest.MonkeyPatch, work_dir: Path, origin: Origin, shown: str
 ) -> None:
-    """Also after a rating that takes the pair away, and in a conversation that is loaded."""
+    """Also in a conversation that is loaded. A rating has the question, too."""
     monkeypatch.setattr(FakeReplier, "looked_up", origin)
-    looked_up = "--retrieve", "2", "--beam-size", "2"
-    typed(fake_model(), ["你好", "/save chat.jsonl", "/why", "/reset", "/load chat.jsonl", "/why"], *looked_up)
+    typed(fake_model(), ["你好", "/save chat.jsonl", "/why", "/bad", "/reset", "/load chat.jsonl", "/bad", "/why"])
     assert capsys.readouterr().out.count(shown) == 2
-    typed(fake_model(), ["你好", "/bad"], *looked_up)
-    typed(fake_model(), ["/load chat.jsonl", "/bad"], *looked_up)
     records = [json.loads(line) for line in Path("data/ratings.jsonl").read_text().splitlines()]
     assert [record["written_to"] for record in records] == ["你是谁", "你是谁"]
 

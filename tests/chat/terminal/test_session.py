@@ -7,7 +7,7 @@ import pytest
 
 from chatbot.chat.terminal import session
 from chatbot.chat.terminal.session import CurrentModel
-from chatbot.config.chat import chat_settings
+from chatbot.config.chat import CHAT
 from chatbot.config.decoding import DecodingSettings
 from chatbot.errors import UserError
 from tests.chat.terminal.fake_model import fake_model, renamed
@@ -99,4 +99,4 @@ def test_without_the_flag_nothing_is_followed(loaded: list[int]) -> None:
 )
 def test_what_cannot_be_followed(flags: list[str], message: str) -> None:
     with pytest.raises(UserError, match=message):
-        chat_settings(["--follow", *flags])
+        CHAT.parse(["--follow", *flags])

@@ -8,7 +8,7 @@ import pytest
 
 from chatbot.chat.loading import LoadedModel
 from chatbot.chat.terminal.start import chat
-from chatbot.config.chat import chat_settings
+from chatbot.config.chat import CHAT
 from tests.chat.terminal.fake_model import fake_model
 
 Line = str | type[BaseException]
@@ -55,6 +55,6 @@ def _chat(model: LoadedModel, stdin: object, flags: Sequence[str]) -> int:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("sys.stdin", stdin)
         try:
-            return chat(model, chat_settings(flags))
+            return chat(model, CHAT.parse(flags))
         finally:
             signal.signal(signal.SIGINT, before)

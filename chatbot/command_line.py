@@ -1,0 +1,200 @@
+"""Command lines: the flags of a command, which its settings declare, are parsed and explained.
+
+Messages and usage lines name a command as it was called: `duida train`, `python -m chatbot train`, `python train.py`.
+"""
+
+import argparse
+import dataclasses
+import functools
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Generic, NoReturn
+
+from chatbot.errors import UserError
+from chatbot.flags import Composed, compose, default_text, fields_of, flag_of, parsed_value, unknown_flags
+from chatbot.version import __version__
+
+# The name of the distribution, and of its command.
+NAME = "duida"
+VERSION = f"{NAME} {__version__}"
+# Arguments of `python` in a checkout -> the same as a subcommand. The first one that a command begins with counts.
+SUBCOMMANDS = {
+    "train.py": "train",
+    "chat.py --serve": "serve",
+    "chat.py": "chat",
+    "-m chatbot.corpus": "data",
+    "-m chatbot.evaluation": "evaluate",
+    "-m chatbot.attempts": "attempts",
+    "-m chatbot.export": "export",
+    "-m chatbot.chat.bots": "bot",
+    "-m chatbot": "",
+}
+METAVARS = {int: "N", float: "R", str: "NAME"}
+
+
+def subcommand(script: str) -> str:
+    """Return what follows `duida` in the command that runs a script: '-m chatbot.corpus inspect' -> 'data inspect'."""
+    prefix = next(prefix for prefix in SUBCOMMANDS if script.startswith(prefix))
+    return f"{SUBCOMMANDS[prefix]}{script.removeprefix(prefix)}".strip()
+
+
+def program(script: str) -> str:
+    """Return the command that runs a script, such as 'chat.py', in the way in which this process was called."""
+    called = Path(sys.argv[0])
+    is_module = called.parts[-2:] == ("chatbot", "__main__.py")
+    if called.stem != NAME and not is_module:
+        return f"python {script}"
+    return f"{'python -m chatbot' if is_module else NAME} {subcommand(script)}".strip()
+
+
+def run_command(
+    usage: str, commands: Mapping[str, Callable[[Sequence[str]], int | None]], arguments: Sequence[str] | None
+) -> int:
+    """Run the command that the first argument names with the other ones, and return its exit code.
+
+    arguments: by default those of the process. Raises UserError for the name of no command.
+    """
+    arguments = sys.argv[1:] if arguments is None else arguments
+    name = arguments[0] if arguments else "--help"
+    if name in commands:
+        return commands[name](arguments[1:]) or 0
+    if name not in ("-h", "--help", "--version"):
+        *others, last = commands
+        raise UserError(f"{name}: no such command; choose {', '.join(others)} or {last}")
+    print(VERSION if name == "--version" else usage)
+    return 0
+
+
+class OneLineParser(argparse.ArgumentParser):
+    """An argument parser whose errors are one line."""
+
+    def error(self, message: str) -> NoReturn:
+        """Exit with code 2."""
+        self.exit(2, f"error: {message} (see {self.prog} --help)\n")
+
+
+class Help(argparse.Action):
+    """A flag that prints a text and exits. text_of: from the values of the flag to the text."""
+
+    def __init__(self, text_of: Callable[[Any], str], **options: Any) -> None:
+        super().__init__(**options)
+        self._text_of = text_of
+
+    def __call__(self, parser: argparse.ArgumentParser, namespace: Any, values: Any, option: str | None = None) -> None:
+        """Print the text and exit with code 0."""
+        print(self._text_of(values), end="")
+        parser.exit()
+
+
+@dataclasses.dataclass(frozen=True)
+class CommandLine(Generic[Composed]):
+    """The flags of a command, and what its help says."""
+
+    settings: type[Composed]
+    script: str  # a script, or the module and what follows it, as arguments of `python`
+    about: str
+    example: str = ""  # arguments
+    common: str = ""  # the names of the settings that -h lists, between spaces; "": all
+    positional: str | None = None  # the setting that is given without a flag; it needs a metavar
+
+    def parse(self, arguments: Sequence[str] | None = None) -> Composed:
+        """Return the settings of a command line, by default that of the process. Raises UserError."""
+        return compose(self.settings, **self.values(arguments))
+
+    def values(self, arguments: Sequence[str] | None = None) -> dict[str, Any]:
+        """Return the flat values of the flags that were given, by name; those not given are absent. Raises UserError.
+
+        Prints help and exits with code 0 where the arguments ask for it, exits with code 2 for unknown flags.
+        """
+        parser = self._parser(self.fields)
+        namespace, unknown = parser.parse_known_args(arguments)
+        if unknown:
+            names = [word.partition("=")[0] for word in unknown if word.startswith("-")]
+            parser.error(unknown_flags(self.settings, names or unknown))
+        values = {name: value for name, value in vars(namespace).items() if value is not None}
+        missing = [
+            field.metadata["metavar"] if name == self.positional else flag_of(name)
+            for name, field in self.fields.items()
+            if field.default is ... and name not in values
+        ]
+        if missing:
+            parser.error(f"the following arguments are required: {', '.join(missing)}")
+        return {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
+
+    @property
+    def fields(self) -> "dict[str, dataclasses.Field[Any]]":
+        """The flags by the names of their settings, in the order of declaration."""
+        return fields_of(self.settings)
+
+    @property
+    def groups(self) -> list[str]:
+        """The headings of the flags, in the order of --help."""
+        return list(dict.fromkeys(field.metadata["group"] for field in self.fields.values()))
+
+    @property
+    def prog(self) -> str:
+        """The command as it was called."""
+        return program(self.script)
+
+    def short_help(self) -> str:
+        """Return the help with the common flags, an example, and where the others are."""
+        if not self.common:
+            return self.full_help()
+        shown = self._parser({name: self.fields[name] for name in self.common.split()}, "flags").format_help()
+        rest = f"{self.prog} --help lists all {len(self.fields)} flags, --help GROUP those of a group:"
+        return f"{shown}{self._example()}{rest}\n{', '.join(self.groups)}.\n"
+
+    def full_help(self, group: str | None = None) -> str:
+        """Return the help with all flags, or those of a group. Raises UserError for the name of no group."""
+        if group not in (None, *self.groups):
+            raise UserError(f"--help {group}: no such group of flags; choose one of {', '.join(self.groups)}")
+        shown = {name: field for name, field in self.fields.items() if group in (None, field.metadata["group"])}
+        return self._parser(shown).format_help() + self._example()
+
+    def _example(self) -> str:
+        return f"\nExample: {self.prog} {self.example}\n" if self.example else ""
+
+    def _parser(self, fields: "Mapping[str, dataclasses.Field[Any]]", heading: str | None = None) -> OneLineParser:
+        """Return a parser of some of the flags. heading: of all of them, by default their groups."""
+        usage = self.prog
+        if self.positional:
+            meta = self.fields[self.positional].metadata
+            usage += f" {meta['metavar']}" + (" ..." if meta["many"] else "")
+        parser = OneLineParser(
+            prog=self.prog,
+            usage=f"{usage} [flags]",
+            description=self.about,
+            argument_default=argparse.SUPPRESS,
+            add_help=False,
+            allow_abbrev=False,
+        )
+        groups = {name: parser.add_argument_group(name) for name in ([heading] if heading else self.groups)}
+        for name, field in fields.items():
+            group = groups[heading or field.metadata["group"]]
+            group.add_argument(*([] if name == self.positional else [flag_of(name)]), **self._options(name))
+        group = parser.add_argument_group("help")
+        group.add_argument(
+            "-h", action=Help, nargs=0, text_of=lambda _: self.short_help(), help="the flags that people use"
+        )
+        group.add_argument(
+            "--help", action=Help, nargs="?", metavar="GROUP", text_of=self.full_help, help="all flags, or one group"
+        )
+        group.add_argument("--version", action="version", version=VERSION, help="print the version and exit")
+        return parser
+
+    def _options(self, name: str) -> dict[str, Any]:
+        """Return the options of argparse for a flag."""
+        field = self.fields[name]
+        meta = field.metadata
+        stated = "required" if field.default is ... else f"default: {default_text(field)}"
+        options: dict[str, Any] = {"dest": name, "help": f"{meta['text']} ({stated})".replace("%", "%%")}
+        if meta["kind"] is bool:
+            both = field.default or meta["negatable"]
+            return {**options, "action": argparse.BooleanOptionalAction if both else "store_true"}
+        options["metavar"] = meta["metavar"] or "|".join(meta["choices"] or ()) or METAVARS[meta["kind"]]
+        if name == self.positional:
+            options["type"] = functools.partial(parsed_value, field, name=meta["metavar"])
+            return {**options, "nargs": "*"} if meta["many"] else {**options, "nargs": "?", "default": None}
+        options["type"] = functools.partial(parsed_value, field)
+        return {**options, "nargs": meta["count"] or "+", "action": "extend"} if meta["many"] else options

@@ -1,0 +1,79 @@
+"""Writes flags.md, the reference of all flags, from their declarations.
+
+python docs/flags.py
+"""
+
+import dataclasses
+import re
+import sys
+import textwrap
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+from chatbot.command_line import METAVARS, CommandLine, subcommand  # noqa: E402
+from chatbot.commands import COMMAND_LINES  # noqa: E402
+from chatbot.flags import default_text, flag_of  # noqa: E402
+
+TITLE = """# Flags
+
+`python docs/flags.py` makes this page from the declarations in `chatbot/config/`. Every command also prints its flags:
+`-h` those that people use, `--help` all, and `--help GROUP` those under one heading.
+"""
+
+
+def reference() -> str:
+    """The page: a section for each command, and in it a table for each group of flags that no earlier command has."""
+    lines = [TITLE]
+    earlier: dict[str, str] = {}  # a table -> the command that has it
+    for line in COMMAND_LINES:
+        command = subcommand(line.script)
+        script = line.script.replace("--serve", "--serve 127.0.0.1:8000")
+        about = textwrap.fill(f"The same as `python {script}`. {line.about}", 120)
+        lines += [f"## duida {command}", "", about, ""]
+        shared = defaultdict(list)
+        for group in line.groups:
+            table = "\n".join(rows(line, group))
+            if table in earlier:
+                shared[earlier[table]].append(f"*{group}*")
+            else:
+                earlier[table] = command
+                lines += [f"### {group}", "", "| flag | default | meaning |", "|---|---|---|", table, ""]
+        for other, groups in shared.items():
+            lines += [f"As in `duida {other}`: {', '.join(groups)}.", ""]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def rows(line: CommandLine[Any], group: str) -> list[str]:
+    """The rows of a group."""
+    table = []
+    for name, field in line.fields.items():
+        if field.metadata["group"] == group:
+            default = "required" if field.default is ... else default_text(field)
+            cells = [usage(name, field, name == line.positional), markdown(default), markdown(field.metadata["text"])]
+            table.append(f"| {' | '.join(cells)} |")
+    return table
+
+
+def usage(name: str, field: "dataclasses.Field[Any]", is_positional: bool) -> str:
+    """A flag with its values, as code."""
+    meta, flag = field.metadata, flag_of(name)
+    if meta["kind"] is bool:
+        both = field.default or meta["negatable"]
+        return f"`{flag}`, `--no-{flag[2:]}`" if both else f"`{flag}`"
+    values = (meta["metavar"] or "|".join(meta["choices"] or ()) or METAVARS[meta["kind"]]).replace("|", "\\|")
+    if meta["many"]:
+        values = " ".join([values] * meta["count"]) if meta["count"] else f"{values} ..."
+    return f"`{values}`" if is_positional else f"`{flag} {values}`"
+
+
+def markdown(text: str) -> str:
+    """A text of --help, with its flags as code."""
+    return re.sub(r"(?<!')--[a-z][a-z-]*", r"`\g<0>`", re.sub(r"[*_|\\<]", r"\\\g<0>", text))
+
+
+if __name__ == "__main__":
+    (ROOT / "docs" / "flags.md").write_text(reference(), encoding="utf-8")
