@@ -14,7 +14,7 @@ import tensorflow as tf
 from chatbot.config.model import ModelSettings
 from chatbot.model.copying import NO_COPIES, Copies, Copying
 from chatbot.model.decoder import DecoderState
-from chatbot.model.operations import matmul, on_gpu
+from chatbot.model.operations import matmul, on_gpu, size_on_device
 from chatbot.model.recurrent import DECODER, FORWARD_ENCODER, Dropout, is_packed
 from chatbot.model.sequences import Packing, Sequences, pack, unpack
 
@@ -114,10 +114,10 @@ class SelfAttention(keras.layers.Layer):
     def step(self, x: tf.Tensor, cache: tf.Tensor, position: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """Compute one position: [hypotheses, embedding] -> the same shape, and the cache with its key and value.
 
-        cache: [hypotheses, positions, 2 embedding], keys and values. position: [hypotheses] int32.
+        cache: [hypotheses, positions, 2 embedding], keys and values. position: [hypotheses] float32.
         """
         query, new = tf.split(self.project(self.normalise(x)), [self._size, 2 * self._size], -1)
-        places = tf.range(tf.shape(cache)[1])[None]  # [1, positions]
+        places = tf.constant(np.arange(cache.shape[1], dtype=np.float32))[None]  # [1, positions]
         cache = tf.where((places == position[:, None])[..., None], new[:, None], cache)
         mask = (places <= position[:, None])[:, None]  # [hypotheses, 1, positions]
         queries = tf.reshape(query, [-1, self._heads, 1, self._size // self._heads])
@@ -225,7 +225,7 @@ class TransformerDecoder(keras.layers.Layer):
         assert not states
         rows, size = tf.shape(memory)[0], self._settings.embedding_size
         cache = tf.zeros([rows, self._settings.max_length + 1, 2 * size], memory.dtype)
-        cells = [[cache] * self._settings.num_layers, [tf.zeros([rows], tf.int32)]]
+        cells = [[cache] * self._settings.num_layers, [tf.zeros([rows])]]
         state = {"cells": cells, "keys": self.attention.keys(memory), "mask": mask}
         return state if self.copying is None else {**state, "copy_keys": self.copying.keys(memory)}
 
@@ -238,15 +238,16 @@ class TransformerDecoder(keras.layers.Layer):
         no dropout.
         """
         x, means, _ = self._sums(embedded, sequences, state, key)
-        if not is_packed(self._settings):
-            x, means = (pack(padded, sequences.packing) for padded in (x, means))
-        attended = self.normalise(x)
-        if self.copying is None:
-            return attended, NO_COPIES
-        padded = unpacked(attended, sequences.packing)
-        weights = self.copying.weights_of(padded, state["copy_keys"], state["mask"])  # [rows, target, source]
-        log_actions = self.copying.log_actions(tf.concat([attended, means], -1))
-        return attended, Copies(log_actions, pack(weights, sequences.packing))
+        attended, packing = self.normalise(x), sequences.packing
+        packed = is_packed(self._settings)
+        copies: Copies | tuple[()] = NO_COPIES
+        if self.copying is not None:
+            padded = unpacked(attended, packing) if packed else attended
+            weights = self.copying.weights_of(padded, state["copy_keys"], state["mask"])  # [rows, target, source]
+            of_gate = tf.concat([attended, means], -1)
+            log_actions = self.copying.log_actions(of_gate if packed else pack(of_gate, packing))
+            copies = Copies(log_actions, pack(weights, packing))
+        return attended if packed else pack(attended, packing), copies
 
     def attention_weights(self, embedded: tf.Tensor, sequences: Sequences, state: DecoderState) -> tf.Tensor:
         """Return the weights of the question's tokens in the last layer, [rows, target, source], without dropout."""
@@ -262,7 +263,7 @@ class TransformerDecoder(keras.layers.Layer):
         """
         packing = sequences.packing if is_packed(self._settings) else None
         x = self.dropouts[0](with_positions(embedded, packing), key)
-        time = tf.range(tf.shape(sequences.packing.to_padded)[1])
+        time = places_of(sequences.packing.to_padded[0])
         before = (time[None] <= time[:, None])[None]  # [1, target, target]
         dropouts = iter(self.dropouts[1:])
         for i, (attention, feed_forward) in enumerate(zip(self.attentions, self.feed_forwards, strict=True)):
@@ -314,8 +315,8 @@ class TransformerDecoder(keras.layers.Layer):
 def multi_head(factors: Sequence[tf.Tensor], mask: tf.Tensor, heads: int, precision: str) -> tf.Tensor:
     """Return the means of the values by softmax(queries keys / sqrt(size)) in each head, [rows, target, size].
 
-    factors: queries [rows, target, size] or [rows * target, size], keys and values [rows, source, size]. mask:
-    broadcast to [rows, target, source], bool. The gradient is written out, as in `chatbot.model.attention.weighted_means`.
+    factors: queries [rows, target, size] or [rows * target, size], keys and values [rows, source, size]. mask: bool,
+    broadcast to [rows, target, source]. The gradient is written out, as in `weighted_means` of recurrent models.
     """
     scale = (factors[0].shape[-1] // heads) ** -0.5
 
@@ -364,18 +365,22 @@ def unpacked(packed: tf.Tensor, packing: Packing) -> tf.Tensor:
 def with_positions(embedded: tf.Tensor, packing: Packing | None) -> tf.Tensor:
     """Return embeddings, scaled, with the waves of their positions. The arguments are those of `SelfAttention`."""
     size = embedded.shape[-1]
-    time = tf.shape(embedded)[1] if packing is None else tf.shape(packing.to_padded)[1]
-    of_time = waves(tf.range(time), size)  # [time, embedding]
+    of_time = waves(places_of(embedded[0, :, 0] if packing is None else packing.to_padded[0]), size)
     if packing is not None:
-        of_time = tf.gather(of_time, packing.to_packed % tf.cast(time, tf.int64))
+        of_time = tf.gather(of_time, packing.to_packed % size_on_device(packing.to_padded[0]))
     return embedded * size**0.5 + of_time
+
+
+def places_of(vector: tf.Tensor) -> tf.Tensor:
+    """Return 0, 1, 2 and so on for the elements of a vector, float32, computed on its device, where tf.range is not."""
+    return tf.cumsum(tf.ones_like(vector, tf.float32), exclusive=True)
 
 
 def waves(positions: tf.Tensor, size: int) -> tf.Tensor:
     """Return sines and cosines of positions, [positions, size], with wavelengths from 2 pi to LONGEST_WAVE times that.
 
-    positions: [positions] int32. size: even.
+    positions: [positions] float32. size: even.
     """
     rates = LONGEST_WAVE ** -(np.arange(size // 2, dtype=np.float32) / (size // 2))
-    angles = tf.cast(positions, tf.float32)[:, None] * tf.constant(rates.astype(np.float32))
+    angles = positions[:, None] * tf.constant(rates.astype(np.float32))
     return tf.concat([tf.sin(angles), tf.cos(angles)], -1)

@@ -1,0 +1,135 @@
+"""The Transformer, against a slow twin in NumPy, and its cache against the pass over the whole reply."""
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import tensorflow as tf
+
+from chatbot.config.model import ModelSettings
+from chatbot.corpus.vocabulary import BOS
+from chatbot.errors import UserError
+from chatbot.model.new_model import built_model
+from chatbot.model.seq2seq import Seq2Seq
+from chatbot.model.sequences import unpack
+from chatbot.model.transformer import CrossAttention, FeedForward, Normalisation, Product, SelfAttention
+from tests.model.small_transformer import TRANSFORMER
+
+Array = npt.NDArray[np.float64]
+VOCABULARY = 17
+SETTINGS = ModelSettings(**TRANSFORMER)
+QUESTIONS = [[7, 8, 9, 10, 11], [4, 5, 6]]
+REPLIES = [[BOS, 5, 6], [BOS, 12, 13, 14, 5]]
+
+
+@pytest.fixture(scope="module")
+def model() -> Seq2Seq:
+    model = built_model(SETTINGS, VOCABULARY, seed=1)
+    generator = np.random.default_rng(1)
+    for variable in model.trainable_variables:  # also biases, gains and shifts
+        variable.assign(variable + generator.normal(size=variable.shape, scale=0.2))
+    return model
+
+
+def numpy_of(variable: Any) -> Array:
+    return np.asarray(variable.numpy(), np.float64)
+
+
+def product(layer: Product, x: Array) -> Array:
+    return x @ numpy_of(layer.kernel) + numpy_of(layer.bias)
+
+
+def normalised(layer: Normalisation, x: Array) -> Array:
+    deviations = x - x.mean(-1, keepdims=True)
+    return deviations / np.sqrt(x.var(-1, keepdims=True) + 1e-6) * numpy_of(layer.gain) + numpy_of(layer.shift)
+
+
+def means(queries: Array, keys: Array, values: Array, mask: Array) -> Array:
+    """One head after another. queries [target, size], keys and values [source, size], mask [target, source]."""
+    heads = []
+    for q, k, v in zip(*(np.split(x, SETTINGS.heads, -1) for x in (queries, keys, values)), strict=True):
+        exponentials = np.exp(q @ k.T / np.sqrt(q.shape[-1])) * mask
+        heads.append(exponentials / exponentials.sum(-1, keepdims=True) @ v)
+    return np.concatenate(heads, -1)
+
+
+def self_attention(layer: SelfAttention, x: Array, mask: Array) -> Array:
+    parts = np.split(product(layer.project, normalised(layer.normalise, x)), 3, -1)
+    return product(layer.combine, means(*parts, mask))
+
+
+def cross_attention(layer: CrossAttention, number: int, x: Array, memory: Array) -> Array:
+    size = SETTINGS.embedding_size
+    part = product(layer.key_values, memory)[:, 2 * size * number : 2 * size * (number + 1)]
+    queries = product(layer.project[number], normalised(layer.normalise[number], x))
+    return product(layer.combine[number], means(queries, *np.split(part, 2, -1), np.ones((len(x), len(memory)))))
+
+
+def feed_forward(layer: FeedForward, x: Array) -> Array:
+    return product(layer.narrow, np.maximum(product(layer.widen, normalised(layer.normalise, x)), 0))
+
+
+def embedded(model: Seq2Seq, ids: list[int]) -> Array:
+    """Embeddings times the root of their size, plus sines and cosines of the positions."""
+    size = SETTINGS.embedding_size
+    rates = 10_000.0 ** -(np.arange(size // 2) / (size // 2))
+    angles = np.arange(len(ids))[:, None] * rates
+    positions = np.concatenate([np.sin(angles), np.cos(angles)], -1)
+    return numpy_of(model.embedding.embeddings)[ids] * np.sqrt(size) + positions
+
+
+def slow_logits(model: Seq2Seq, question: list[int], reply: list[int]) -> Array:
+    """[reply, vocabulary]."""
+    encoder: Any = model.encoder
+    decoder: Any = model.decoder
+    memory = embedded(model, question)
+    for attention, products in zip(encoder.attentions, encoder.feed_forwards, strict=True):
+        memory = memory + self_attention(attention, memory, np.ones((len(question), len(question))))
+        memory = memory + feed_forward(products, memory)
+    memory = normalised(encoder.normalise, memory)
+    x = embedded(model, reply)
+    for i, (attention, products) in enumerate(zip(decoder.attentions, decoder.feed_forwards, strict=True)):
+        x = x + self_attention(attention, x, np.tri(len(reply)))
+        x = x + cross_attention(decoder.attention, i, x, memory)
+        x = x + feed_forward(products, x)
+    return normalised(decoder.normalise, x) @ numpy_of(model.projection).T + numpy_of(model.bias)
+
+
+@pytest.mark.parametrize("plain", [False, True])
+def test_logits_are_those_of_the_slow_twin(model: Seq2Seq, plain: bool) -> None:
+    """On packed tokens, and on padded ones."""
+    other = Seq2Seq(dataclasses.replace(SETTINGS, plain_layers=plain), VOCABULARY)
+    for variable, value in zip(other.trainable_variables, model.trainable_variables, strict=True):
+        variable.assign(value)
+    source, target = (other.sequences(tf.keras.utils.pad_sequences(x, padding="post")) for x in (QUESTIONS, REPLIES))
+    logits = unpack(other(source, target), target.packing)
+    for row, question, reply in zip(logits, QUESTIONS, REPLIES, strict=True):
+        np.testing.assert_allclose(row[: len(reply)], slow_logits(model, question, reply), atol=1e-4)
+
+
+def test_cache_gives_the_logits_of_the_whole_reply(model: Seq2Seq) -> None:
+    """For two hypotheses of a question."""
+    expected = slow_logits(model, QUESTIONS[0], REPLIES[1])
+    state = model.encode(model.sequences(np.array(QUESTIONS[:1])))
+    state["cells"] = tf.nest.map_structure(lambda x: tf.repeat(x, 2, axis=0), state["cells"])
+    for position, token in enumerate(REPLIES[1]):
+        logits, state = model.step(state, tf.constant([token, token]))
+        np.testing.assert_allclose(logits, [expected[position]] * 2, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {"architecture": "transformer", "cell": "gru"},
+            r"--cell: not used by --architecture transformer; leave it out",
+        ),
+        ({"heads": 8}, r"--heads: not used by --architecture recurrent; leave it out"),
+        ({"architecture": "transformer", "heads": 3}, r"--heads 3: must divide half of --embedding-size, which is 256"),
+    ],
+)
+def test_settings_that_do_not_fit_the_architecture_are_errors(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=f"^{message}"):
+        ModelSettings(**changes)
