@@ -82,7 +82,7 @@ def _read(directory: Path, attempt: Attempt) -> str:
         return EMPTY
     settings = stored_settings(directory / CONFIG)
     attempt.data = data_names(settings)
-    attempt.rnn_size, attempt.num_layers = settings.model.rnn_size, settings.model.num_layers
+    attempt.rnn_size, attempt.num_layers = settings.model.units, settings.model.num_layers
     if not (directory / LAST).exists() and ((directory / SAVING).exists() or not saved):
         return EMPTY
     last = read_pointer(directory / LAST)

@@ -72,6 +72,11 @@ class ModelSettings(Flags, fixed=True):
     # compare both.
     plain_layers: bool = False
 
+    @property
+    def units(self) -> int:
+        """The size of the outputs of a layer."""
+        return self.embedding_size if self.architecture == TRANSFORMER else self.rnn_size
+
     def __post_init__(self) -> None:
         super().__post_init__()
         unused = OF_RECURRENT if self.architecture == TRANSFORMER else OF_TRANSFORMER

@@ -16,6 +16,7 @@ import tensorflow as tf
 
 from chatbot.config.attempts import CONFIG
 from chatbot.config.corpus import AUTO
+from chatbot.config.model import TRANSFORMER
 from chatbot.config.stored import stored_settings
 from chatbot.config.training import Settings
 from chatbot.corpus.cache import key_of
@@ -67,7 +68,7 @@ def may_compute_bfloat16() -> bool:
 def products(settings: Settings, vocabulary_size: int, towers: int) -> list[list[int]]:
     """Return the sizes [m, k, n] of the largest products of a tower."""
     model, learning = settings.model, settings.learning
-    units = model.rnn_size // 2 if model.bidirectional else model.rnn_size
+    units = model.units // 2 if model.bidirectional and model.architecture != TRANSFORMER else model.units
     tokens = -(-(learning.batch_tokens or learning.batch_size * TOKENS) // towers)  # of a tower's share, rounded up
     sizes = [(model.embedding_size, model.sampled_softmax or vocabulary_size), (units, 4 * units)]
     return [[min(tokens, MOST_ELEMENTS // n), k, n] for k, n in sizes]

@@ -46,10 +46,10 @@ def normalised(layer: Normalisation, x: Array) -> Array:
     return deviations / np.sqrt(x.var(-1, keepdims=True) + 1e-6) * numpy_of(layer.gain) + numpy_of(layer.shift)
 
 
-def means(queries: Array, keys: Array, values: Array, mask: Array) -> Array:
-    """One head after another. queries [target, size], keys and values [source, size], mask [target, source]."""
+def means(factors: list[Array], mask: Array) -> Array:
+    """One head after another. factors: queries [target, size], keys and values [source, size]. mask: [target, source]."""
     heads = []
-    for q, k, v in zip(*(np.split(x, SETTINGS.heads, -1) for x in (queries, keys, values)), strict=True):
+    for q, k, v in zip(*(np.split(x, SETTINGS.heads, -1) for x in factors), strict=True):
         exponentials = np.exp(q @ k.T / np.sqrt(q.shape[-1])) * mask
         heads.append(exponentials / exponentials.sum(-1, keepdims=True) @ v)
     return np.concatenate(heads, -1)
@@ -57,14 +57,14 @@ def means(queries: Array, keys: Array, values: Array, mask: Array) -> Array:
 
 def self_attention(layer: SelfAttention, x: Array, mask: Array) -> Array:
     parts = np.split(product(layer.project, normalised(layer.normalise, x)), 3, -1)
-    return product(layer.combine, means(*parts, mask))
+    return product(layer.combine, means(parts, mask))
 
 
 def cross_attention(layer: CrossAttention, number: int, x: Array, memory: Array) -> Array:
     size = SETTINGS.embedding_size
     part = product(layer.key_values, memory)[:, 2 * size * number : 2 * size * (number + 1)]
     queries = product(layer.project[number], normalised(layer.normalise[number], x))
-    return product(layer.combine[number], means(queries, *np.split(part, 2, -1), np.ones((len(x), len(memory)))))
+    return product(layer.combine[number], means([queries, *np.split(part, 2, -1)], np.ones((len(x), len(memory)))))
 
 
 def feed_forward(layer: FeedForward, x: Array) -> Array:
