@@ -47,7 +47,7 @@ def normalised(layer: Normalisation, x: Array) -> Array:
 
 
 def means(factors: list[Array], mask: Array) -> Array:
-    """One head after another. factors: queries [target, size], keys and values [source, size]. mask: [target, source]."""
+    """One head after another. factors: queries [target, size], keys and values [source, size]. mask: bool matrix."""
     heads = []
     for q, k, v in zip(*(np.split(x, SETTINGS.heads, -1) for x in factors), strict=True):
         exponentials = np.exp(q @ k.T / np.sqrt(q.shape[-1])) * mask
