@@ -76,7 +76,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
     import yaml
 
     try:
-        values = yaml.load(path.read_text(encoding="utf-8"), yaml.BaseLoader) or {}
+        values = yaml.BaseLoader(path.read_text(encoding="utf-8")).get_single_data() or {}
     except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
         mark = getattr(error, "problem_mark", None)
         line = f", line {mark.line + 1}" if mark else ""

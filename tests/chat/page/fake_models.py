@@ -12,7 +12,7 @@ from chatbot.config.attempts import LAST
 from chatbot.config.decoding import DecodingSettings
 from chatbot.inference.engine import BusyError
 from chatbot.inference.questions import Piece, Question, Receive, Request, TokenLogProb, Usage
-from tests.chat.server.fake_models import served
+from tests.chat.server.fake_models import FakeResponder, served
 
 CARDS = {
     "weibo": ModelCard("weibo", 12_400, ("weibo.conv.gz",), 1_098_275, 3.8712, validated=True),
@@ -73,7 +73,8 @@ class FakeEngine:
                 time.sleep(self._pause)
                 part = text[start : start + 2]
                 receive(Piece(number, part, (TokenLogProb(part, -0.5 - number / 4),)))
-            receive(Piece(number, "", finish_reason="stop"))
+            origin = FakeResponder().origin(question.text, text)
+            receive(Piece(number, "", finish_reason="stop", origin=origin))
         receive(Usage(3, 3))
 
 

@@ -127,6 +127,7 @@ def test_rating_of_a_reply_can_be_changed(browser: Browser, rating: str) -> None
         name: "你好呀，今天过得怎么样？",
         "rating": rating,
         "model": "weibo",
+        "written_to": "",
     }
     lines = browser.served.ratings.read_text(encoding="utf-8").splitlines()
     assert browser.js("return document.activeElement.ariaPressed") == "true"
