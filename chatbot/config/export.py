@@ -62,7 +62,7 @@ EXPORT = CommandLine(
     ExportSettings,
     "-m chatbot.export",
     "Export a trained chatbot to SavedModel or ONNX. A SavedModel contains its search: the flags of search, tokens and "
-    "ranking are for this format only.",
+    "ranking are for this format only, and none takes --stop, --retrieve and --n-best.",
     "weibo --format onnx",
     "attempt format weights output data",
     positional="attempt",

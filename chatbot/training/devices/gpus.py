@@ -69,7 +69,7 @@ def _answers() -> list[Gpu | str]:
 def warn_without_gpu(found: Sequence[Gpu]) -> None:
     """Print on standard error that a run without a GPU is slow. found: the GPUs that it uses."""
     if not found:
-        print(f"NO GPU: training on the CPU, many times slower than on a GPU.{nvml_error()}", file=sys.stderr)
+        print(f"NO GPU: training on the CPU.{nvml_error()}", file=sys.stderr)
 
 
 def warn_of_used_memory(gpus: Sequence[Gpu]) -> None:
