@@ -29,7 +29,7 @@ Train a chatbot on question-answer pairs, on one or many GPUs, and talk to it.
   serve        serve a trained chatbot: OpenAI's API, and a page for browsers
   data         inspect or encode files of pairs
   evaluate     measure a trained chatbot on held-out pairs
-  attempts     list, compare, prune or rename attempts, which are training runs
+  attempts     list training runs; or compare, prune, rename
   export       write a trained chatbot as ONNX or SavedModel
   bot          answer on Telegram, or behind a webhook
   init-config  write a commented file of all settings, for train --config FILE

@@ -64,6 +64,7 @@ def compose_without_config(settings: Settings) -> str:
         ("cell: rnn", "own.yaml: --cell rnn: choose one of lstm, gru"),
         ("keep_prob: 0", "own.yaml: --keep-prob 0.0: must be above 0"),
         ("rnnsize: 3", "own.yaml: unknown setting 'rnnsize'"),
+        ("config: other.yaml", "own.yaml: config: a file names no other file of settings"),
         ("a: [", "own.yaml, line 1: not YAML in UTF-8; write NAME: VALUE on each line"),
         ("just words", "own.yaml: no settings; write NAME: VALUE on each line"),
         ("- a\n- b", "own.yaml: no settings; write NAME: VALUE on each line"),

@@ -32,7 +32,9 @@ class ExportSettings(Flags):
     )
     weights: str = setting(FLOAT32, "type in which the matrices are stored; biases stay float32", choices=WEIGHTS)
     output: str | None = setting(
-        None, f"folder to write, which must not exist yet; default: {EXPORTS}/ATTEMPT-FORMAT", metavar="FOLDER"
+        None,
+        f"folder to write, which must not exist yet; default: {EXPORTS}/ATTEMPT-FORMAT, with -WEIGHTS for smaller ones",
+        metavar="FOLDER",
     )
     data: tuple[str, ...] = setting(
         (), "pairs that measure the exported weights; default: the attempt's validation", group=DATA, metavar="FILE"

@@ -85,8 +85,8 @@ class ModelSettings(Flags, fixed=True):
                 raise UserError(f"{flag_of(name)}: not used by --architecture {self.architecture}; leave it out")
         if self.embedding_size % (2 * self.heads) and self.architecture == TRANSFORMER:
             raise UserError(
-                f"--heads {self.heads}: must divide half of --embedding-size, which is {self.embedding_size}; change "
-                "one of both"
+                f"--heads {self.heads}: must divide {self.embedding_size // 2}, half of --embedding-size; change one "
+                "of both"
             )
         if self.copy and self.attention == "none":
             raise UserError("--copy: needs attention; use --attention luong, or leave out --copy")

@@ -83,6 +83,8 @@ def read_yaml(path: Path) -> dict[str, Any]:
         raise UserError(f"{path}{line}: not YAML in UTF-8; write NAME: VALUE on each line") from None
     if not isinstance(values, dict):
         raise UserError(f"{path}: no settings; write NAME: VALUE on each line")
+    if "config" in values:
+        raise UserError(f"{path}: config: a file names no other file of settings; copy its settings into this one")
     try:
         return {key: _value(key, value) for key, value in ((name.replace("-", "_"), values[name]) for name in values)}
     except UserError as error:

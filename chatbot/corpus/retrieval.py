@@ -79,7 +79,10 @@ class Retrieval:
         )
 
     def nearest(self, question: str, number: int) -> list[Retrieved]:
-        """Return different replies to the most similar questions, at most `number`, the most similar first."""
+        """Return different replies to the most similar questions, at most `number`, the most similar first.
+
+        A reply whose most similar pair was rated bad is left out.
+        """
         pairs = self._similar_pairs(question, PAIRS_PER_REPLY * number)
         texts = [*(pair.question for pair in pairs), *(pair.reply for pair in pairs)]
         similarities = self._index.similarities(question, texts).reshape(2, -1)
@@ -88,7 +91,7 @@ class Retrieval:
             pair, (similarity, shared) = pairs[i], map(float, similarities[:, i])
             found = Retrieved(pair.ids, pair.question, similarity, shared, pair.rating)
             different.setdefault(pair.reply, found)
-        return [*different.values()][:number]
+        return [found for found in different.values() if found.rating != "bad"][:number]
 
     def _similar_pairs(self, question: str, number: int) -> list[Pair]:
         """Return the pairs with the most similar questions, of training about `number`."""

@@ -60,7 +60,7 @@ def source_of(name: str) -> Source:
     if name in SOURCES:
         return None
     if path.is_file():
-        return tuple(file_text(path).replace("\r\n", "\n").removesuffix("\n").split("\n"))
+        return tuple(file_text(path).removesuffix("\n").split("\n"))
     if not path.is_dir() and not (CHECKPOINTS / name).is_dir():
         raise UserError(
             f"--compare {name}: unknown; give {', '.join(SOURCES)}, the name or folder of an attempt, or a file with "
@@ -175,6 +175,8 @@ def _read_ratings(path: Path, rows: Mapping[str, Sequence[str]]) -> dict[str, tu
         for column, value in zip((SENSIBLE, SPECIFIC), values, strict=True):
             if value not in ("", "0", "1"):
                 raise UserError(f"{path}: the row {i} has {value!r} as {column}; write 0 or 1")
+        if values == ["0", "1"]:
+            raise UserError(f"{path}: the row {i} is specific, but not sensible; a specific reply is sensible, too")
         if i in ratings:
             raise UserError(f"{path}: the row {i} occurs twice; remove one")
         if all(values):
@@ -185,7 +187,7 @@ def _read_ratings(path: Path, rows: Mapping[str, Sequence[str]]) -> dict[str, tu
 def file_text(path: Path) -> str:
     """Return the text of a file, whose charset is detected. Raises OSError."""
     content = path.read_bytes()
-    return content.decode(detect_charset(content)[0], "replace")
+    return content.decode(detect_charset(content)[0], "replace").replace("\r\n", "\n").replace("\r", "\n")
 
 
 def table_of(ratings: Mapping[str, Ratings]) -> list[str]:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from chatbot.config.training import Settings
-from chatbot.corpus.retrieval import ELSEWHERE, Pair, Retrieval, Retrieved
+from chatbot.corpus.retrieval import ELSEWHERE, Pair, Retrieval
 from chatbot.corpus.similarity import CharacterIndex, character_index
 from chatbot.corpus.tokenizer import tokens_of
 from chatbot.corpus.vocabulary import Vocabulary
@@ -39,10 +39,6 @@ class RatedRetrieval(Retrieval):
         self._version: Any = None  # of the file that was read
         self._rated = _Rated([], None)
 
-    def nearest(self, question: str, number: int) -> list[Retrieved]:
-        """See `Retrieval`."""
-        return [found for found in super().nearest(question, number) if found.rating != "bad"]
-
     def _similar_pairs(self, question: str, number: int) -> list[Pair]:
         rated = self._read()
         numbers = [] if rated.questions is None else rated.questions.nearest(question, number)[0].tolist()
@@ -58,7 +54,8 @@ class RatedRetrieval(Retrieval):
             except OSError:
                 version = None
             if version != self._version:
-                pairs = [*self._pairs(given_replies(self._path, self._model))]
+                # Of equally similar pairs, the first ones are looked up: the newest.
+                pairs = [*self._pairs(given_replies(self._path, self._model))][::-1]
                 self._rated = _Rated(pairs, character_index([pair.question for pair in pairs]) if pairs else None)
                 self._version = version
             return self._rated
@@ -68,10 +65,11 @@ class RatedRetrieval(Retrieval):
         last: dict[tuple[str, str], Rating] = {}
         for question, reply, rating, written_to in ratings:
             asked = self._vocabulary.text(self._ids(question)[: self._max_length])
+            earlier = [last.pop((text, reply), None) for text in (asked, written_to)]  # so that the new one is the last
             if rating == "bad":
                 last[written_to, reply] = rating
-            elif last.get((written_to, reply)) == "bad":
-                del last[written_to, reply]
+            elif earlier[1] == "good":
+                last[written_to, reply] = "good"
             last[asked, reply] = rating
         for (question, reply), rating in last.items():
             ids = self._ids(reply) if rating == "good" else []

@@ -111,9 +111,13 @@ def append_rating(path: Path, record: Mapping[str, Any], replaced: Mapping[str, 
     try:
         with _lock:
             path.parent.mkdir(parents=True, exist_ok=True)
-            with path.open("ab") as file:
-                if file.tell() + len(line) > LARGEST_FILE:
+            with path.open("a+b") as file:
+                size = file.seek(0, os.SEEK_END)
+                if size + len(line) > LARGEST_FILE:
                     raise UserError(f"{path}: {LARGEST_FILE:,} bytes of ratings; move the file away to collect others")
+                file.seek(max(0, size - 1))
+                if file.read(1) not in (b"", b"\n"):  # an editor saved the file without an end of its last line
+                    line = b"\n" + line
                 file.write(line)  # one write: another process may append, too
             if replaced is not None:
                 _blank(path, replaced)

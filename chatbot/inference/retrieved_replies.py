@@ -53,7 +53,8 @@ class RetrievedReplies:
 
     def _best_offers(self, question: Sequence[int], last_reply: str) -> list[Reply]:
         """Return the replies that the model scores, with their scores without it; then `MOST_COMMON` common ones."""
-        offers = [offer for offer in self._offers(question) if offer.text != last_reply]
+        different = {offer.text: offer for offer in reversed(self._offers(question)) if offer.text != last_reply}
+        offers = [*different.values()][::-1]  # of equal texts, cut by --stop, the one to the most similar question
         offers.sort(key=lambda reply: -reply.score)
         rest = sorted(offers[SCORED:], key=lambda reply: -self._retrieval.log_probability(reply.ids))
         return [*offers[:SCORED], *rest[:MOST_COMMON]]

@@ -152,6 +152,9 @@ def test_what_cannot_be_counted_is_an_error(tmp_path: Path) -> None:
     ):
         count_ratings(tmp_path, ["people", "model"])
     (row,) = [row["id"] for row in rows_of(tmp_path) if row["reply"] == "想你"]
+    rate(tmp_path, {"想你": ("0", "1")})
+    with pytest.raises(UserError, match=f"the row {row} is specific, but not sensible"):
+        count_ratings(tmp_path)
     for value in ("2", "yes", "-1", "0.5", "１"):
         rate(tmp_path, {"想你": ("1", value)})
         with pytest.raises(UserError, match=f"the row {row} has '{value}' as specific; write 0 or 1$"):

@@ -64,6 +64,14 @@ def test_lone_surrogates_are_replaced(tmp_path: Path) -> None:
     assert learned(path) == [("?", "好")]
 
 
+def test_last_line_that_an_editor_has_not_ended_stays_a_line(tmp_path: Path) -> None:
+    path = tmp_path / "ratings.jsonl"
+    for reply in ("一", "二", "三"):
+        append_rating(path, rating_of("数", reply, [], "good", "weibo", written_to=""))
+        path.write_bytes(path.read_bytes().removesuffix(b"\n"))
+    assert [given.reply for given in given_replies(path, "weibo")] == ["一", "二", "三"]
+
+
 def test_file_of_ratings_has_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ratings, "LARGEST_FILE", 200)
     path = tmp_path / "ratings.jsonl"

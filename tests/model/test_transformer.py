@@ -127,7 +127,7 @@ def test_cache_gives_the_logits_of_the_whole_reply(model: Seq2Seq) -> None:
             r"--cell: not used by --architecture transformer; leave it out",
         ),
         ({"heads": 8}, r"--heads: not used by --architecture recurrent; leave it out"),
-        ({"architecture": "transformer", "heads": 3}, r"--heads 3: must divide half of --embedding-size, which is 256"),
+        ({"architecture": "transformer", "heads": 3}, r"--heads 3: must divide 128, half of --embedding-size"),
     ],
 )
 def test_settings_that_do_not_fit_the_architecture_are_errors(changes: dict[str, Any], message: str) -> None:

@@ -185,16 +185,19 @@ def _attention(
 ) -> dict[str, Any]:
     """Return where a reply comes from, and its attention. origin: None if it is not known.
 
-    written_to: the question of the pair that the reply was looked up in; "": it was generated. rated_good: whether that
-    pair was rated good, and is no training pair. weights: [reply, question], each row adds up to 1; None if none is
-    shown.
+    written_to: the training question that the reply was written to; "": there is none. rated_good: whether the reply
+    was looked up since somebody rated it good, after a message that nobody else is shown. weights: [reply, question],
+    each row adds up to 1; None if none is shown.
     """
     found = None
     if responder.source(question, history):
         origin = origin or responder.origin(question, reply, history)
         found = responder.attention(question, reply, history)
     origin = origin or Origin()
-    shown: dict[str, Any] = {"written_to": origin.question, "rated_good": origin.is_rated}
+    shown: dict[str, Any] = {
+        "written_to": "" if origin.is_rated else origin.question,
+        "rated_good": origin.is_rated,
+    }
     if found is None:
         return {**shown, "question": [], "reply": [], "weights": None}
     weights = found.weights.astype(float).round(4).tolist()

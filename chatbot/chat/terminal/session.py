@@ -105,7 +105,8 @@ class Session:
         else:
             reply = self.screen.stream(responder.stream(question, turns, last_reply))
         if reply != EMPTY_QUESTION_REPLY:
-            self.conversation.add(question, reply, self.current.model.card.name)
+            origin = responder.origin(question, reply, turns)
+            self.conversation.add(question, reply, self.current.model.card.name, origin=origin)
 
     def show(self, replies: list[Reply]) -> None:
         """Show replies with their scores."""

@@ -22,8 +22,9 @@ export async function toggleAttention({ place, question, reply }, side) {
   const body = { model: answer.model, question: question.question, reply: textOf(answer), history };
   try {
     const attention = await (await request("chat/attention", body)).json();
-    const { written_to: asked, rated_good: rated } = attention; // asked: empty for a generated reply
-    if (asked) panel.append(element("p", {}, t(rated ? "why_rated_good" : "why_written_to", { question: asked })));
+    const { written_to: asked, rated_good: rated } = attention; // asked: empty for a generated or a rated reply
+    if (asked) panel.append(element("p", {}, t("why_written_to", { question: asked })));
+    if (rated) panel.append(element("p", {}, t("why_rated_good")));
     panel.append(element("p", { class: "muted" }, t(attention.weights ? "why_caption" : "why_none")));
     if (attention.weights) panel.append(attentionTable(attention));
     announce(t(attention.weights ? "why" : "why_none"));

@@ -86,7 +86,7 @@ export default {
   "why_caption": "Attention: how much each word of the reply (rows) looked at each word of the question (columns), in percent. A row adds up to about 100, since numbers are rounded.",
   "why_none": "This model shows no attention.",
   "why_written_to": "A person wrote this reply, to: {question}",
-  "why_rated_good": "This reply was rated good as a reply to: {question}",
+  "why_rated_good": "This reply was rated good after a similar message.",
   "why_end": "end",
   "replies": "Replies in the order of the search",
   "replies_scored": "Replies in the order of the search, with the mean log-probability of a token",

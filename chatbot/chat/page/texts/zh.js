@@ -86,7 +86,7 @@ export default {
   "why_caption": "注意力：回复的每个词（行）对问题的每个词（列）的关注程度，以百分比表示，每行合计约为 100（数值经过四舍五入）。",
   "why_none": "这个模型没有可显示的注意力。",
   "why_written_to": "这条回复是人写的，原本回答的是：{question}",
-  "why_rated_good": "这条回复曾得到好评，当时回答的是：{question}",
+  "why_rated_good": "这条回复在一条相似的消息之后得到过好评。",
   "why_end": "结束",
   "replies": "候选回复，按搜索的次序",
   "replies_scored": "候选回复，按搜索的次序，附词元的平均对数概率",
