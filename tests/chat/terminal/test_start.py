@@ -71,7 +71,7 @@ def test_commands_are_questions_and_only_the_best_reply_is_written(capsys: pytes
 def test_lines_of_a_pipe_do_not_depend_on_one_another(
     capsys: pytest.CaptureFixture[str], turns: int, flags: tuple[str]
 ) -> None:
-    """Unless the model reads turns: then a looked-up reply is not given twice in a row."""
+    """Where the model reads no turns: the same line has the same reply."""
     assert piped(fake_model(turns), "a\na\n", "--retrieve", "2", "--beam-size", "2", *flags) == 0
     assert capsys.readouterr().out.splitlines() == ["a/1", "a/1"]
 
