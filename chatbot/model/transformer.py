@@ -55,23 +55,28 @@ class Normalisation(keras.layers.Layer):
 
 
 class Product(keras.layers.Layer):
-    """x W + b, of vectors in any layout."""
+    """x W + b, of vectors in any layout.
 
-    def __init__(self, inputs: int, outputs: int, precision: str) -> None:
+    Queries, keys and values have no bias b. That of keys would change no weight of the attention, so that its gradient
+    would be rounding error, which Adam scales up to a whole step, different on each number of towers.
+    """
+
+    def __init__(self, inputs: int, outputs: int, precision: str, bias: bool = True) -> None:
         super().__init__()
         self.kernel = self.add_weight(shape=(inputs, outputs), initializer="zeros", name="kernel")
-        self.bias = self.add_weight(shape=(outputs,), initializer="zeros", name="bias")
+        self.bias = self.add_weight(shape=(outputs,), initializer="zeros", name="bias") if bias else None
         self._sizes, self._precision = (inputs, outputs), precision
         self.built = True
 
     def call(self, x: tf.Tensor) -> tf.Tensor:
         """[..., inputs] -> [..., outputs]."""
         inputs, outputs = self._sizes
-        kernel, bias = tf.convert_to_tensor(self.kernel), tf.convert_to_tensor(self.bias)
-        if not on_gpu():  # packed, or of an export, whose converter mistakes the shape of what was reshaped
-            return tf.nn.bias_add(matmul(x, kernel, self._precision), bias)
-        product = tf.nn.bias_add(matmul(tf.reshape(x, [-1, inputs]), kernel, self._precision), bias)
-        return tf.reshape(product, tf.concat([tf.shape(x)[:-1], [outputs]], 0))
+        flat = on_gpu()  # else packed, or of an export, whose converter mistakes the shape of what was reshaped
+        factor = tf.reshape(x, [-1, inputs]) if flat else x
+        product = matmul(factor, tf.convert_to_tensor(self.kernel), self._precision)
+        if self.bias is not None:
+            product = tf.nn.bias_add(product, tf.convert_to_tensor(self.bias))
+        return tf.reshape(product, tf.concat([tf.shape(x)[:-1], [outputs]], 0)) if flat else product
 
 
 class FeedForward(keras.layers.Layer):
@@ -96,7 +101,8 @@ class SelfAttention(keras.layers.Layer):
         super().__init__()
         size = settings.embedding_size
         self.normalise = Normalisation(size)
-        self.project, self.combine = Product(size, 3 * size, precision), Product(size, size, precision)
+        self.project = Product(size, 3 * size, precision, bias=False)
+        self.combine = Product(size, size, precision)
         self._heads, self._precision, self._size = settings.heads, precision, size
         self.built = True
 
@@ -133,8 +139,8 @@ class CrossAttention(keras.layers.Layer):
         super().__init__()
         size, layers = settings.embedding_size, range(settings.num_layers)
         self.normalise = [Normalisation(size) for _ in layers]
-        self.project = [Product(size, size, precision) for _ in layers]
-        self.key_values = Product(size, settings.num_layers * 2 * size, precision)
+        self.project = [Product(size, size, precision, bias=False) for _ in layers]
+        self.key_values = Product(size, settings.num_layers * 2 * size, precision, bias=False)
         self.combine = [Product(size, size, precision) for _ in layers]
         self._heads, self._precision, self._size = settings.heads, precision, size
         self.by_step = False  # as of `chatbot.model.attention.Attention`

@@ -12,6 +12,7 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from chatbot.config.corpus import AUTO
+from chatbot.config.model import TRANSFORMER, ModelSettings
 from chatbot.config.training import Settings
 from chatbot.corpus.batches import Batches
 from chatbot.corpus.pair_ids import EncodedPairs, Ragged
@@ -43,6 +44,16 @@ CASES = {
     "SGD": replace(SETTINGS, optimizer="sgd", learning_rate=1.0, max_gradient_norm=NEVER_CLIPPED),
     "Adam": replace(SETTINGS, max_gradient_norm=NEVER_CLIPPED),
     "Adam with clipping": replace(SETTINGS, max_gradient_norm=ALWAYS_CLIPPED),
+    "Adam with a Transformer": replace(
+        SETTINGS,
+        architecture=TRANSFORMER,
+        rnn_size=ModelSettings.rnn_size,
+        bidirectional=ModelSettings.bidirectional,
+        heads=2,
+        feed_forward_size=24,
+        max_gradient_norm=NEVER_CLIPPED,
+        learning_rate=0.003,
+    ),
 }
 
 

@@ -38,7 +38,7 @@ def numpy_of(variable: Any) -> Array:
 
 
 def product(layer: Product, x: Array) -> Array:
-    return x @ numpy_of(layer.kernel) + numpy_of(layer.bias)
+    return x @ numpy_of(layer.kernel) + (0 if layer.bias is None else numpy_of(layer.bias))
 
 
 def normalised(layer: Normalisation, x: Array) -> Array:

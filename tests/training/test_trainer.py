@@ -3,6 +3,7 @@
 import json
 import signal
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from chatbot.training.checkpoints.progress import Progress
 from chatbot.training.data import prepare
 from chatbot.training.loop import Window, train
 from chatbot.training.run import open_run
+from tests.model.small_transformer import TRANSFORMER
 from tests.training.attempts import metrics, weights
 from tests.training.small_run import TOWERS, small_settings, train_small
 
@@ -34,16 +36,18 @@ def test_metrics_have_one_line_per_logged_step(pairs_file: Path, capsys: pytest.
     assert out.rstrip().endswith("python chat.py --attempt default")
 
 
-def test_resumed_run_equals_uninterrupted_run(pairs_file: Path) -> None:
+@pytest.mark.parametrize("model", [{}, TRANSFORMER], ids=["recurrent", "transformer"])
+def test_resumed_run_equals_uninterrupted_run(pairs_file: Path, model: dict[str, Any]) -> None:
+    """Also with dropout."""
     data = (str(pairs_file),)
-    train_small(data=data, steps=7, attempt="whole")
-    train_small(data=data, steps=3, attempt="parts")
-    train_small(data=data, steps=7, attempt="parts")
+    train_small(data=data, steps=7, attempt="whole", **model)
+    train_small(data=data, steps=3, attempt="parts", **model)
+    train_small(data=data, steps=7, attempt="parts", **model)
     for a, b in zip(weights("whole"), weights("parts"), strict=True):
         np.testing.assert_array_equal(a, b)
     losses = [[(line["step"], line["loss"]) for line in metrics(name)] for name in ("whole", "parts")]
     assert losses[0] == losses[1]
-    assert train_small(data=data, steps=7, attempt="parts") == 0  # nothing left to do
+    assert train_small(data=data, steps=7, attempt="parts", **model) == 0  # nothing left to do
     assert len(metrics("parts")) == 7
 
 

@@ -82,7 +82,9 @@ def test_two_towers_equal_one_device(cpus: list[Tower], variable_update: str, op
     assert weight_difference(settings, cpus[:2]) < TOLERANCE
 
 
-@pytest.mark.parametrize(("devices", "name"), [(2, "Adam"), (3, "SGD"), (4, "Adam with clipping")])
+@pytest.mark.parametrize(
+    ("devices", "name"), [(2, "Adam"), (3, "SGD"), (4, "Adam with clipping"), (4, "Adam with a Transformer")]
+)
 def test_model_parallel_equals_one_device(cpus: list[Tower], devices: int, name: str) -> None:
     """Four devices are two towers of two devices each."""
     settings = replace(CASES[name], model_parallel=True)
@@ -95,10 +97,15 @@ def test_model_parallel_equals_one_device(cpus: list[Tower], devices: int, name:
     assert devices_of_weights == {part.strip("/") for part in towers[0].parts}
 
 
-@pytest.mark.parametrize(("variable_update", "pieces"), [("parameter_server", 5), ("replicated", 2)])
-def test_accumulated_batches_equal_one_large_batch(cpus: list[Tower], variable_update: str, pieces: int) -> None:
-    small = replace(CASES["Adam"], batch_size=4, accumulate=pieces, variable_update=variable_update, **SAMPLED)
-    large = replace(CASES["Adam"], batch_size=4 * pieces, **SAMPLED)
+@pytest.mark.parametrize(
+    ("name", "variable_update", "pieces"),
+    [("Adam", "parameter_server", 5), ("Adam", "replicated", 2), ("Adam with a Transformer", "replicated", 2)],
+)
+def test_accumulated_batches_equal_one_large_batch(
+    cpus: list[Tower], name: str, variable_update: str, pieces: int
+) -> None:
+    small = replace(CASES[name], batch_size=4, accumulate=pieces, variable_update=variable_update, **SAMPLED)
+    large = replace(CASES[name], batch_size=4 * pieces, **SAMPLED)
     pairs = random_pairs(67, 3)
     many, _, _ = train_model(small, cpus[:2], pairs)
     one, _, _ = train_model(large, cpus[:1], pairs)
@@ -262,13 +269,9 @@ def test_selftest_fails_where_devices_compute_nothing(
     passes = difference.startswith("differ")
     assert selftest(SETTINGS, cpus[:2]) == (0 if passes else 1)
     lines = capsys.readouterr().out.splitlines()
-    assert [
-        line.startswith(f"{'ok  ' if passes else 'FAIL'}  2 towers and 1 {difference} after") for line in lines
-    ] == [
-        *[True] * 3,
-        *[False] * 3,
-    ]
-    assert lines[3] == f"{'FAIL' if math.isnan(loss) else 'ok  '}  towers draw different dropout masks"
+    compared = [line.startswith(f"{'ok  ' if passes else 'FAIL'}  2 towers and 1 {difference} after") for line in lines]
+    assert compared == [True] * len(CASES) + [False] * 3
+    assert lines[len(CASES)] == f"{'FAIL' if math.isnan(loss) else 'ok  '}  towers draw different dropout masks"
 
 
 def test_selftest_passes_and_fails_when_towers_disagree(
