@@ -14,7 +14,7 @@ import tensorflow as tf
 from chatbot.config.model import ModelSettings
 from chatbot.model.copying import NO_COPIES, Copies, Copying
 from chatbot.model.decoder import DecoderState
-from chatbot.model.operations import matmul, on_gpu, size_on_device
+from chatbot.model.operations import matmul, size_on_device
 from chatbot.model.recurrent import DECODER, FORWARD_ENCODER, Dropout, is_packed
 from chatbot.model.sequences import Packing, Sequences, pack, unpack
 
@@ -61,17 +61,18 @@ class Product(keras.layers.Layer):
     would be rounding error, which Adam scales up to a whole step, different on each number of towers.
     """
 
-    def __init__(self, inputs: int, outputs: int, precision: str, bias: bool = True) -> None:
+    def __init__(self, inputs: int, outputs: int, precision: str, *, flat: bool, bias: bool = True) -> None:
+        """flat: multiply all vectors as one matrix, faster, but ONNX's converter mistakes the shapes of reshapes."""
         super().__init__()
         self.kernel = self.add_weight(shape=(inputs, outputs), initializer="zeros", name="kernel")
         self.bias = self.add_weight(shape=(outputs,), initializer="zeros", name="bias") if bias else None
-        self._sizes, self._precision = (inputs, outputs), precision
+        self._sizes, self._precision, self._flat = (inputs, outputs), precision, flat
         self.built = True
 
     def call(self, x: tf.Tensor) -> tf.Tensor:
         """[..., inputs] -> [..., outputs]."""
         inputs, outputs = self._sizes
-        flat = on_gpu()  # else packed, or of an export, whose converter mistakes the shape of what was reshaped
+        flat = self._flat and len(x.shape) > 2
         factor = tf.reshape(x, [-1, inputs]) if flat else x
         product = matmul(factor, tf.convert_to_tensor(self.kernel), self._precision)
         if self.bias is not None:
@@ -84,9 +85,10 @@ class FeedForward(keras.layers.Layer):
 
     def __init__(self, settings: ModelSettings, precision: str) -> None:
         super().__init__()
-        size, hidden = settings.embedding_size, settings.feed_forward_size
+        size, hidden, flat = settings.embedding_size, settings.feed_forward_size, not settings.plain_layers
         self.normalise = Normalisation(size)
-        self.widen, self.narrow = Product(size, hidden, precision), Product(hidden, size, precision)
+        self.widen = Product(size, hidden, precision, flat=flat)
+        self.narrow = Product(hidden, size, precision, flat=flat)
         self.built = True
 
     def call(self, x: tf.Tensor) -> tf.Tensor:
@@ -99,10 +101,10 @@ class SelfAttention(keras.layers.Layer):
 
     def __init__(self, settings: ModelSettings, precision: str) -> None:
         super().__init__()
-        size = settings.embedding_size
+        size, flat = settings.embedding_size, not settings.plain_layers
         self.normalise = Normalisation(size)
-        self.project = Product(size, 3 * size, precision, bias=False)
-        self.combine = Product(size, size, precision)
+        self.project = Product(size, 3 * size, precision, flat=flat, bias=False)
+        self.combine = Product(size, size, precision, flat=flat)
         self._heads, self._precision, self._size = settings.heads, precision, size
         self.built = True
 
@@ -137,12 +139,12 @@ class CrossAttention(keras.layers.Layer):
 
     def __init__(self, settings: ModelSettings, precision: str) -> None:
         super().__init__()
-        size, layers = settings.embedding_size, range(settings.num_layers)
+        size, layers, flat = settings.embedding_size, range(settings.num_layers), not settings.plain_layers
         self.normalise = [Normalisation(size) for _ in layers]
-        self.project = [Product(size, size, precision, bias=False) for _ in layers]
-        self.key_values = Product(size, settings.num_layers * 2 * size, precision, bias=False)
-        self.combine = [Product(size, size, precision) for _ in layers]
-        self._heads, self._precision, self._size = settings.heads, precision, size
+        self.project = [Product(size, size, precision, flat=flat, bias=False) for _ in layers]
+        self.key_values = Product(size, len(layers) * 2 * size, precision, flat=flat, bias=False)
+        self.combine = [Product(size, size, precision, flat=flat) for _ in layers]
+        self._heads, self._precision = settings.heads, precision
         self.by_step = False  # as of `chatbot.model.attention.Attention`
         self.built = True
 
@@ -150,27 +152,30 @@ class CrossAttention(keras.layers.Layer):
         """memory [rows, source, embedding] -> keys and values of all layers [rows, source, layers * 2 embedding]."""
         return self.key_values(memory)
 
+    def of_layers(self, keys: tf.Tensor) -> list[tf.Tensor]:
+        """keys: from `keys` -> keys, then values, of each layer in turn, [rows, source, embedding] each."""
+        return tf.split(keys, 2 * len(self.project), -1)
+
     def queries(self, number: int, x: tf.Tensor) -> tf.Tensor:
         """[..., embedding] -> the same shape. number: of the layer, from 0."""
         return self.project[number](self.normalise[number](x))
 
-    def means(self, number: int, queries: tf.Tensor, keys: tf.Tensor, mask: tf.Tensor) -> tf.Tensor:
+    def means(self, number: int, queries: tf.Tensor, keys: list[tf.Tensor], mask: tf.Tensor) -> tf.Tensor:
         """queries [rows, target, embedding] or [rows * target, embedding] -> means of the values, in the first shape.
 
-        number: of the layer. keys: from `keys`. mask: [rows, source] bool, True at real tokens.
+        number: of the layer. keys: from `of_layers`. mask: [rows, source] bool, True at real tokens.
         """
-        part = keys[..., 2 * self._size * number : 2 * self._size * (number + 1)]
-        return multi_head([queries, *tf.split(part, 2, -1)], mask[:, None], self._heads, self._precision)
+        factors = [queries, *keys[2 * number : 2 * number + 2]]
+        return multi_head(factors, mask[:, None], self._heads, self._precision)
 
-    def weights_of(self, queries: tf.Tensor, keys: tf.Tensor, mask: tf.Tensor) -> tf.Tensor:
+    def weights_of(self, queries: tf.Tensor, keys: list[tf.Tensor], mask: tf.Tensor) -> tf.Tensor:
         """Return the weights of the last layer, the mean of its heads, [rows, target, source].
 
         The arguments are those of `means`.
         """
-        begin = 2 * self._size * (len(self.project) - 1)
-        rows, keys = tf.shape(keys)[0], keys[..., begin : begin + self._size]
-        queries, keys = (_of_heads(x, self._heads, rows) for x in (queries, keys))
-        return tf.reduce_mean(weights_of_heads(queries, keys, mask[:, None], self._precision), 1)
+        rows = tf.shape(mask)[0]
+        of_last, of_heads = (_of_heads(x, self._heads, rows) for x in (keys[-2], queries))
+        return tf.reduce_mean(weights_of_heads(of_heads, of_last, mask[:, None], self._precision), 1)
 
 
 class TransformerEncoder(keras.layers.Layer):
@@ -258,7 +263,7 @@ class TransformerDecoder(keras.layers.Layer):
     def attention_weights(self, embedded: tf.Tensor, sequences: Sequences, state: DecoderState) -> tf.Tensor:
         """Return the weights of the question's tokens in the last layer, [rows, target, source], without dropout."""
         _, _, queries = self._sums(embedded, sequences, state, None)
-        return self.attention.weights_of(queries, state["keys"], state["mask"])
+        return self.attention.weights_of(queries, self.attention.of_layers(state["keys"]), state["mask"])
 
     def _sums(
         self, embedded: tf.Tensor, sequences: Sequences, state: DecoderState, key: tf.Tensor | None
@@ -271,12 +276,12 @@ class TransformerDecoder(keras.layers.Layer):
         x = self.dropouts[0](with_positions(embedded, packing), key)
         time = places_of(sequences.packing.to_padded[0])
         before = (time[None] <= time[:, None])[None]  # [1, target, target]
-        dropouts = iter(self.dropouts[1:])
+        dropouts, keys = iter(self.dropouts[1:]), self.attention.of_layers(state["keys"])
         for i, (attention, feed_forward) in enumerate(zip(self.attentions, self.feed_forwards, strict=True)):
             x = x + next(dropouts)(attention(x, before, packing), key)
             queries = self.attention.queries(i, x)
             queries = queries if packing is None else unpacked(queries, packing)
-            means = self.attention.means(i, queries, state["keys"], state["mask"])
+            means = self.attention.means(i, queries, keys, state["mask"])
             means = means if packing is None else pack(means, packing)
             x = x + next(dropouts)(self.attention.combine[i](means), key)
             x = x + next(dropouts)(feed_forward(x), key)
@@ -295,16 +300,17 @@ class TransformerDecoder(keras.layers.Layer):
 
         x = embedded * self._scale + waves(position, self._settings.embedding_size)
         after: list[tf.Tensor] = []
+        keys = self.attention.of_layers(state["keys"])
         for i, (attention, feed_forward) in enumerate(zip(self.attentions, self.feed_forwards, strict=True)):
             added, cache = attention.step(x, caches[i], position)
             x, after = x + added, [*after, cache]
             queries = self.attention.queries(i, x)
-            means = tf.reshape(self.attention.means(i, queries, state["keys"], state["mask"]), tf.shape(x))
+            means = tf.reshape(self.attention.means(i, queries, keys, state["mask"]), tf.shape(x))
             x = x + self.attention.combine[i](means)
             x = x + feed_forward(x)
         attended, state = self.normalise(x), {**state, "cells": [after, [position + 1]]}
         if "attention_sums" in state:
-            weights = self.attention.weights_of(queries, state["keys"], state["mask"])
+            weights = self.attention.weights_of(queries, keys, state["mask"])
             sums = state["attention_sums"]
             state["attention_sums"] = sums + tf.reshape(weights, tf.shape(sums))
         if self.copying is None:
