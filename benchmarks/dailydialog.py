@@ -14,7 +14,7 @@ import sys
 import tempfile
 import zipfile
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -40,8 +40,7 @@ TRAIN = Path(__file__).parents[1] / "train.py"
 END = "__eou__"
 PARTS = TRAINING, VALIDATION, TEST = "train", "validation", "test"
 OFFICIAL, PUBLISHED_SPLIT = "official", "published"
-# All dialogues in one file, which the published figures are of.
-WHOLE = "dialogues_text.txt"
+WHOLE = "dialogues_text.txt"  # all dialogues, which the published figures are of
 SEED = 7
 # The published figures count every word beyond the most common ones of training as the same word.
 KNOWN_WORDS = 16_384
@@ -49,8 +48,7 @@ UNKNOWN = "<unk>"
 # Weights of the precisions of n-grams in BLEU-1 to BLEU-4. dialog-eval has .33, not 1/3.
 WEIGHTS = ((1.0,), (0.5,) * 2, (0.33,) * 3, (0.25,) * 4)
 
-# The measures of a row: name, heading, decimal places.
-COLUMNS = (
+COLUMNS = (  # measure, heading, decimal places
     ("mean_words", "words", 1),
     ("distinct_1", "distinct-1", 4),
     ("distinct_2", "distinct-2", 3),
@@ -90,6 +88,7 @@ class DailyDialogBenchmark(Flags):
         f"in {WHOLE} (without it, of the three parts in turn), cleaned",
         choices=(OFFICIAL, PUBLISHED_SPLIT),
     )
+    pairs: int | None = setting(None, "measure this many test pairs, drawn by a seed; default: all", least=10)
     attempt: str = setting("dailydialog", "name of the run; an existing one is only measured", group="training")
     beam_size: tuple[int, ...] = setting(
         (1, 5), "beam search without looked-up replies, beside the default search; one row for each", least=1
@@ -108,29 +107,20 @@ def dailydialog_benchmark(arguments: Sequence[str]) -> int:
     is_trained = (attempt_directory(flags.attempt) / CONFIG).exists()
     if is_trained and training_flags:
         raise UserError(
-            f"--attempt {flags.attempt}: is there, and is only measured; leave out the flags of train.py, or give "
-            "another name"
+            f"--attempt {flags.attempt}: is there, so it is only measured; leave out what follows --, or rename it"
         )
     parts = read_parts(Path(flags.folder), flags.split)
     with tempfile.TemporaryDirectory() as folder:
-        files = write_parts(parts, Path(folder))
+        files = write_parts(parts, Path(folder), flags.split)
         if not is_trained:
             _train(flags.attempt, files, training_flags)
-        results = _measure(flags, parts, files[TEST])
-    for name, rows in results.items():
-        published = PUBLISHED if name == "all" else {}
-        print(
-            f"\n{_CAPTIONS[name].format(pairs=rows['people']['pairs'])}\n", *markdown({**published, **rows}), sep="\n"
-        )
-    print(f"\n{NOTES}\n")
+        results = _measure(flags, parts, files)
+    print("\nAll {pairs:,} test pairs:\n".format(**results["all"]["people"]))
+    print(*markdown({**PUBLISHED, **results["all"]}), sep="\n")
+    print("\nThe {pairs:,} of them that do not stand word for word in train:\n".format(**results["unseen"]["people"]))
+    print(*markdown(results["unseen"]), "", NOTES, sep="\n")
     print_json({**dataclasses.asdict(flags), "flags": training_flags, "published": PUBLISHED, **results})
     return 0
-
-
-_CAPTIONS = {
-    "all": "All {pairs:,} test pairs:",
-    "not_in_train": "The {pairs:,} test pairs that do not stand word for word in train:",
-}
 
 
 def read_parts(folder: Path, split: str) -> Parts:
@@ -149,37 +139,27 @@ def read_parts(folder: Path, split: str) -> Parts:
 
 
 def _lines(folder: Path, part: str) -> list[str]:
-    """Return the lines of a part: a text file in the folder or in a folder of its name, or in an archive."""
+    """Return the lines of a part: of a text file in the folder or in a folder of its name, or in an archive."""
     name = f"dialogues_{part}.txt"
-    for path in (folder / name, folder / part / name):
-        if path.exists():
-            return _read(path)
     archive = folder / f"{part}.zip"
-    if not archive.exists():
+    path = next((path for path in (folder / name, folder / part / name, archive) if path.exists()), None)
+    if path is None:
         raise UserError(f"{folder}: has neither {name} nor {archive.name}; give the folder of DailyDialog")
+    return _read(path, f"{part}/{name}")
+
+
+def _read(path: Path, member: str = "") -> list[str]:
+    """Return the lines of a text file, or of this member of an archive."""
     try:
-        with zipfile.ZipFile(archive) as opened:
-            member = next(member for member in opened.namelist() if Path(member).name == name)
-            return _lines_of(opened.read(member), archive)
-    except (OSError, zipfile.BadZipFile, StopIteration):
-        raise UserError(f"{archive}: not an archive with {name}; download it again") from None
-
-
-def _read(path: Path) -> list[str]:
-    try:
-        return _lines_of(path.read_bytes(), path)
-    except OSError as error:
-        raise UserError(f"{path}: {error.strerror}; give the folder of DailyDialog") from None
-
-
-def _lines_of(data: bytes, path: Path) -> list[str]:
-    text = data.decode("utf-8", errors="replace")
+        text = (zipfile.Path(path, member) if path.suffix == ".zip" else path).read_text(encoding="utf-8")
+    except (OSError, KeyError, ValueError, zipfile.BadZipFile):
+        raise UserError(f"{path}: cannot be read; give the folder of DailyDialog as it was downloaded") from None
     if END not in text:
-        raise UserError(f"{path}: no {END} ends a turn in it; give the folder of DailyDialog")
+        raise UserError(f"{path}: no turn in it ends in {END}; give the folder of DailyDialog as it was downloaded")
     return text.rstrip("\n").split("\n")
 
 
-def _words(line: str, normalise: Any) -> Dialogue:
+def _words(line: str, normalise: Callable[[str], str]) -> Dialogue:
     return [words for turn in line.split(END)[:-1] if (words := normalise(turn).split())]
 
 
@@ -201,9 +181,9 @@ def pairs_of(dialogues: Sequence[Dialogue]) -> list[tuple[str, str]]:
     return [pair for turns in texts for pair in itertools.pairwise(turns)]
 
 
-def write_parts(parts: Parts, folder: Path) -> dict[str, Path]:
+def write_parts(parts: Parts, folder: Path, split: str) -> dict[str, Path]:
     """Write each part as a file in the format of the corpus. Raises UserError for a part without pairs."""
-    files = {part: folder / f"{part}.txt" for part in PARTS}
+    files = {part: folder / f"{split}-{part}.txt" for part in PARTS}
     for part, file in files.items():
         if not pairs_of(parts[part]):
             raise UserError(f"the {part} part of DailyDialog has no two turns in a row; give its own folder")
@@ -221,8 +201,11 @@ def _train(attempt: str, files: Mapping[str, Path], flags: list[str]) -> None:
         raise UserError(f"train.py {shlex.join(flags)}: failed; the lines above say why")
 
 
-def _measure(flags: DailyDialogBenchmark, parts: Parts, test: Path) -> dict[str, Any]:
-    """Return the measures of each row, for all pairs of the test part and for those that are not in train."""
+def _measure(flags: DailyDialogBenchmark, parts: Parts, files: Mapping[str, Path]) -> dict[str, Any]:
+    """Return the measures of each row, for all pairs of the test part and for those that are not in train.
+
+    Raises UserError for an attempt that was trained on other parts.
+    """
     from chatbot.evaluation.evaluate import reply
     from chatbot.evaluation.likelihood import Scorer
     from chatbot.evaluation.measures import samples_of
@@ -232,17 +215,24 @@ def _measure(flags: DailyDialogBenchmark, parts: Parts, test: Path) -> dict[str,
 
     directory = trained_directory(flags.attempt)
     trained = load_trained(directory)
-    reading = EvaluationSettings(data=(str(test),), format="eou", cache=str(test.parent / "cache"))
-    corpus = held_out_corpus(trained, find_sources([str(test)]), reading)
+    if [Path(file).name for file in trained.settings.corpus.data] != [files[TRAINING].name]:
+        raise UserError(f"--attempt {flags.attempt}: was not trained with --split {flags.split}; give another name")
+    test = str(files[TEST])
+    reading = EvaluationSettings(data=(test,), format="eou", cache=str(files[TEST].parent / "cache"))
+    corpus = held_out_corpus(trained, find_sources([test]), reading)
     training, pairs = pairs_of(parts[TRAINING]), pairs_of(parts[TEST])
     (shard,), samples = corpus.shards, samples_of(corpus)
     if len(samples) != len(pairs):
-        raise UserError(f"--attempt {flags.attempt}: its cleaning leaves {len(samples):,} of {len(pairs):,} test pairs")
-    searches = {"default search": with_default_search(DecodingSettings(), directory)}
+        raise UserError(
+            f"--attempt {flags.attempt}: its cleaning leaves {len(samples):,} of {len(pairs):,} test pairs; train "
+            "another one with --clean none"
+        )
+    measured = random.Random(SEED).sample(range(len(pairs)), min(flags.pairs or len(pairs), len(pairs)))
+    shard, samples, pairs = shard.select(measured), [samples[i] for i in measured], [pairs[i] for i in measured]
+    searches = {"as in the chat": with_default_search(DecodingSettings(), directory)}
     for size in flags.beam_size:
-        name = "greedy search" if size == 1 else f"beam search, {size}"
-        searches[f"{name}, generated"] = DecodingSettings(beam_size=size, retrieve=NONE)
-    model, replies = TensorFlowModel(trained.model), dict[str, list[str]]()
+        searches[f"generated, --beam-size {size}"] = DecodingSettings(beam_size=size, retrieve=NONE)
+    score, model, replies = Scorer(trained.model), TensorFlowModel(trained.model), dict[str, list[str]]()
     for name, search in searches.items():
         log(f"Replying: {name}")
         replies[name] = reply(replier_of(trained, search, model), samples)
@@ -252,19 +242,17 @@ def _measure(flags: DailyDialogBenchmark, parts: Parts, test: Path) -> dict[str,
     known = {word for word, _ in counts.most_common(KNOWN_WORDS)}
 
     seen = {*training}
-    subsets = {"all": range(len(pairs)), "not_in_train": [i for i, pair in enumerate(pairs) if pair not in seen]}
+    subsets = {"all": range(len(pairs)), "unseen": [i for i, pair in enumerate(pairs) if pair not in seen]}
     results = dict[str, Any]()
     for subset, rows in subsets.items():
         chosen = [pairs[i] for i in rows]
-        nats = Scorer(trained.model)([shard.select(np.array(rows))]).nats if chosen else math.nan
-        likelihood = nats / max(1, sum(len(answer.split()) + 1 for _, answer in chosen))
         results[subset] = {
-            name: {
-                **measure(chosen, [of_row[i] for i in rows], known),
-                "nats_per_word": likelihood if name in searches else None,
-            }
-            for name, of_row in {**replies, **others}.items()
+            name: measure(chosen, [of_row[i] for i in rows], known) for name, of_row in {**replies, **others}.items()
         }
+        nats = score([shard.select(np.array(rows, np.int64))]).nats
+        for name in searches:
+            words = sum(len(answer.split()) + 1 for _, answer in chosen)
+            results[subset][name]["nats_per_word"] = nats / words if chosen else None
     return {**results, "step": trained.step}
 
 
