@@ -5,6 +5,7 @@ import sys
 from benchmarks.corpus import corpus_benchmark
 from benchmarks.cost import cost_benchmark
 from benchmarks.crossings import crossings_benchmark
+from benchmarks.dailydialog import dailydialog_benchmark
 from benchmarks.decode import decode_benchmark
 from benchmarks.history import history_benchmark
 from benchmarks.quality import quality_benchmark
@@ -18,6 +19,7 @@ BENCHMARKS = {
     "corpus": corpus_benchmark,
     "cost": cost_benchmark,
     "crossings": crossings_benchmark,
+    "dailydialog": dailydialog_benchmark,
     "decode": decode_benchmark,
     "history": history_benchmark,
     "quality": quality_benchmark,

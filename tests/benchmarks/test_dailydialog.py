@@ -1,0 +1,123 @@
+"""The benchmark on DailyDialog: parts, measures that others publish, and a small run on made-up dialogues."""
+
+import json
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from benchmarks.dailydialog import (
+    OFFICIAL,
+    PUBLISHED,
+    PUBLISHED_SPLIT,
+    bleu,
+    cleaned,
+    dailydialog_benchmark,
+    markdown,
+    measure,
+    pairs_of,
+    read_parts,
+)
+from chatbot.errors import UserError
+from tests.commands import run
+
+
+def dialogues(part: str, number: int) -> str:
+    return "".join(f"Hello {part} , {i} ! __eou__ It's {i % 7} . __eou__ Oh . __eou__\n" for i in range(number))
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """The corpus as it is downloaded: an archive, a text in a folder, and a text."""
+    with zipfile.ZipFile(tmp_path / "train.zip", "w") as archive:
+        archive.writestr("train/dialogues_act_train.txt", "1 2\n")
+        archive.writestr("train/dialogues_train.txt", dialogues("A", 80))
+    (tmp_path / "validation").mkdir()
+    (tmp_path / "validation/dialogues_validation.txt").write_text(dialogues("B", 10), encoding="utf-8")
+    (tmp_path / "dialogues_test.txt").write_text(dialogues("C", 15), encoding="utf-8")
+    return tmp_path
+
+
+def test_official_parts_are_lower_cased_words(folder: Path) -> None:
+    parts = read_parts(folder, OFFICIAL)
+    assert {part: len(of_part) for part, of_part in parts.items()} == {"train": 80, "validation": 10, "test": 15}
+    assert pairs_of(parts["test"][:1]) == [("hello c , 0 !", "it's 0 ."), ("it's 0 .", "oh .")]
+
+
+def test_published_parts_are_of_each_hundred_and_cleaned(folder: Path) -> None:
+    parts = read_parts(folder, PUBLISHED_SPLIT)
+    assert {part: len(of_part) for part, of_part in parts.items()} == {"train": 85, "validation": 10, "test": 10}
+    assert parts["test"][0] == [["hello", "c", "0", "!"], ["it", "'s", "0", "."], ["oh", "."]]
+    (folder / "dialogues_text.txt").write_text(dialogues("D", 100), encoding="utf-8")
+    assert [turns[0][1:3] for turns in read_parts(folder, PUBLISHED_SPLIT)["test"]] == [
+        ["d", str(90 + i)] for i in range(10)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("turn", "words"),
+    [
+        ("I don't know.It's OK , right ?", "i do n't know . it 's ok right ?"),
+        ("that ’ s 'fine' - isn't it", "that s fine' is n't it"),
+        ("the dogs' bone ' x", "the dogs' bone x"),
+    ],
+)
+def test_cleaned_words_are_those_of_the_published_figures(turn: str, words: str) -> None:
+    assert cleaned(turn).split() == words.split()
+
+
+@pytest.mark.parametrize(
+    ("reply", "reference", "expected"),
+    [  # by NLTK 3.4.5, sentence_bleu with SmoothingFunction().method4
+        ("i am fine , thanks .", "i am well , thank you .", [0.564321, 0.309091, 0.259609, 0.222882]),
+        ("yes yes yes", "yes , i do .", [0.171139, 0.12581, 0.109141, 0.095832]),
+        ("where is the bank near here ?", "the bank is there .", [0.428571, 0.267261, 0.253525, 0.230169]),
+        ("i like tea .", "i like tea .", [1, 1, 1, 1]),
+        ("oh", "oh", [0, 0, 0, 0]),  # NLTK divides by the logarithm of 1, which dialog-eval counts as 0
+        ("no", "yes it is", [0, 0, 0, 0]),
+        ("", "yes it is", [0, 0, 0, 0]),
+    ],
+)
+def test_bleu_is_that_of_nltk(reply: str, reference: str, expected: list[float]) -> None:
+    assert bleu(reply.split(), reference.split()) == pytest.approx(expected, abs=1e-6)
+
+
+def test_unknown_words_are_one_word_for_distinct() -> None:
+    pairs = [("how are you", "i am fine"), ("where", "here .")]
+    measures = measure(pairs, ["a b c d", "a b e d"], {"a", "d"})
+    assert (measures["distinct_1"], measures["distinct_2"], measures["mean_words"]) == (3 / 8, 3 / 6, 4)
+    assert markdown({"row": {"mean_words": 4.04, "distinct_1": 0.375}})[2] == "| row | 4.0 | 0.3750 |  |  |  |  |  |  |"
+
+
+def test_a_folder_that_is_not_dailydialog_is_refused(folder: Path) -> None:
+    (folder / "train.zip").write_bytes(b"no archive")
+    with pytest.raises(UserError, match=r"train.zip: cannot be read"):
+        read_parts(folder, OFFICIAL)
+    (folder / "dialogues_train.txt").write_text("Hello\tHi\n", encoding="utf-8")
+    with pytest.raises(UserError, match="no turn in it ends in __eou__"):
+        read_parts(folder, OFFICIAL)
+    with pytest.raises(UserError, match=r"has neither dialogues_train.txt nor train.zip"):
+        dailydialog_benchmark([str(folder / "validation"), "--attempt", "absent"])
+
+
+@pytest.mark.slow
+def test_dailydialog_benchmark_runs(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(folder)
+    training = ["--rnn-size", "8", "--embedding-size", "8", "--steps", "2", "--validate-every", "1", "--history", "1"]
+    completed = run("benchmarks", "dailydialog", str(folder), "--beam-size", "1", "--", *training)
+    assert completed.returncode == 0, completed.stderr.decode()
+    *lines, last = completed.stdout.decode().splitlines()
+    assert "The 15 of them that do not stand word for word in train:" in lines
+    report = json.loads(last)
+    rows = "as in the chat", "generated, --beam-size 1", "random replies of train", "people"
+    assert tuple(report["all"]) == rows
+    people, model = report["all"]["people"], report["all"][rows[0]]
+    assert (people["pairs"], report["unseen"]["people"]["pairs"]) == (30, 15)
+    assert people["bleu_2"] == 1
+    assert people["mean_words"] == 2.5
+    assert 0 < model["nats_per_word"] < 10
+    assert report["published"].keys() == PUBLISHED.keys()
+    with pytest.raises(UserError, match="is only measured"):
+        dailydialog_benchmark([str(folder), "--", "--steps", "3"])
+    with pytest.raises(UserError, match="was not trained with --split published"):
+        dailydialog_benchmark([str(folder), "--split", "published"])
