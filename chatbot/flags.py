@@ -11,7 +11,7 @@ import inspect
 import math
 import shlex
 import typing
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from types import MappingProxyType
 from typing import Any, TypeVar
 
@@ -170,17 +170,22 @@ def check_value(field: "dataclasses.Field[Any]", value: Any, name: str | None = 
         raise UserError(f"{flag} {value}: must be above {meta['above']}{remedy}")
 
 
-def unknown_flags(settings: Any, names: Sequence[str]) -> str:
-    """Return the message about unknown flags. It suggests the flag with the most similar name to the first."""
+def nearest(name: str, known: Iterable[str]) -> list[str]:
+    """Return the known name that is most similar to an unknown one, in a list; an empty list if none is."""
     import difflib
 
+    # Typing errors rarely concern the first letter: --port is not near --export.
+    near = sorted(other for other in known if other[:1] == name[:1])
+    return difflib.get_close_matches(name, near, n=1, cutoff=0.75)
+
+
+def unknown_flags(settings: Any, names: Sequence[str]) -> str:
+    """Return the message about unknown flags. It suggests the flag with the most similar name to the first."""
     name = names[0].lstrip("-")
     # A known name is not a flag if its values are positional arguments.
     known = {flag_of(field).removeprefix("--") for field in fields_of(settings)} - {name}
-    # Typing errors rarely concern the first letter: --port is not near --export.
-    near = sorted(flag for flag in known if flag[0] == name[:1])
-    nearest = difflib.get_close_matches(name, near, n=1, cutoff=0.75)
-    return f"unrecognized arguments: {' '.join(names)}" + "".join(f"; the nearest is --{flag}" for flag in nearest)
+    suggestion = "".join(f"; the nearest is --{flag}" for flag in nearest(name, known))
+    return f"unrecognized arguments: {' '.join(names)}{suggestion}"
 
 
 def flags_for(settings: Any, values: dict[str, Any]) -> str:

@@ -193,7 +193,7 @@ INVALID_ARGUMENTS: list[tuple[dict[str, Any], str, bool]] = [
     ({"cell": "rnn"}, "--cell rnn: choose one of lstm, gru", False),
     ({"rnn_size": 7}, "--rnn-size 7: ", False),
     ({"attempt": "../other"}, "without slashes", False),
-    ({"config": "none.json"}, "none.json: settings cannot be read", False),
+    ({"config": "none.json"}, "none.json: cannot be read", False),
     ({"gpus": "0,1"}, "requested 0, 1; found none", False),
     ({"clean": ["none", "urls"]}, "--clean none urls: none excludes all other values", True),
     ({"clean": ["spelling"]}, "--clean spelling: choose one of", True),

@@ -178,7 +178,7 @@ def test_server_of_duida_is_on_the_loopback_interface_by_default() -> None:
         (["--keep-prob", "0"], "--keep-prob 0.0: must be above 0"),
         (["--cell", "rnn"], "--cell rnn: choose one of lstm, gru"),
         (["--attempt", "../other"], "without slashes"),
-        (["--config", "none.json"], "none.json: settings cannot be read"),
+        (["--config", "none.json"], "none.json: cannot be read"),
         (["--gpus", "0,1"], "requested 0, 1; found none"),
         (["--data", "none.tsv"], "none.tsv: no such file"),
         (["--data", "folder"], "folder: a directory without files of pairs"),

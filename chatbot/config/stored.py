@@ -23,7 +23,7 @@ from chatbot.config.corpus import AUTO, CorpusSettings, EncodingSettings
 from chatbot.config.decoding import DecodingSettings, default_search, over_default
 from chatbot.config.model import ModelSettings
 from chatbot.config.run import RunSettings, settings_of_presets
-from chatbot.config.template import YAML, read_yaml
+from chatbot.config.template import read_chosen
 from chatbot.config.training import TRAIN, Settings
 from chatbot.durable import read_json
 from chatbot.errors import UserError
@@ -52,7 +52,7 @@ def settings_over_config(flags: dict[str, Any]) -> Settings:
 
 
 def _settings_over_config(flags: dict[str, Any]) -> Settings:
-    config = read_settings(Path(flags["config"])) if flags.get("config") else {}
+    config = read_chosen(Path(flags["config"])) if flags.get("config") else {}
     if config and (folder := _attempt_folder(Path(flags["config"]), "attempt" in flags)):
         config["attempt"] = folder
     above = _over(config, flags)
@@ -127,17 +127,17 @@ def as_flags(values: dict[str, Any]) -> str:
 
 
 def read_settings(path: Path) -> dict[str, Any]:
-    """Return the settings in a file of JSON, or of YAML by its name. Raises UserError for one without settings."""
+    """Return the settings in an attempt's config.json. Raises UserError for one that is damaged."""
     remedy = "restore it from a backup, or use another file"
     try:
-        values = read_yaml(path) if path.suffix in YAML else read_json(path)
+        values = read_json(path)
     except OSError as error:
         raise UserError(f"{path}: settings cannot be read ({error.strerror}); {remedy}") from None
     except ValueError:
         raise UserError(f"{path}: damaged, not JSON; {remedy}") from None
     fields = fields_of(Settings)
     many = {name for name, field in fields.items() if field.metadata["many"]}
-    if not isinstance(values, dict) or not all(isinstance(values.get(name, []), (list, tuple)) for name in many):
+    if not isinstance(values, dict) or not all(isinstance(values.get(name, []), list) for name in many):
         raise UserError(f"{path}: damaged, a JSON object of settings expected; {remedy}")
     unknown = sorted(values.keys() - fields.keys())
     if unknown:
