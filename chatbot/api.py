@@ -161,7 +161,7 @@ def _values(kind: type, keywords: dict[str, Any]) -> dict[str, Any]:
     fields = fields_of(kind)
     unknown = [flag_of(name) for name in keywords if name not in fields]
     if unknown:
-        raise UserError(unknown_flags(kind, unknown))
+        raise UserError(unknown_flags(fields, unknown))
     values = {}
     for name, value in keywords.items():
         if not fields[name].metadata["many"]:

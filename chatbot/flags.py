@@ -179,11 +179,14 @@ def nearest(name: str, known: Iterable[str]) -> list[str]:
     return difflib.get_close_matches(name, near, n=1, cutoff=0.75)
 
 
-def unknown_flags(settings: Any, names: Sequence[str]) -> str:
-    """Return the message about unknown flags. It suggests the flag with the most similar name to the first."""
+def unknown_flags(settings: Iterable[str], names: Sequence[str]) -> str:
+    """Return the message about unknown flags. It suggests the flag with the most similar name to the first.
+
+    settings: the names of the settings that are flags.
+    """
     name = names[0].lstrip("-")
     # A known name is not a flag if its values are positional arguments.
-    known = {flag_of(field).removeprefix("--") for field in fields_of(settings)} - {name}
+    known = {flag_of(field).removeprefix("--") for field in settings} - {name}
     suggestion = "".join(f"; the nearest is --{flag}" for flag in nearest(name, known))
     return f"unrecognized arguments: {' '.join(names)}{suggestion}"
 
@@ -192,14 +195,18 @@ def flags_for(settings: Any, values: dict[str, Any]) -> str:
     """Return values of a settings class or instance as flags, quoted for a shell, without those at their defaults."""
     words: list[str] = []
     for name, field in fields_of(settings).items():
-        flag, value = flag_of(name), values.get(name, field.default)
-        if value == field.default:
-            continue
-        if field.metadata["kind"] is bool:
-            words.append(flag if value else f"--no-{flag[2:]}")
-        else:
-            words += [flag, *map(str, value if field.metadata["many"] else [value])]
+        value = values.get(name, field.default)
+        if value != field.default:
+            words += words_of(field, value)
     return shlex.join(words)
+
+
+def words_of(field: "dataclasses.Field[Any]", value: Any) -> list[str]:
+    """Return the words that give a setting a value on the command line: --rnn-size 64, --no-copy."""
+    flag = flag_of(field.name)
+    if field.metadata["kind"] is bool:
+        return [flag if value else f"--no-{flag[2:]}"]
+    return [flag, *map(str, value if field.metadata["many"] else [value])]
 
 
 def command_line(settings: Any) -> str:
