@@ -234,6 +234,9 @@ def test_invalid_chat_input_is_a_one_line_error(work_dir: Path, arguments: list[
         ("train.py", ["--celll", "gru"], "unrecognized arguments: --celll; the nearest is --cell"),
         ("train.py", ["-cells", "gru"], "unrecognized arguments: -cells; the nearest is --cell"),
         ("chatbot.evaluation", ["--dta", "x.tsv"], "unrecognized arguments: --dta; the nearest is --data"),
+        ("chatbot.evaluation", ["--n-best", "2"], "unrecognized arguments: --n-best"),
+        ("chatbot.chat.bots", ["telegram", "--n-best", "2"], "unrecognized arguments: --n-best"),
+        ("chatbot.export", ["tiny", "--format", "savedmodel", "--seed", "2"], "unrecognized arguments: --seed"),
         ("chatbot.evaluation", ["--beam-size", "2"], "the following arguments are required: --data"),
     ],
 )

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from chatbot.config.corpus import CorpusSettings
 from chatbot.config.decoding import DecodingSettings
-from chatbot.config.evaluation import BEAM, NEAREST, PEOPLE, EvaluationSettings
+from chatbot.config.evaluation import BEAM, NEAREST, PEOPLE, QUESTIONS, EvaluationSettings
 from chatbot.config.stored import with_default_search
 from chatbot.corpus.dataset import Corpus, encode
 from chatbot.corpus.files import corpus_files
@@ -62,7 +62,7 @@ def replies_to_rate(
     for name, source in sources.items():
         check_source(name, source, corpus.pairs)
     samples = samples_of(corpus)
-    rows = random.Random(SEED).sample(range(len(samples)), min(settings.number, len(samples)))
+    rows = random.Random(SEED).sample(range(len(samples)), min(settings.number or QUESTIONS, len(samples)))
     drawn = [samples[row] for row in rows]
 
     def replies_of_attempt(name: str, directory: Path) -> list[str]:

@@ -58,7 +58,7 @@ def refused(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
             "export tiny --format onnx --beam-size 3",
             "--beam-size 3: an export for onnx takes these flags when it is used",
         ),
-        ("export tiny --format savedmodel --stop x", "--stop: no signature of a SavedModel has it"),
+        ("export tiny --format savedmodel --stop x", "unrecognized arguments: --stop (see "),
         ("export tiny --format onnx --output new --data none.tsv", "none.tsv"),
         ("export tiny --format savedmodel --output new --top-p 1 --rerank 1", "--rerank: there is one reply"),
         (
