@@ -9,9 +9,10 @@ import contextlib
 import dataclasses
 import inspect
 import math
+import re
 import shlex
 import typing
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from types import MappingProxyType
 from typing import Any, TypeVar
 
@@ -168,6 +169,25 @@ def check_value(field: "dataclasses.Field[Any]", value: Any, name: str | None = 
     if meta["above"] is not None and value <= meta["above"]:
         remedy = f"; {meta['remedy']}" if meta["remedy"] else ""
         raise UserError(f"{flag} {value}: must be above {meta['above']}{remedy}")
+
+
+@contextlib.contextmanager
+def settings_by_name(names: Collection[str]) -> Iterator[None]:
+    """Let a UserError name settings as Python does: rnn_size in place of --rnn-size, copy=False of --no-copy.
+
+    names: of the settings that the user can give by name. The flags of commands that a message quotes stay.
+    """
+
+    def name_of(match: re.Match[str]) -> str:
+        name = (match[1] or "").replace("-", "_")
+        positive = name.removeprefix("no_")
+        return name if name in names else f"{positive}=False" if positive in names else match[0]
+
+    try:
+        yield
+    except UserError as error:
+        error.args = (re.sub(r"`[^`]*`|\b(?:python|duida) [^;,]*|--([a-z-]+)", name_of, str(error)),)
+        raise
 
 
 def nearest(name: str, known: Iterable[str]) -> list[str]:
