@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Generic, NoReturn
 
 from chatbot.errors import UserError
-from chatbot.flags import Composed, compose, default_text, fields_of, flag_of, parsed_value, unknown_flags
+from chatbot.flags import Composed, compose, default_text, fields_of, flag_of, flags_of, parsed_value, unknown_flags
 from chatbot.version import __version__
 
 # The name of the distribution, and of its command.
@@ -192,7 +192,7 @@ class CommandLine(Generic[Composed]):
         stated = "required" if field.default is ... else f"default: {default_text(field)}"
         options: dict[str, Any] = {"dest": name, "help": f"{meta['text']} ({stated})".replace("%", "%%")}
         if meta["kind"] is bool:
-            both = field.default or meta["negatable"]
+            both = len(flags_of(field)) > 1
             return {**options, "action": argparse.BooleanOptionalAction if both else "store_true"}
         options["metavar"] = meta["metavar"] or "|".join(meta["choices"] or ()) or METAVARS[meta["kind"]]
         if name == self.positional:

@@ -97,6 +97,13 @@ def flag_of(name: str) -> str:
     return "--" + name.replace("_", "-")
 
 
+def flags_of(field: "dataclasses.Field[Any]") -> list[str]:
+    """Return the flag of a setting and, where it can be turned off, the one that does: --copy and --no-copy."""
+    flag, meta = flag_of(field.name), field.metadata
+    can_be_off = meta["kind"] is bool and (field.default or meta["negatable"])
+    return [flag, f"--no-{flag[2:]}"] if can_be_off else [flag]
+
+
 def fields_of(settings: Any) -> "dict[str, dataclasses.Field[Any]]":
     """Return the flags of a settings class or instance and of its parts, by name, in the order of declaration."""
     fields: dict[str, dataclasses.Field[Any]] = {}
