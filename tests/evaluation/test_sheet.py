@@ -221,6 +221,7 @@ def test_command_writes_and_counts_a_sheet(command: Any) -> None:
     written, error = command(*flags)
     assert (written["sheet"], written["messages"]) == ("rated", 3)
     assert "rated/sheet.csv" in error
+    assert "Warning: pairs.tsv: this attempt was trained on it; a model may know them by heart" in error
     _, *rows = rows_of(Path("rated"))
     assert len(rows) == written["rows"]
     key = sources_of(Path("rated"))
