@@ -186,8 +186,13 @@ OF_WEIGHTS = [name for name in fields_of(ModelSettings) if name in FIXED and nam
 
 
 def changed_settings(then: Settings, now: Settings, names: Sequence[str] = FIXED) -> list[str]:
-    """Return those of some settings that differ, as '--flag then -> now'. "auto" now keeps the earlier choice."""
+    """Return those of some settings that differ, as '--flag then -> now'. "auto" now keeps the earlier choice.
+
+    Of another architecture, its own sizes are not compared.
+    """
     old, new = flatten(then), flatten(now)
+    if old["architecture"] != new["architecture"]:
+        names = [name for name in names if name not in (*OF_RECURRENT, *OF_TRANSFORMER)]
     return [
         f"{flag_of(name)} {_on_command_line(old[name])} -> {_on_command_line(new[name])}"
         for name in names
