@@ -19,11 +19,14 @@ from chatbot.config.decoding import DecodingSettings
 from chatbot.config.stored import settings_over_config
 from chatbot.config.training import Settings
 from chatbot.errors import UserError, as_user_errors
-from chatbot.flags import compose, fields_of, flag_of, unknown_flags
+from chatbot.flags import compose, fields_of, flag_of, nearest, settings_by_name
 from chatbot.training.attempt import INTERRUPTED, TrainingResult
 
 if TYPE_CHECKING:
     from chatbot.inference.text_responder import TextResponder
+
+# Of the keywords of `train` and `load`.
+NAMES = {*fields_of(Settings), *fields_of(DecodingSettings)}
 
 
 class Bot:
@@ -103,8 +106,8 @@ def load(directory: str | os.PathLike[str], **decoding: Any) -> Bot:
     Traceback (most recent call last):
     chatbot.errors.UserError: ...nowhere: no such directory; give the directory of an attempt
     """
-    settings = compose(DecodingSettings, **_values(DecodingSettings, decoding))
-    with as_user_errors():
+    with settings_by_name(NAMES), as_user_errors():
+        settings = compose(DecodingSettings, **_values(DecodingSettings, decoding))
         from chatbot.chat.loading import load_model
 
         model = load_model(Path(directory), ratings=None)
@@ -120,7 +123,8 @@ def train(**settings: Any) -> TrainingResult:
     handler is changed. TensorFlow fixes its devices at its first computation, so towers= and gpus= cannot change later
     in the same process.
 
-    Raises UserError for settings, files or devices that cannot be used. Its text is the line that the command prints.
+    Raises UserError for settings, files or devices that cannot be used. Its text is the line that the command prints,
+    with the names of keywords in place of flags.
 
     >>> result = chatbot.train(data="pairs.tsv", attempt="weibo", steps=2, rnn_size=8, embedding_size=8)
     Training on 2 pairs of pairs.tsv; ...
@@ -128,9 +132,9 @@ def train(**settings: Any) -> TrainingResult:
     ('weibo', 2, False)
     >>> chatbot.train(data="pairs.tsv", rnnsize=8)
     Traceback (most recent call last):
-    chatbot.errors.UserError: unrecognized arguments: --rnnsize; the nearest is --rnn-size
+    chatbot.errors.UserError: rnnsize: no such argument; the nearest is rnn_size
     """
-    with as_user_errors(), _script_not_imported():
+    with settings_by_name(NAMES), as_user_errors(), _script_not_imported():
         chosen = settings_over_config(_values(Settings, settings))
         from chatbot.training.machines.cluster import cluster_of
         from chatbot.training.start import needs_processes, train_here
@@ -159,9 +163,9 @@ def _train_with_others(settings: Settings) -> TrainingResult:
 def _values(kind: type, keywords: dict[str, Any]) -> dict[str, Any]:
     """Convert keywords to flat values of settings: a path to text, and the value of a `many` flag to a tuple."""
     fields = fields_of(kind)
-    unknown = [flag_of(name) for name in keywords if name not in fields]
-    if unknown:
-        raise UserError(unknown_flags(kind, unknown))
+    for name in (name for name in keywords if name not in fields):
+        near = "".join(f"; the nearest is {other}" for other in nearest(name, fields))
+        raise UserError(f"{name}: no such argument{near}")
     values = {}
     for name, value in keywords.items():
         if not fields[name].metadata["many"]:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Generic, NoReturn
 
 from chatbot.errors import UserError
-from chatbot.flags import Composed, compose, default_text, fields_of, flag_of, parsed_value, unknown_flags
+from chatbot.flags import Composed, compose, default_text, fields_of, flag_of, flags_of, parsed_value, unknown_flags
 from chatbot.version import __version__
 
 # The name of the distribution, and of its command.
@@ -97,6 +97,7 @@ class CommandLine(Generic[Composed]):
     example: str = ""  # arguments
     common: str = ""  # the names of the settings that -h lists, between spaces; "": all
     positional: str | None = None  # the setting that is given without a flag; it needs a metavar
+    without: str = ""  # the names of the settings that this command does not use, between spaces
 
     def parse(self, arguments: Sequence[str] | None = None) -> Composed:
         """Return the settings of a command line, by default that of the process. Raises UserError."""
@@ -111,7 +112,7 @@ class CommandLine(Generic[Composed]):
         namespace, unknown = parser.parse_known_args(arguments)
         if unknown:
             names = [word.partition("=")[0] for word in unknown if word.startswith("-")]
-            parser.error(unknown_flags(self.settings, names or unknown))
+            parser.error(unknown_flags(self.fields, names or unknown))
         values = {name: value for name, value in vars(namespace).items() if value is not None}
         missing = [
             field.metadata["metavar"] if name == self.positional else flag_of(name)
@@ -125,7 +126,8 @@ class CommandLine(Generic[Composed]):
     @property
     def fields(self) -> "dict[str, dataclasses.Field[Any]]":
         """The flags by the names of their settings, in the order of declaration."""
-        return fields_of(self.settings)
+        without = self.without.split()
+        return {name: field for name, field in fields_of(self.settings).items() if name not in without}
 
     @property
     def groups(self) -> list[str]:
@@ -190,7 +192,7 @@ class CommandLine(Generic[Composed]):
         stated = "required" if field.default is ... else f"default: {default_text(field)}"
         options: dict[str, Any] = {"dest": name, "help": f"{meta['text']} ({stated})".replace("%", "%%")}
         if meta["kind"] is bool:
-            both = field.default or meta["negatable"]
+            both = len(flags_of(field)) > 1
             return {**options, "action": argparse.BooleanOptionalAction if both else "store_true"}
         options["metavar"] = meta["metavar"] or "|".join(meta["choices"] or ()) or METAVARS[meta["kind"]]
         if name == self.positional:

@@ -5,18 +5,26 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from chatbot.command_line import CommandLine, subcommand
-from chatbot.flags import Flags, flag_of, setting
+from chatbot.flags import Flags, flag_of, flags_of, setting
 
-# $before: the words between `duida` and the one that is completed, each with a space behind it.
+# $before: the words between `duida` and the one that is completed. $last: the last flag and its values. Each of these
+# words has a space behind it; bash makes a word of the = in --flag=value. $flags: what is offered where the word begins
+# with a dash. $words: what is offered elsewhere; where it is empty, the shell offers names of files.
 SCRIPT = """_duida() {{
-    local before="" words="" i
-    for ((i = 1; i < COMP_CWORD; i++)); do before+="${{COMP_WORDS[i]}} "; done
+    local before="" last="" words="" flags="" current="${{COMP_WORDS[COMP_CWORD]}}" i
+    for ((i = 1; i < COMP_CWORD; i++)); do
+        [[ "${{COMP_WORDS[i]}}" == "=" ]] || before+="${{COMP_WORDS[i]}} "
+    done
+    [[ "$current" != "=" ]] || current=""
+    [[ "$before" != *" --"* ]] || last="--${{before##* --}}"
     case "$before" in
 {cases}
     esac
-    COMPREPLY=($(compgen -W "$words" -- "${{COMP_WORDS[COMP_CWORD]}}"))
+    [[ "$current" != -* ]] || words="$flags"
+    COMPREPLY=($(compgen -W "$words" -- "$current"))
 }}
 complete -o default -F _duida duida"""
+HELP = ["--help", "--version"]
 FOR_ZSH = (
     "(( $+functions[compdef] )) || { autoload -Uz compinit && compinit }\nautoload -Uz bashcompinit && bashcompinit\n"
 )
@@ -40,20 +48,45 @@ COMPLETION = CommandLine(
 
 def script(shell: str, commands: Iterable[str], lines: Sequence[CommandLine[Any]]) -> str:
     """Return the script. commands: what may follow `duida`. lines: of the commands, and of commands of a command."""
-    by_name = {subcommand(line.script): line for line in lines}
-    after = {name: [flag for flag, _ in _flags(line)] + ["--help"] for name, line in by_name.items()}
-    cases: list[tuple[str, Iterable[str]]] = [('""', commands)]
-    for first in dict.fromkeys(name.split()[0] for name in by_name if " " in name):
-        within = [name.split()[1] for name in by_name if name.startswith(f"{first} ")]
-        cases.append((f'"{first} "', within + after.get(first, ["--help"])))
+    by_name = {subcommand(line.script): line for line in (*lines, COMPLETION)}
+    within: dict[str, list[str]] = {"": [*commands]}  # the words after a command that are commands, too
+    for name in by_name:
+        if " " in name:
+            within.setdefault(f"{name.split()[0]} ", []).append(name.split()[1])
+    cases = []
+    for before, names in within.items():
+        line = by_name.get(before.strip())
+        cases += [f'"{before}")', f'    flags="{" ".join(_flags(line) if line else HELP)}"']
+        cases += [f'    words="{" ".join(names)} $flags" ;;' if before else f'    words="{" ".join(names)}" ;;']
     for name, line in sorted(by_name.items(), reverse=True):  # `attempts compare` before `attempts`
-        cases += [(f'"{name} "*"{flag} "', choices) for flag, choices in _flags(line) if choices]
-        cases.append((f'"{name} "*', after[name]))
-    text = "\n".join(f"""        {pattern}) words="{" ".join(words)}" ;;""" for pattern, words in cases)
+        cases += [f'"{name} "*)', *(f"    {text}" for text in _after(line))]
+    text = "\n".join(f"    {case}" for case in cases)
     return (FOR_ZSH if shell == "zsh" else "") + SCRIPT.format(cases=text)
 
 
-def _flags(line: CommandLine[Any]) -> list[tuple[str, tuple[str, ...]]]:
-    """Return the flags of a command with their choices."""
-    fields = {name: field for name, field in line.fields.items() if name != line.positional}
-    return [(flag_of(name), field.metadata["choices"] or ()) for name, field in fields.items()]
+def _after(line: CommandLine[Any]) -> list[str]:
+    """Return the lines of the script for the words after a command."""
+    choices, others = {'"--help "': line.groups}, []
+    for name, field in line.fields.items():
+        if name != line.positional and field.metadata["kind"] is not bool:
+            pattern = f'"{flag_of(name)} "{"*" if field.metadata["many"] else ""}'
+            if field.metadata["choices"]:
+                choices[pattern] = field.metadata["choices"]
+            else:
+                others.append(pattern)
+    otherwise = "$flags"
+    if line.positional:
+        otherwise = " ".join(line.fields[line.positional].metadata["choices"] or ())
+    return [
+        f'flags="{" ".join(_flags(line))}"',
+        'case "$last" in',
+        *(f'{pattern}) words="{" ".join(values)}" ;;' for pattern, values in choices.items()),
+        *([f"{'|'.join(others)}) ;;"] if others else []),
+        f'*) words="{otherwise}" ;;',
+        "esac ;;",
+    ]
+
+
+def _flags(line: CommandLine[Any]) -> list[str]:
+    fields = (field for name, field in line.fields.items() if name != line.positional)
+    return [flag for field in fields for flag in flags_of(field)] + HELP

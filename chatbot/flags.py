@@ -9,9 +9,10 @@ import contextlib
 import dataclasses
 import inspect
 import math
+import re
 import shlex
 import typing
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from types import MappingProxyType
 from typing import Any, TypeVar
 
@@ -96,6 +97,13 @@ def flag_of(name: str) -> str:
     return "--" + name.replace("_", "-")
 
 
+def flags_of(field: "dataclasses.Field[Any]") -> list[str]:
+    """Return the flag of a setting and, where it can be turned off, the one that does: --copy and --no-copy."""
+    flag, meta = flag_of(field.name), field.metadata
+    can_be_off = meta["kind"] is bool and (field.default or meta["negatable"])
+    return [flag, f"--no-{flag[2:]}"] if can_be_off else [flag]
+
+
 def fields_of(settings: Any) -> "dict[str, dataclasses.Field[Any]]":
     """Return the flags of a settings class or instance and of its parts, by name, in the order of declaration."""
     fields: dict[str, dataclasses.Field[Any]] = {}
@@ -170,31 +178,62 @@ def check_value(field: "dataclasses.Field[Any]", value: Any, name: str | None = 
         raise UserError(f"{flag} {value}: must be above {meta['above']}{remedy}")
 
 
-def unknown_flags(settings: Any, names: Sequence[str]) -> str:
-    """Return the message about unknown flags. It suggests the flag with the most similar name to the first."""
+@contextlib.contextmanager
+def settings_by_name(names: Collection[str]) -> Iterator[None]:
+    """Let a UserError name settings as Python does: rnn_size in place of --rnn-size, copy=False of --no-copy.
+
+    names: of the settings that the user can give by name. The flags of commands that a message quotes stay.
+    """
+
+    def name_of(match: re.Match[str]) -> str:
+        name = (match[1] or "").replace("-", "_")
+        positive = name.removeprefix("no_")
+        return name if name in names else f"{positive}=False" if positive in names else match[0]
+
+    try:
+        yield
+    except UserError as error:
+        error.args = (re.sub(r"`[^`]*`|\b(?:python|duida) [^;,]*|--([a-z-]+)", name_of, str(error)),)
+        raise
+
+
+def nearest(name: str, known: Iterable[str]) -> list[str]:
+    """Return the known name that is most similar to an unknown one, in a list; an empty list if none is."""
     import difflib
 
+    # Typing errors rarely concern the first letter: --port is not near --export.
+    near = sorted(other for other in known if other[:1] == name[:1])
+    return difflib.get_close_matches(name, near, n=1, cutoff=0.75)
+
+
+def unknown_flags(settings: Iterable[str], names: Sequence[str]) -> str:
+    """Return the message about unknown flags. It suggests the flag with the most similar name to the first.
+
+    settings: the names of the settings that are flags.
+    """
     name = names[0].lstrip("-")
     # A known name is not a flag if its values are positional arguments.
-    known = {flag_of(field).removeprefix("--") for field in fields_of(settings)} - {name}
-    # Typing errors rarely concern the first letter: --port is not near --export.
-    near = sorted(flag for flag in known if flag[0] == name[:1])
-    nearest = difflib.get_close_matches(name, near, n=1, cutoff=0.75)
-    return f"unrecognized arguments: {' '.join(names)}" + "".join(f"; the nearest is --{flag}" for flag in nearest)
+    known = {flag_of(field).removeprefix("--") for field in settings} - {name}
+    suggestion = "".join(f"; the nearest is --{flag}" for flag in nearest(name, known))
+    return f"unrecognized arguments: {' '.join(names)}{suggestion}"
 
 
 def flags_for(settings: Any, values: dict[str, Any]) -> str:
     """Return values of a settings class or instance as flags, quoted for a shell, without those at their defaults."""
     words: list[str] = []
     for name, field in fields_of(settings).items():
-        flag, value = flag_of(name), values.get(name, field.default)
-        if value == field.default:
-            continue
-        if field.metadata["kind"] is bool:
-            words.append(flag if value else f"--no-{flag[2:]}")
-        else:
-            words += [flag, *map(str, value if field.metadata["many"] else [value])]
+        value = values.get(name, field.default)
+        if value != field.default:
+            words += words_of(field, value)
     return shlex.join(words)
+
+
+def words_of(field: "dataclasses.Field[Any]", value: Any) -> list[str]:
+    """Return the words that give a setting a value on the command line: --rnn-size 64, --no-copy."""
+    flag = flag_of(field.name)
+    if field.metadata["kind"] is bool:
+        return [flag if value else f"--no-{flag[2:]}"]
+    return [flag, *map(str, value if field.metadata["many"] else [value])]
 
 
 def command_line(settings: Any) -> str:

@@ -16,7 +16,7 @@ sys.path.insert(0, str(ROOT))
 
 from chatbot.command_line import METAVARS, CommandLine, subcommand  # noqa: E402
 from chatbot.commands import COMMAND_LINES  # noqa: E402
-from chatbot.flags import default_text, flag_of  # noqa: E402
+from chatbot.flags import default_text, flag_of, flags_of  # noqa: E402
 
 TITLE = """# Flags
 
@@ -62,8 +62,7 @@ def usage(name: str, field: "dataclasses.Field[Any]", is_positional: bool) -> st
     """A flag with its values, as code."""
     meta, flag = field.metadata, flag_of(name)
     if meta["kind"] is bool:
-        both = field.default or meta["negatable"]
-        return f"`{flag}`, `--no-{flag[2:]}`" if both else f"`{flag}`"
+        return ", ".join(f"`{flag}`" for flag in flags_of(field))
     values = (meta["metavar"] or "|".join(meta["choices"] or ()) or METAVARS[meta["kind"]]).replace("|", "\\|")
     if meta["many"]:
         values = " ".join([values] * meta["count"]) if meta["count"] else f"{values} ..."

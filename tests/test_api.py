@@ -14,6 +14,7 @@ import tensorflow as tf
 import chatbot
 import chatbot.api
 from chatbot import commands
+from chatbot.flags import settings_by_name
 from tests.commands import ENVIRONMENT
 
 SIZES: dict[str, Any] = {"rnn_size": 8, "embedding_size": 8, "steps": 2}
@@ -75,10 +76,10 @@ def test_docstring_examples_run(trained: Path, example: doctest.DocTest, monkeyp
 @pytest.mark.parametrize(
     ("decoding", "message"),
     [
-        ({"top_pp": 0.9}, "unrecognized arguments: --top-pp; the nearest is --top-p"),
-        ({"top_p": 2.0}, "--top-p 2.0: must be at most 1"),
-        ({"ban": []}, "argument --ban: expected at least one argument"),
-        ({"rerank": 1.0}, "--rerank: this attempt did not learn to generate questions from answers; train another"),
+        ({"top_pp": 0.9}, "top_pp: no such argument; the nearest is top_p"),
+        ({"top_p": 2.0}, "top_p 2.0: must be at most 1"),
+        ({"ban": []}, "argument ban: expected at least one argument"),
+        ({"rerank": 1.0}, "rerank: this attempt did not learn to generate questions from answers; train another"),
     ],
 )
 def test_load_refuses_decoding_settings(trained: Path, decoding: dict[str, Any], message: str) -> None:
@@ -178,35 +179,33 @@ def test_initialised_devices_are_reported(trained: Path, monkeypatch: pytest.Mon
     monkeypatch.chdir(trained)
     with pytest.raises(chatbot.UserError) as error:
         chatbot.train(data="pairs.tsv", attempt="more", towers=9, batch_size=9, **SIZES)
-    message = "--towers 9: TensorFlow already computes in this process, with fewer; train in a new process"
+    message = "towers 9: TensorFlow already computes in this process, with fewer; train in a new process"
     assert str(error.value) == message
 
 
 # Arguments of train, a part of the message, and whether encode takes the same arguments.
 INVALID_ARGUMENTS: list[tuple[dict[str, Any], str, bool]] = [
-    ({"steps": "many"}, "--steps 'many': expected a whole number", False),
-    ({"learning_rate": "fast"}, "--learning-rate 'fast': expected a number", False),
-    ({"stepz": 1}, "unrecognized arguments: --stepz; the nearest is --steps", False),
-    ({"block_lists": 1}, "unrecognized arguments: --block-lists; the nearest is --block-list", True),
+    ({"steps": "many"}, "steps 'many': expected a whole number", False),
+    ({"learning_rate": "fast"}, "learning_rate 'fast': expected a number", False),
     ({"steps": 1, "epochs": 1}, "give one of the two", False),
-    ({"keep_prob": 0.0}, "--keep-prob 0.0: must be above 0", False),
-    ({"cell": "rnn"}, "--cell rnn: choose one of lstm, gru", False),
-    ({"rnn_size": 7}, "--rnn-size 7: ", False),
+    ({"keep_prob": 0.0}, "keep_prob 0.0: must be above 0", False),
+    ({"cell": "rnn"}, "cell rnn: choose one of lstm, gru", False),
+    ({"rnn_size": 7}, "rnn_size 7: ", False),
     ({"attempt": "../other"}, "without slashes", False),
-    ({"config": "none.json"}, "none.json: settings cannot be read", False),
+    ({"config": "none.json"}, "none.json: cannot be read", False),
     ({"gpus": "0,1"}, "requested 0, 1; found none", False),
-    ({"clean": ["none", "urls"]}, "--clean none urls: none excludes all other values", True),
-    ({"clean": ["spelling"]}, "--clean spelling: choose one of", True),
-    ({"vocabulary_size": 261}, "--vocabulary-size 261: must be at least 262", True),
-    ({"tokenizer": "char", "dictionary": "words.txt"}, "--dictionary: ", True),
-    ({"data": []}, "argument --data: expected at least one argument", False),
+    ({"clean": ["none", "urls"]}, "clean none urls: none excludes all other values", True),
+    ({"clean": ["spelling"]}, "clean spelling: choose one of", True),
+    ({"vocabulary_size": 261}, "vocabulary_size 261: must be at least 262", True),
+    ({"tokenizer": "char", "dictionary": "words.txt"}, "dictionary: ", True),
+    ({"data": []}, "argument data: expected at least one argument", False),
     ({"data": ["none.tsv"]}, "none.tsv: no such file", True),
     ({"data": ["folder"]}, "a directory without files of pairs", True),
     ({"data": ["empty.tsv"]}, "the file is empty", True),
     ({"data": ["pairs.tsv"], "cache": "pairs.tsv"}, "pairs.tsv: ", True),
     ({"data": ["pairs.tsv"], "validation": "none.tsv"}, "none.tsv: no such file", True),
-    ({"data": ["pairs.tsv"], "max_length": 2}, "--max-length 2: every pair is longer", False),
-    ({"data": ["pairs.tsv"], "batch_size": 1, "towers": 2}, "--batch-size 1: less than the 2 towers", False),
+    ({"data": ["pairs.tsv"], "max_length": 2}, "max_length 2: every pair is longer", False),
+    ({"data": ["pairs.tsv"], "batch_size": 1, "towers": 2}, "batch_size 1: less than the 2 towers", False),
 ]
 
 
@@ -257,4 +256,21 @@ def test_api_and_commands_report_the_same_error(
     printed = {
         printed_error(program, flags_of(keywords), capsys, monkeypatch).split(" (see ")[0] for program in programs
     }
-    assert printed == {f"error: {line}".split(" (see ")[0]}
+    with pytest.raises(chatbot.UserError) as of_command, settings_by_name(chatbot.api.NAMES):
+        raise chatbot.UserError(printed.pop())
+    assert (str(of_command.value), printed) == (f"error: {line}".split(" (see ")[0], set())
+
+
+@pytest.mark.parametrize(
+    ("message", "shown"),
+    [
+        ("--rnn-size 7: odd; add --no-bidirectional", "rnn_size 7: odd; add bidirectional=False"),
+        ("--no-repeat-ngram and --other", "no_repeat_ngram and --other"),
+        ("`python train.py --data x` resumes it; --data", "`python train.py --data x` resumes it; data"),
+        ("talk with python chat.py --attempt x, --attempt", "talk with python chat.py --attempt x, attempt"),
+    ],
+)
+def test_flags_are_named_as_keywords_outside_commands(message: str, shown: str) -> None:
+    with pytest.raises(chatbot.UserError) as error, settings_by_name(chatbot.api.NAMES):
+        raise chatbot.UserError(message, ["detail"])
+    assert (str(error.value), error.value.details) == (shown, ("detail",))

@@ -178,7 +178,7 @@ def test_server_of_duida_is_on_the_loopback_interface_by_default() -> None:
         (["--keep-prob", "0"], "--keep-prob 0.0: must be above 0"),
         (["--cell", "rnn"], "--cell rnn: choose one of lstm, gru"),
         (["--attempt", "../other"], "without slashes"),
-        (["--config", "none.json"], "none.json: settings cannot be read"),
+        (["--config", "none.json"], "none.json: cannot be read"),
         (["--gpus", "0,1"], "requested 0, 1; found none"),
         (["--data", "none.tsv"], "none.tsv: no such file"),
         (["--data", "folder"], "folder: a directory without files of pairs"),
@@ -234,6 +234,9 @@ def test_invalid_chat_input_is_a_one_line_error(work_dir: Path, arguments: list[
         ("train.py", ["--celll", "gru"], "unrecognized arguments: --celll; the nearest is --cell"),
         ("train.py", ["-cells", "gru"], "unrecognized arguments: -cells; the nearest is --cell"),
         ("chatbot.evaluation", ["--dta", "x.tsv"], "unrecognized arguments: --dta; the nearest is --data"),
+        ("chatbot.evaluation", ["--n-best", "2"], "unrecognized arguments: --n-best"),
+        ("chatbot.chat.bots", ["telegram", "--n-best", "2"], "unrecognized arguments: --n-best"),
+        ("chatbot.export", ["tiny", "--format", "savedmodel", "--seed", "2"], "unrecognized arguments: --seed"),
         ("chatbot.evaluation", ["--beam-size", "2"], "the following arguments are required: --data"),
     ],
 )

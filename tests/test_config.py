@@ -78,6 +78,39 @@ def test_attempt_goes_on_with_its_own_settings(work_dir: Path, capsys: pytest.Ca
     assert (settings.model.rnn_size, settings.learning.seed) == (64, 4)
 
 
+def test_flags_without_effect_are_refused_with_any_value(work_dir: Path) -> None:
+    """Be it the default. The file of --config, which may name all settings, may have defaults."""
+    begin("recurrent", rnn_size=64)
+    begin("attentive", architecture="transformer", embedding_size=64)
+    begin("unchecked", validation="none")
+    transformer = "not used by --architecture transformer; leave it out"
+    refused = {
+        "--architecture transformer --cell lstm": f"--cell lstm: {transformer}",
+        "--architecture transformer --bidirectional": f"--bidirectional: {transformer}",
+        "--architecture transformer --no-bidirectional": f"--no-bidirectional: {transformer}",
+        "--heads 4": "--heads 4: not used by --architecture recurrent; leave it out",
+        "--attempt attentive --rnn-size 256": f"--rnn-size 256: {transformer}",
+        "--init-from attentive --attention luong": f"--attention luong: {transformer}",
+        "--attempt recurrent --heads 4": "--heads 4: not used by --architecture recurrent; leave it out",
+        "--attempt attentive --heads 3": "--heads 3: must divide 32, half of --embedding-size; change one of both",
+        "--validation none --patience 3": "--patience: not used with --validation none; leave it out",
+        "--attempt unchecked --retrieve-pairs 0": "--retrieve-pairs: not used with --validation none; leave it out",
+        "--attempt unchecked --validate-every 9": "--validate-every: not used with --validation none; leave it out",
+    }
+    for flags, message in refused.items():
+        with pytest.raises(UserError, match=f"^{message}$"):
+            train_settings(flags.split())
+    assert train_settings(["--config", "checkpoints/attentive/config.json"]).model.heads == 4
+
+
+def test_another_architecture_replaces_the_sizes_of_the_one_before(work_dir: Path) -> None:
+    config = begin("recurrent", rnn_size=64)
+    flags = ["--attempt", "recurrent", "--architecture", "transformer"]
+    settings = train_settings(flags)
+    assert (settings.model.architecture, settings.model.rnn_size) == ("transformer", 256)
+    assert changed_settings(stored_settings(config), settings) == ["--architecture recurrent -> transformer"]
+
+
 def test_folder_of_an_attempt_is_its_name(work_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     begin("talk2", rnn_size=64)
     Path("checkpoints/talk2").rename("checkpoints/talk3")

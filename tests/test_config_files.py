@@ -54,38 +54,57 @@ def compose_without_config(settings: Settings) -> str:
     return repr(settings).replace("config='own.yml'", "config=None")
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("rnn_size: many", "own.yaml: --rnn-size 'many': expected a whole number"),
-        ("rnn_size: [1, 2]", "own.yaml: --rnn-size ['1', '2']: expected a whole number"),
-        ("data: [[a]]", "own.yaml: --data ['a']: expected text"),
-        ("copy: maybe", "own.yaml: --copy 'maybe': expected true or false"),
-        ("cell: rnn", "own.yaml: --cell rnn: choose one of lstm, gru"),
-        ("keep_prob: 0", "own.yaml: --keep-prob 0.0: must be above 0"),
-        ("rnnsize: 3", "own.yaml: unknown setting 'rnnsize'"),
-        ("config: other.yaml", "own.yaml: config: a file names no other file of settings"),
-        ("a: [", "own.yaml, line 1: not YAML in UTF-8; write NAME: VALUE on each line"),
-        ("just words", "own.yaml: no settings; write NAME: VALUE on each line"),
-        ("- a\n- b", "own.yaml: no settings; write NAME: VALUE on each line"),
-        ("[" * 100_000, "own.yaml: not YAML"),
-        ("data: a\x00", "own.yaml: not YAML"),
-        (None, "own.yaml: settings cannot be read (No such file or directory)"),
-    ],
-)
-def test_mistakes_name_the_file(work_dir: Path, text: str | None, message: str) -> None:
-    if text is not None:
-        Path("own.yaml").write_text(text, encoding="utf-8")
+MISTAKES = {
+    "own.yaml": {
+        "seed: 2\n\nrnn_size: many": ", line 3: rnn_size 'many': expected a whole number",
+        "rnn-size: [1, 2]": ", line 1: rnn-size ['1', '2']: expected a whole number",
+        "data: [[a]]": ", line 1: data ['a']: expected text",
+        "copy: maybe": ", line 1: copy 'maybe': expected true or false",
+        "cell: rnn": ", line 1: cell rnn: choose one of lstm, gru",
+        "keep_prob: 0": ", line 1: keep_prob 0.0: must be above 0",
+        "# size\nrnnsize: 3": ", line 2: unknown setting 'rnnsize'; the nearest is rnn_size; correct it, or remove it",
+        "[a, b]: 3": ", line 1: unknown setting \"['a', 'b']\"; correct it, or remove it",
+        "seed: 1\nconfig: other.yaml": ", line 2: config: a file names no other file of settings",
+        "batch_size: 1\nseed: 1\nbatch-size: 2": ", line 3: batch-size is set twice in this file; remove one of",
+        "seed: 1\na: [": ", line 2: not YAML (expected the node content, but found '<stream end>'); write NAME: VALUE",
+        "seed = 1\nsteps: 2": ", line 2: not YAML (mapping values are not allowed here); write NAME: VALUE on each",
+        "just words": ": no settings; write NAME: VALUE on each line",
+        "- a\n- b": ": no settings; write NAME: VALUE on each line",
+        "[" * 100_000: ": not YAML",
+        "data: a\x00": ": not YAML",
+    },
+    "own.json": {
+        '{"seed": 1,\n "steps": "many"}': ", line 2: steps 'many': expected a whole number",
+        '{"seed": 1,\n "steps": true}': ", line 2: steps True: expected a whole number",
+        '{\n"rnnsize": 3}': ", line 2: unknown setting 'rnnsize'; the nearest is rnn_size; correct it, or remove it",
+        '{"config": "other.json"}': ", line 1: config: a file names no other file of settings",
+        '{"seed": 1,\n"steps": 9,\n"seed" : 2}': ", line 3: seed is set twice in this file; remove one of",
+        '{"seed": 1\n"steps": 9}': ", line 2: not JSON (Expecting ',' delimiter); correct it; the name of",
+        '{"data": {"a": 1}}': ", line 1: data (('a', 1),): expected text",
+        "seed: 1": ", line 1: not JSON (Expecting value); correct it; the name of a file of YAML ends in .yaml",
+        "[]": ": no settings; write a JSON object",
+        "[" * 100_000: ": not JSON",
+    },
+}
+
+
+@pytest.mark.parametrize(("name", "text"), [(name, text) for name, texts in MISTAKES.items() for text in texts])
+def test_mistakes_name_the_file_and_the_line(work_dir: Path, name: str, text: str) -> None:
+    Path(name).write_text(text, encoding="utf-8")
     with pytest.raises(UserError) as error:
-        train_settings(["--config", "own.yaml"])
-    assert str(error.value).startswith(message)
+        train_settings(["--config", name])
+    assert str(error.value).startswith(f"{name}{MISTAKES[name][text]}")
     assert len(str(error.value)) <= 200
 
 
-def test_text_in_another_encoding_is_refused(work_dir: Path) -> None:
+def test_files_that_cannot_be_read_are_refused(work_dir: Path) -> None:
     Path("own.yaml").write_bytes("data: 微博.tsv".encode("gb18030"))
-    with pytest.raises(UserError, match=r"^own\.yaml: not YAML in UTF-8"):
+    with pytest.raises(UserError, match=r"^--config own\.yaml: not UTF-8; save it in that encoding$"):
         train_settings(["--config", "own.yaml"])
+    with pytest.raises(
+        UserError, match=r"^--config none\.yaml: cannot be read \(No such file or directory\); check the"
+    ):
+        train_settings(["--config", "none.yaml"])
 
 
 def test_no_file_is_replaced(work_dir: Path) -> None:

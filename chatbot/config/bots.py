@@ -83,6 +83,7 @@ TELEGRAM = CommandLine(
     "Answer messages on Telegram with a trained chatbot, by long polling.",
     "--attempt weibo --token-file telegram-token",
     "token_file attempt export ratings messages_per_minute",
+    without="n_best",
 )
 WEBHOOK = CommandLine(
     WebhookSettings,
@@ -90,6 +91,7 @@ WEBHOOK = CommandLine(
     "Answer signed messages by HTTP with a trained chatbot, for services that have no bot of their own here.",
     "--attempt weibo --secret-file webhook-secret",
     "secret_file listen callback attempt export ratings messages_per_minute",
+    without="n_best",
 )
 
 

@@ -65,6 +65,7 @@ SERVE = CommandLine(
     "Serve a trained chatbot, and the other attempts: OpenAI's chat-completions API, and a page for browsers.",
     "--attempt weibo",
     "attempt export beam_size temperature top_p retrieve serve api_key_file cors_origin allowed_host rate_limit",
+    without="n_best follow",
 )
 
 

@@ -15,6 +15,7 @@ AUTO_TOKENIZE, ZH, ANY, CHAR = "auto", "zh", "13a", "char"
 TOKENIZATIONS = (ZH, ANY, "intl", CHAR, "none")
 # The sources of replies on a sheet, beside other attempts and files.
 SOURCES = PEOPLE, NEAREST, MODEL, BEAM = "people", "nearest", "model", "beam"
+QUESTIONS = 70  # of a sheet without --number
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,7 +71,7 @@ class EvaluationSettings(Flags):
         "attempt with --beam-size 5 --retrieve none), another attempt, or a file with one reply for each question",
         metavar="SOURCE",
     )
-    number: int = setting(70, "with --sheet: questions, drawn at random", least=1)
+    number: int | None = setting(None, "with --sheet and --compare: questions, drawn at random; default: 70", least=1)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -81,6 +82,10 @@ class EvaluationSettings(Flags):
             raise UserError(f"the following arguments are required: --data {see}")
         if self.compare and self.sheet is None:
             raise UserError(f"--compare {' '.join(self.compare)}: not used without --sheet; add --sheet FOLDER")
+        if self.number is not None and not self.compare:
+            raise UserError(f"--number {self.number}: for a new sheet; add --sheet FOLDER --compare SOURCE")
+        if len(set(self.compare)) < len(self.compare):
+            raise UserError(f"--compare {' '.join(self.compare)}: a source is given twice; give each of them once")
         if self.sheet is not None and (self.report is not None or self.baseline or self.fluency_corpus):
             raise UserError(
                 f"--sheet {self.sheet}: nothing is measured with it; leave out --report, --baseline and "
@@ -98,4 +103,5 @@ EVALUATE = CommandLine(
     "Measure a trained chatbot on held-out pairs, or have its replies rated. The last line is one JSON object.",
     "--attempt weibo --data held_out.tsv",
     "data columns attempt beam_size temperature top_p retrieve baseline report sheet compare",
+    without="n_best",
 )

@@ -49,9 +49,6 @@ class ExportSettings(Flags):
                 f"{flags}: an export for {self.format} takes these flags when it is used, by "
                 f"{program('chat.py')} --export; leave them out"
             )
-        for name in ("stop", "retrieve", "n_best"):
-            if getattr(self.decoding, name) != getattr(DecodingSettings, name):
-                raise UserError(f"--{name.replace('_', '-')}: no signature of a SavedModel has it; leave it out")
 
     def folder_of(self, attempt: str) -> Path:
         """Return the folder to write. attempt: the name of the attempt's folder."""
@@ -64,8 +61,9 @@ EXPORT = CommandLine(
     ExportSettings,
     "-m chatbot.export",
     "Export a trained chatbot to SavedModel or ONNX. A SavedModel contains its search: the flags of search, tokens and "
-    "ranking are for this format only, and none takes --stop, --retrieve and --n-best.",
+    "ranking are for this format only.",
     "weibo --format onnx",
     "attempt format weights output data",
     positional="attempt",
+    without="stop retrieve n_best seed",  # no signature of a SavedModel has them
 )

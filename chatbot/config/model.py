@@ -1,10 +1,12 @@
 """Settings of the model: layers, sizes, and the computation of the loss."""
 
 import dataclasses
+from collections.abc import Mapping
+from typing import Any
 
 from chatbot.config.corpus import NONE
 from chatbot.errors import UserError
-from chatbot.flags import Flags, flag_of, setting
+from chatbot.flags import Flags, fields_of, setting, words_of
 
 DATA, MODEL, SPEED = "data", "model", "speed"
 RECURRENT, TRANSFORMER = "recurrent", "transformer"
@@ -79,10 +81,9 @@ class ModelSettings(Flags, fixed=True):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        unused = OF_RECURRENT if self.architecture == TRANSFORMER else OF_TRANSFORMER
-        for name in unused:
-            if getattr(self, name) != getattr(ModelSettings, name):
-                raise UserError(f"{flag_of(name)}: not used by --architecture {self.architecture}; leave it out")
+        check_architecture(
+            self.architecture, {n: value for n, value in vars(self).items() if value != getattr(ModelSettings, n)}
+        )
         if self.embedding_size % (2 * self.heads) and self.architecture == TRANSFORMER:
             raise UserError(
                 f"--heads {self.heads}: must divide {self.embedding_size // 2}, half of --embedding-size; change one "
@@ -102,3 +103,11 @@ class ModelSettings(Flags, fixed=True):
             raise UserError(
                 f"--rnn-size {self.rnn_size}: both directions share it; make it even or add --no-bidirectional"
             )
+
+
+def check_architecture(architecture: str, values: Mapping[str, Any]) -> None:
+    """Raise UserError if there is the value of a setting of the other architecture. values: by name."""
+    for name in OF_RECURRENT if architecture == TRANSFORMER else OF_TRANSFORMER:
+        if name in values:
+            flag = " ".join(words_of(fields_of(ModelSettings)[name], values[name]))
+            raise UserError(f"{flag}: not used by --architecture {architecture}; leave it out")

@@ -19,11 +19,11 @@ from chatbot.config.attempts import (
     is_validated,
     trained_directory,
 )
-from chatbot.config.corpus import AUTO, CorpusSettings, EncodingSettings
+from chatbot.config.corpus import AUTO, NONE, CorpusSettings, EncodingSettings
 from chatbot.config.decoding import DecodingSettings, default_search, over_default
-from chatbot.config.model import ModelSettings
+from chatbot.config.model import OF_RECURRENT, OF_TRANSFORMER, ModelSettings, check_architecture
 from chatbot.config.run import RunSettings, settings_of_presets
-from chatbot.config.template import YAML, read_yaml
+from chatbot.config.template import read_chosen
 from chatbot.config.training import TRAIN, Settings
 from chatbot.durable import read_json
 from chatbot.errors import UserError
@@ -33,6 +33,8 @@ from chatbot.flags import check_value, compose, fields_of, flag_of, flags_for, f
 CHOSEN = ("both_directions", "precision")
 # Settings that replace each other: a flag of a group replaces all of the group in a file.
 ALTERNATIVES = ({"steps", "epochs"}, {"data", "source_file", "target_file"})
+# Settings that have no effect without validation.
+OF_VALIDATION = ("patience", "retrieve_pairs", "validate_every")
 
 
 def train_settings(arguments: Sequence[str] | None = None) -> Settings:
@@ -45,14 +47,19 @@ def settings_over_config(flags: dict[str, Any]) -> Settings:
     named by `config`, then by the given flat values.
 
     Prints what is taken from the attempt, unless `quiet` is given. Raises UserError for a file or a value that cannot
-    be used.
+    be used, and for a flag that is given, be it with its default, and has no effect beside the other settings.
     """
     with contextlib.redirect_stdout(io.StringIO() if flags.get("quiet") else sys.stdout):
-        return _settings_over_config(flags)
+        settings = _settings_over_config(flags)
+    check_architecture(settings.model.architecture, flags)
+    unused = [name for name in OF_VALIDATION if name in flags and settings.encoding.validation == NONE]
+    if unused:
+        raise UserError(f"{flag_of(unused[0])}: not used with --validation {NONE}; leave it out")
+    return settings
 
 
 def _settings_over_config(flags: dict[str, Any]) -> Settings:
-    config = read_settings(Path(flags["config"])) if flags.get("config") else {}
+    config = read_chosen(Path(flags["config"])) if flags.get("config") else {}
     if config and (folder := _attempt_folder(Path(flags["config"]), "attempt" in flags)):
         config["attempt"] = folder
     above = _over(config, flags)
@@ -116,8 +123,14 @@ def _inherited(attempt: str, above: dict[str, Any]) -> dict[str, Any]:
 
 
 def _over(values: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
-    """Return the values, overridden by those above. One of a group replaces the others of the group, too."""
+    """Return the values, overridden by those above. One of a group replaces the others of the group, too.
+
+    So does another architecture the settings of the one before.
+    """
     replaced = {name for group in ALTERNATIVES if group & above.keys() for name in group}
+    of_values = values.get("architecture", ModelSettings.architecture)
+    if above.get("architecture", of_values) != of_values:
+        replaced |= {*OF_RECURRENT, *OF_TRANSFORMER}
     return {**{name: value for name, value in values.items() if name not in replaced}, **above}
 
 
@@ -127,17 +140,17 @@ def as_flags(values: dict[str, Any]) -> str:
 
 
 def read_settings(path: Path) -> dict[str, Any]:
-    """Return the settings in a file of JSON, or of YAML by its name. Raises UserError for one without settings."""
+    """Return the settings in an attempt's config.json. Raises UserError for one that is damaged."""
     remedy = "restore it from a backup, or use another file"
     try:
-        values = read_yaml(path) if path.suffix in YAML else read_json(path)
+        values = read_json(path)
     except OSError as error:
         raise UserError(f"{path}: settings cannot be read ({error.strerror}); {remedy}") from None
     except ValueError:
         raise UserError(f"{path}: damaged, not JSON; {remedy}") from None
     fields = fields_of(Settings)
     many = {name for name, field in fields.items() if field.metadata["many"]}
-    if not isinstance(values, dict) or not all(isinstance(values.get(name, []), (list, tuple)) for name in many):
+    if not isinstance(values, dict) or not all(isinstance(values.get(name, []), list) for name in many):
         raise UserError(f"{path}: damaged, a JSON object of settings expected; {remedy}")
     unknown = sorted(values.keys() - fields.keys())
     if unknown:
@@ -173,8 +186,13 @@ OF_WEIGHTS = [name for name in fields_of(ModelSettings) if name in FIXED and nam
 
 
 def changed_settings(then: Settings, now: Settings, names: Sequence[str] = FIXED) -> list[str]:
-    """Return those of some settings that differ, as '--flag then -> now'. "auto" now keeps the earlier choice."""
+    """Return those of some settings that differ, as '--flag then -> now'. "auto" now keeps the earlier choice.
+
+    Of another architecture, its own sizes are not compared.
+    """
     old, new = flatten(then), flatten(now)
+    if old["architecture"] != new["architecture"]:
+        names = [name for name in names if name not in (*OF_RECURRENT, *OF_TRANSFORMER)]
     return [
         f"{flag_of(name)} {_on_command_line(old[name])} -> {_on_command_line(new[name])}"
         for name in names

@@ -1,20 +1,22 @@
-"""A file of settings for --config in YAML, which is made for editing: written with all defaults, and read."""
+"""The file of --config: written in YAML with all defaults, for editing, and read in YAML or JSON."""
 
 import dataclasses
 import json
+import re
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from chatbot.command_line import CommandLine, program
 from chatbot.config.training import TRAIN
 from chatbot.errors import UserError
-from chatbot.flags import Flags, check_value, default_text, parsed_value, setting
+from chatbot.flags import Flags, check_value, default_text, nearest, parsed_value, setting
 
 YAML = (".yaml", ".yml")
 # Values that mean: not set.
-NULL = ("null", "~", "")
+NULL = ("null", "~", "", None)
+SHOWN = 60  # characters of a text in a message
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,8 +69,37 @@ def template() -> str:
     return "\n".join(lines) + "\n"
 
 
-def read_yaml(path: Path) -> dict[str, Any]:
-    """Return the settings in a YAML file, by name. Raises UserError for a file without settings, and OSError.
+def read_chosen(path: Path) -> dict[str, Any]:
+    """Return the settings in the file of --config, by name: YAML by its name, otherwise JSON.
+
+    Raises UserError, which says the line: for text that is neither, and for a setting that is unknown, repeated, or
+    has a value that is not allowed.
+    """
+    try:
+        text = path.read_bytes().decode("utf-8-sig")
+    except OSError as error:
+        raise UserError(f"--config {path}: cannot be read ({error.strerror}); check the path") from None
+    except UnicodeDecodeError:
+        raise UserError(f"--config {path}: not UTF-8; save it in that encoding") from None
+    values: dict[str, Any] = {}
+    for key, value, line in (_yaml_entries if path.suffix in YAML else _json_entries)(path, text):
+        name, where = key.replace("-", "_"), f"{path}, line {line}"
+        if name == "config":
+            raise UserError(f"{where}: {key}: a file names no other file of settings; copy its settings into this one")
+        if name not in TRAIN.fields:
+            near = "".join(f"; the nearest is {other}" for other in nearest(name, TRAIN.fields))
+            raise UserError(f"{where}: unknown setting {key[:SHOWN]!r}{near}; correct it, or remove it")
+        if name in values:
+            raise UserError(f"{where}: {key} is set twice in this file; remove one of the two")
+        try:
+            values[name] = _value(TRAIN.fields[name], value, key)
+        except UserError as error:
+            raise UserError(f"{where}: {error}") from None
+    return values
+
+
+def _yaml_entries(path: Path, text: str) -> Iterator[tuple[str, Any, int]]:
+    """Yield the keys of a YAML file, their values and lines. Raises UserError for text that is no mapping.
 
     Each scalar is the text that a flag would have: neither `gpus: 0`, `both_directions: on` nor `time_limit: 1:30` is
     what YAML makes of it.
@@ -76,32 +107,46 @@ def read_yaml(path: Path) -> dict[str, Any]:
     import yaml
 
     try:
-        values = yaml.BaseLoader(path.read_text(encoding="utf-8")).get_single_data() or {}
-    except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
-        mark = getattr(error, "problem_mark", None)
+        loader = yaml.BaseLoader(text)
+        node = loader.get_single_node()
+        if node is not None and not isinstance(node, yaml.MappingNode):
+            raise UserError(f"{path}: no settings; write NAME: VALUE on each line")
+        for key, value in [] if node is None else node.value:
+            name = loader.construct_object(key, deep=True)
+            yield str(name), loader.construct_object(value, deep=True), key.start_mark.line + 1
+    except (yaml.YAMLError, RecursionError) as error:
+        mark, problem = (getattr(error, name, None) for name in ("problem_mark", "problem"))
         line = f", line {mark.line + 1}" if mark else ""
-        raise UserError(f"{path}{line}: not YAML in UTF-8; write NAME: VALUE on each line") from None
-    if not isinstance(values, dict):
-        raise UserError(f"{path}: no settings; write NAME: VALUE on each line")
-    if "config" in values:
-        raise UserError(f"{path}: config: a file names no other file of settings; copy its settings into this one")
+        why = f" ({problem[:SHOWN]})" if problem else ""
+        raise UserError(f"{path}{line}: not YAML{why}; write NAME: VALUE on each line") from None
+
+
+def _json_entries(path: Path, text: str) -> Iterator[tuple[str, Any, int]]:
+    """Yield the keys of a JSON file, their values and lines. Raises UserError for text that is no object."""
     try:
-        return {key: _value(key, value) for key, value in ((name.replace("-", "_"), values[name]) for name in values)}
-    except UserError as error:
-        raise UserError(f"{path}: {error}") from None
+        entries = json.loads(text, object_pairs_hook=tuple)
+    except (ValueError, RecursionError) as error:
+        line = (
+            f", line {error.lineno}: not JSON ({error.msg})"
+            if isinstance(error, json.JSONDecodeError)
+            else ": not JSON"
+        )
+        raise UserError(f"{path}{line}; correct it; the name of a file of YAML ends in .yaml") from None
+    if not isinstance(entries, tuple):
+        raise UserError(f'{path}: no settings; write a JSON object, such as {{"rnn_size": 512}}')
+    for name, value in entries:
+        starts = [match.start() for match in re.finditer(rf'"{re.escape(name)}"\s*:', text)]
+        yield name, value, text.count("\n", 0, starts[-1] if starts else 0) + 1
 
 
-def _value(name: str, value: Any) -> Any:
-    """Return the value of a setting in YAML; that of an unknown one as it is. Raises UserError."""
-    field = TRAIN.fields.get(name)
-    if field is None:
-        return value
+def _value(field: "dataclasses.Field[Any]", value: Any, key: str) -> Any:
+    """Return the value of a setting in a file. key: its name there. Raises UserError."""
     if value in NULL and field.default in (None, ()):
         return field.default
     many = field.metadata["many"]
     items = value if many and isinstance(value, list) else [value]
     for item in items:
         if not isinstance(item, str):
-            check_value(field, item)  # a list or a mapping, which no setting is
-    parsed = tuple(parsed_value(field, item) for item in items)
+            check_value(field, item, key)  # a value of JSON; or a list or a mapping, which no setting is
+    parsed = tuple(parsed_value(field, item, key) if isinstance(item, str) else item for item in items)
     return parsed if many else parsed[0]

@@ -100,9 +100,25 @@ class Retrieval:
         asked = [text(self._questions.row(i).tolist()) for i in numbers]
         return [Pair(q, text(ids), ids) for q, ids in zip(asked, replies, strict=True)]
 
+    def count(self, pairs: Sequence[tuple[Sequence[int], Sequence[int]]]) -> int:
+        """Return how many of some pairs are among these, with equal ids of the question and of the reply."""
+        sides = [Ragged.from_rows(rows) for rows in zip(*pairs, strict=True)]
+        alike = np.flatnonzero(np.isin(_keys(self._questions, self._replies), _keys(*sides))).tolist()
+        known = {(tuple(self._questions.row(i).tolist()), tuple(self._replies.row(i).tolist())) for i in alike}
+        return sum((tuple(question), tuple(reply)) in known for question, reply in pairs)
+
     def log_probability(self, reply: Sequence[int]) -> float:
         """Return the log-probability of a reply's ids and its end by the shares of tokens in all replies, in nats."""
         return float(self._of_tokens[[*reply, EOS]].sum())
+
+
+def _keys(*sides: Ragged) -> npt.NDArray[np.uint64]:
+    """Return a number for each pair that equal pairs share, and few others: of its lengths, first and last ids."""
+    keys = np.zeros(len(sides[0]), np.uint64)
+    for rows in sides:
+        for part in (rows.lengths, rows.flat[rows.starts], rows.flat[rows.starts + rows.lengths - 1]):
+            keys = keys * np.uint64(1_000_003) + part.astype(np.uint64)
+    return keys
 
 
 def load_retrieval(directory: Path, vocabulary: Vocabulary) -> Retrieval | None:

@@ -71,7 +71,7 @@ def _evaluate(settings: EvaluationSettings) -> dict[str, Any]:
     from chatbot.evaluation.fluency import Fluency
     from chatbot.evaluation.measures import samples_of
     from chatbot.evaluation.report import choice_line, rows_of, table
-    from chatbot.evaluation.sources import held_out_corpus, reading_settings, replies_to_rate
+    from chatbot.evaluation.sources import held_out_corpus, reading_settings, replies_to_rate, warning_of
     from chatbot.model.saved import load_trained
 
     trained = load_trained(directory)
@@ -81,6 +81,8 @@ def _evaluate(settings: EvaluationSettings) -> dict[str, Any]:
             print(f"Left out of {report.file}: {line}", file=sys.stderr)
         for line in report.notes():
             print(f"Note on {report.file}: {line}", file=sys.stderr)
+    if warning := warning_of(trained, corpus, held_out):
+        print(warning, file=sys.stderr)
     detected = dataclasses.replace(reading_settings(trained, settings), columns=(), encoding=None, format=None)
     fluency = None
     if usual is not None:

@@ -1,16 +1,19 @@
 """Replies of people, of attempts and of other systems to the same held-out questions."""
 
+import contextlib
 import dataclasses
 import random
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from chatbot.config.corpus import CorpusSettings
 from chatbot.config.decoding import DecodingSettings
-from chatbot.config.evaluation import BEAM, NEAREST, PEOPLE, EvaluationSettings
+from chatbot.config.evaluation import BEAM, NEAREST, PEOPLE, QUESTIONS, EvaluationSettings
 from chatbot.config.stored import with_default_search
 from chatbot.corpus.dataset import Corpus, encode
 from chatbot.corpus.files import corpus_files
+from chatbot.corpus.history import question_of
 from chatbot.corpus.reading.display import counted
 from chatbot.corpus.reading.open import sources as files
 from chatbot.corpus.selection import Selection
@@ -24,6 +27,8 @@ from chatbot.evaluation.sheet import Source, check_source
 from chatbot.inference.responder import replier_of
 from chatbot.model.saved import Trained, load_trained
 
+# The share of training pairs among those to evaluate from which on there is a warning. Greetings may be in both.
+LEAST_KNOWN = 0.05
 BEAM_SEARCH = DecodingSettings(beam_size=5, retrieve="none")
 
 
@@ -45,6 +50,36 @@ def held_out_corpus(trained: Trained, held_out: Sequence[files.Source], settings
     return encode(of_files, Selection(), trained.vocabulary, history, max_length)
 
 
+def warning_of(trained: Trained, corpus: Corpus, held_out: Sequence[files.Source]) -> str | None:
+    """Return the warning that pairs to evaluate are training pairs, or None where they are not, or it is not known.
+
+    The attempt's index of its training pairs tells it, and without one the names of the files. held_out, corpus: of
+    --data.
+    """
+    remedy = "a model may know them by heart; give pairs that it has not seen"
+    if trained.retrieval is None:
+        seen = set()
+        with contextlib.suppress(UserError):  # the files may be gone
+            own = trained.settings.corpus
+            seen = {_place(x) for x in files.find_parts(own.data, own.source_file, own.target_file).training}
+        name = next((source.name for source in held_out if _place(source) in seen), None)
+        return name and f"Warning: {name}: this attempt was trained on it; {remedy}."
+    pairs = [
+        (question_of(source.tolist(), trained.vocabulary), target.tolist())
+        for shard in corpus.shards
+        for source, target in ((shard.sources.row(i), shard.targets.row(i)) for i in range(len(shard)))
+    ]
+    known = trained.retrieval.count(pairs)
+    if known < LEAST_KNOWN * len(pairs):
+        return None
+    share = f"{known:,} of {counted(len(pairs), 'pair')} of --data ({known / len(pairs):.0%})"
+    return f"Warning: {share} are training pairs of this attempt; {remedy}."
+
+
+def _place(source: files.Source) -> tuple[Any, ...]:
+    return tuple(path.resolve() for path in source.paths), source.members, source.part
+
+
 def replies_to_rate(
     settings: EvaluationSettings,
     sources: Mapping[str, Source],
@@ -62,7 +97,7 @@ def replies_to_rate(
     for name, source in sources.items():
         check_source(name, source, corpus.pairs)
     samples = samples_of(corpus)
-    rows = random.Random(SEED).sample(range(len(samples)), min(settings.number, len(samples)))
+    rows = random.Random(SEED).sample(range(len(samples)), min(settings.number or QUESTIONS, len(samples)))
     drawn = [samples[row] for row in rows]
 
     def replies_of_attempt(name: str, directory: Path) -> list[str]:

@@ -53,19 +53,19 @@ def read_manifest(folder: Path) -> Manifest:
     again = "export the attempt again with `python -m chatbot.export`"
     if not (folder / MANIFEST).is_file():
         what = "no such folder" if not folder.exists() else f"not an export, {MANIFEST} is not in it"
-        raise UserError(f"--export {folder}: {what}; give a folder that `python -m chatbot.export` has written")
+        raise UserError(f"{folder}: {what}; give a folder that `python -m chatbot.export` has written")
     try:
         values = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
         version, files = values.pop("chatbot_export"), values.pop("files")
         if version != VERSION:
-            raise UserError(f"--export {folder}: of version {version}, not {VERSION}, of exports; {again}")
+            raise UserError(f"{folder}: of version {version}, not {VERSION}, of exports; {again}")
         manifest = Manifest(**values)
         for name, (size, checksum) in files.items():
             path = folder / name
             if not path.is_file() or path.stat().st_size != size or _size_and_checksum(path)[1] != checksum:
-                raise UserError(f"--export {folder}: damaged, {name} is missing or changed; {again}")
+                raise UserError(f"{folder}: damaged, {name} is missing or changed; {again}")
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
-        raise UserError(f"--export {folder}: damaged, {MANIFEST} cannot be read; {again}") from None
+        raise UserError(f"{folder}: damaged, {MANIFEST} cannot be read; {again}") from None
     return manifest
 
 
@@ -85,4 +85,4 @@ def size_of(folder: Path) -> int:
 def damaged(folder: Path, error: Any) -> UserError:
     """Return the error about an export whose files are whole, but which its runtime does not read."""
     reason = str(error).strip().split("\n")[0][:150]
-    return UserError(f"--export {folder}: cannot be read ({reason}); export the attempt again")
+    return UserError(f"{folder}: cannot be read ({reason}); export the attempt again")

@@ -44,7 +44,7 @@ class OnnxModel:
             import onnxruntime
         except ModuleNotFoundError:
             remedy = "run `pip install onnxruntime`"
-            raise UserError(f"--export {folder}: ONNX Runtime is not installed; {remedy}") from None
+            raise UserError(f"{folder}: ONNX Runtime is not installed; {remedy}") from None
         self._ngrams = ngrams
         options = onnxruntime.SessionOptions()
         options.log_severity_level = 4
@@ -182,7 +182,7 @@ def load_export(folder: Path) -> Export:
     manifest = read_manifest(folder)
     if manifest.format != ONNX:
         raise UserError(
-            f"--export {folder}: a SavedModel, which TensorFlow answers from; talk to the attempt "
+            f"{folder}: a SavedModel, which TensorFlow answers from; talk to the attempt "
             "with --attempt, or export it with --format onnx"
         )
     settings = stored_settings(folder / CONFIG)

@@ -111,11 +111,11 @@ def has_checkpoint(settings: Settings) -> bool:
 
 def check_settings(settings: Settings) -> None:
     """Raise UserError when a fixed setting has changed, or the checkpoints are of a smaller model."""
-    check_model_size(settings.run.directory, settings.model)
     changed = changed_settings(stored_settings(settings.run.directory / CONFIG), settings)
     if changed:
         other = f"--attempt {settings.run.attempt} was started with other settings: {'; '.join(changed)}"
         raise UserError(f"{other}. {_short_way(settings)}; another --attempt starts from scratch")
+    check_model_size(settings.run.directory, settings.model)
 
 
 def check_data(settings: Settings, now: dict[str, Any]) -> bool:

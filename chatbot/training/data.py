@@ -85,6 +85,7 @@ def prepare(settings: Settings, probe: Sequence[str] = ()) -> Data:
     """
     resumed, source, clean = has_checkpoint(settings), settings.encoding.validation, settings.corpus.clean
     preset: dict[str, Any] = {}
+    other = None if resumed or settings.run.init_from is None else other_attempt(settings)  # before pairs are read
     if resumed:
         began = stored_settings(settings.run.directory / CONFIG)
         if SPACES in began.corpus.clean and not {SPACES, NONE} & {*clean}:  # as the corpus needed it then
@@ -98,7 +99,6 @@ def prepare(settings: Settings, probe: Sequence[str] = ()) -> Data:
         settings = replace(settings, clean=without_word_spaces(settings.corpus).clean)
         if settings.model.word_vectors is not None:
             check_readable(Path(settings.model.word_vectors))  # before minutes of reading pairs
-    other = None if resumed or settings.run.init_from is None else other_attempt(settings)
     encoding = replace(settings.encoding, validation=source)
     max_length = settings.model.max_length
     corpus = training_set(settings.corpus, encoding, None, max_length)

@@ -43,6 +43,20 @@ def test_replies_to_the_most_similar_questions_come_first(tmp_path: Path) -> Non
     assert len(retrieval.nearest("天气", 1)) == 1
 
 
+def test_pairs_of_the_index_are_counted(tmp_path: Path) -> None:
+    """With their own reply, and each time that they are asked about."""
+    vocabulary = written(tmp_path / "index")
+    retrieval, tokenise = Retrieval(tmp_path / "index", vocabulary), tokenizer()
+    ids = [(vocabulary.ids(tokenise(question)), vocabulary.ids(tokenise(reply))) for question, reply in PAIRS]
+    assert retrieval.count(ids) == len(PAIRS)
+    assert retrieval.count([*ids, *ids[:2]]) == len(PAIRS) + 2
+    others = [(question, [*reply, reply[0]]) for question, reply in ids]
+    turned = [(question[:1] + question[1:-1][::-1] + question[-1:], reply) for question, reply in ids]
+    assert retrieval.count(others) == 0
+    assert retrieval.count([*others, ids[4]]) == 1
+    assert retrieval.count(turned) == sum(pair in ids for pair in turned) < len(PAIRS)
+
+
 def test_log_probability_of_a_reply_is_by_the_shares_of_its_tokens(tmp_path: Path) -> None:
     vocabulary = written(tmp_path / "index")
     retrieval = Retrieval(tmp_path / "index", vocabulary)

@@ -221,6 +221,7 @@ def test_command_writes_and_counts_a_sheet(command: Any) -> None:
     written, error = command(*flags)
     assert (written["sheet"], written["messages"]) == ("rated", 3)
     assert "rated/sheet.csv" in error
+    assert "Warning: pairs.tsv: this attempt was trained on it; a model may know them by heart" in error
     _, *rows = rows_of(Path("rated"))
     assert len(rows) == written["rows"]
     key = sources_of(Path("rated"))
@@ -269,6 +270,11 @@ def test_command_writes_and_counts_a_sheet(command: Any) -> None:
             "--compare peeple: unknown; give people, nearest, mod",
         ),
         (["--data", "x", "--sheet", "s", "--compare", "s"], "--compare s: no such attempt in "),
+        (
+            ["--data", "x", "--sheet", "s", "--compare", "people", "model", "people"],
+            "--compare people model people: a source is given twice; give each of them once",
+        ),
+        (["--data", "x", "--number", "70"], "--number 70: for a new sheet; add --sheet FOLDER --compare SOURCE"),
         (["--data", "none.tsv", "--sheet", "s", "--compare", "people"], "none.tsv: no such file"),
     ],
 )

@@ -3,14 +3,18 @@
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from chatbot.corpus.retrieval import Retrieval, write_retrieval
 from chatbot.errors import UserError
 from chatbot.evaluation import sources
 from chatbot.evaluation.__main__ import main
 from chatbot.evaluation.measures import Sample
 from chatbot.inference.replier import Replier
+from tests.corpus.encoded import encoded_corpus, settings
 from tests.evaluation.test_sheet import rows_of, sources_of
 from tests.training.small_run import train_small
 
@@ -49,6 +53,20 @@ def test_each_source_replies_to_the_same_questions(work_dir: Path, monkeypatch: 
         assert answer == TURNS[TURNS.index(question) + 1]
         assert replies["beam"][message] == f"5 none {question}"
         assert replies["model"][message] == replies["two"][message] == f"3 auto {question}"
+
+
+@pytest.mark.parametrize(
+    ("known", "message"), [(1, None), (2, "2 of 40 pairs of --data (5%) are training pairs of this")]
+)
+def test_training_pairs_among_those_to_evaluate_are_noticed(work_dir: Path, known: int, message: str | None) -> None:
+    pairs = [(f"问题{number}", f"回答{number}") for number in range(80)]
+    corpus = encoded_corpus(settings(work_dir, pairs, validation="none"))
+    first = [corpus.shards[0].select(range(40))]
+    write_retrieval(Path("index"), first, corpus.vocabulary, "pairs", most=100)
+    held_out: Any = SimpleNamespace(shards=[corpus.shards[0].select(range(40 - known, 80 - known))])
+    trained: Any = SimpleNamespace(retrieval=Retrieval(Path("index"), corpus.vocabulary), vocabulary=corpus.vocabulary)
+    warning = sources.warning_of(trained, held_out, [])
+    assert warning is None if message is None else f"Warning: {message}" in (warning or "")
 
 
 def test_attempt_that_reads_other_pairs_is_an_error(work_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -124,9 +124,13 @@ def test_cache_gives_the_logits_of_the_whole_reply(model: Seq2Seq) -> None:
     [
         (
             {"architecture": "transformer", "cell": "gru"},
-            r"--cell: not used by --architecture transformer; leave it out",
+            r"--cell gru: not used by --architecture transformer; leave it out",
         ),
-        ({"heads": 8}, r"--heads: not used by --architecture recurrent; leave it out"),
+        (
+            {"architecture": "transformer", "bidirectional": False},
+            r"--no-bidirectional: not used by --architecture transformer; leave it out",
+        ),
+        ({"heads": 8}, r"--heads 8: not used by --architecture recurrent; leave it out"),
         ({"architecture": "transformer", "heads": 3}, r"--heads 3: must divide 128, half of --embedding-size"),
     ],
 )

@@ -20,7 +20,7 @@ from chatbot.training.loop import train as train_run
 from chatbot.training.run import open_run, rows_by_token, set_initial_weights
 from chatbot.training.validation import Validator
 from tests.training.attempts import metrics
-from tests.training.small_run import SMALL, TOWERS
+from tests.training.small_run import SMALL, TOWERS, train_small
 
 TUNED = {"data": ("new.tsv",), "attempt": "tuned", "init_from": "base", "freeze": "encoder"}
 
@@ -107,5 +107,22 @@ def test_attempts_that_cannot_be_begun_from_are_refused(work_dir: Path) -> None:
     assert (inherited.rnn_size, inherited.max_length, inherited.keep_prob) == (16, 20, 0.9)
     sizes = settings_over_config({**TUNED, "rnn_size": 32, "num_layers": 2, "max_length": 9, "keep_prob": 0.5})
     message = "an attempt of other sizes to start from: --rnn-size 16 -> 32; --num-layers 1 -> 2; leave these flags out"
+    Path("new.tsv").unlink()  # no pair is read before
     with pytest.raises(UserError, match=message):
         prepare(sizes)
+    other = settings_over_config({**TUNED, "architecture": "transformer"})
+    with pytest.raises(UserError, match="to start from: --architecture recurrent -> transformer; leave these flags"):
+        prepare(other)
+
+
+def test_attempt_is_not_resumed_with_another_architecture(work_dir: Path) -> None:
+    """The model of the flags is larger than the checkpoint, which does not make it a damaged one."""
+    Path("pairs.tsv").write_text("你好\t你好呀\n早上好\t早\n")
+    train_small(1, data=("pairs.tsv",), steps=1, attempt="base")
+    Path("pairs.tsv").unlink()
+    other = settings_over_config({"attempt": "base", "architecture": "transformer", "embedding_size": 512})
+    message = (
+        r"--attempt base was started with other settings: --architecture recurrent -> transformer; --embedding-size"
+    )
+    with pytest.raises(UserError, match=message):
+        prepare(other)

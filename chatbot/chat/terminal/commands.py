@@ -18,7 +18,7 @@ from chatbot.config.chat import ChatSettings
 from chatbot.config.decoding import DecodingSettings
 from chatbot.corpus.reading.display import counted, decodable, visible
 from chatbot.errors import UserError
-from chatbot.flags import fields_of, parsed_value
+from chatbot.flags import fields_of, parsed_value, settings_by_name
 from chatbot.inference.ratings import RATINGS, Rating
 
 SLASH = "/"
@@ -74,7 +74,8 @@ def carry_out(session: Session, line: str) -> None:
     command, text = command_of(name), text.strip()
     if text and not command.arguments:
         raise UserError(f"{SLASH}{command.name} {text}: {SLASH}{command.name} takes nothing after it")
-    command.run(session, text)
+    with settings_by_name(FIELDS):
+        command.run(session, text)
 
 
 def command_of(name: str) -> Command:

@@ -21,7 +21,7 @@ from chatbot.chat.bots import __main__ as bots
 from chatbot.chat.bots.webhook import signed_headers
 from chatbot.chat.loading import LoadedModel, ModelCard
 from chatbot.config.attempts import CONFIG
-from chatbot.config.bots import TELEGRAM, WEBHOOK, BotSettings, WebhookSettings
+from chatbot.config.bots import TELEGRAM, WEBHOOK, BotSettings
 from chatbot.config.decoding import DecodingSettings
 from chatbot.config.training import Settings
 from chatbot.corpus.vocabulary import BYTES, Vocabulary
@@ -207,7 +207,7 @@ def test_flags_of_both_bots() -> None:
     with pytest.raises(UserError, match="--api-url x: expected a URL"):
         TELEGRAM.parse(["--token-file", "f", "--api-url", "x"])
     assert WEBHOOK.parse(["--secret-file", "f", "--listen", "[::1]:80"]).address == ("::1", 80)
-    near = [unknown_flags(WebhookSettings, [flag]) for flag in ("--port", "--lisen")]
+    near = [unknown_flags(WEBHOOK.fields, [flag]) for flag in ("--port", "--lisen")]
     assert near == ["unrecognized arguments: --port", "unrecognized arguments: --lisen; the nearest is --listen"]
 
 

@@ -43,10 +43,10 @@ def test_n_best_of_the_last_question(capsys: Printed) -> None:
     assert err[0] == "error: /n: no reply yet; ask a question first"
     whole = "expected a whole number of at least 1, such as /n 3"
     assert err[1:] == [
-        "error: --beam-size 101: must be at most 100",
+        "error: beam_size 101: must be at most 100",
         "temperature=1.0",
         f"error: /n 0: {whole}",
-        "error: --candidates 1001: must be at most 1000",
+        "error: candidates 1001: must be at most 1000",
         f"error: /n ten: {whole}",
     ]
 
@@ -78,7 +78,7 @@ def test_retry_without_another_reply(capsys: Printed, monkeypatch: pytest.Monkey
     out, err = printed(capsys, ["a", *retries, "/set top_p=0.5", "b", "/retry"])
     assert out[100:] == ["b/s1.1"]
     assert [line.partition(";")[0] for line in err] == [
-        *["error: --beam-size 105: must be at most 100"] * 2,
+        *["error: beam_size 105: must be at most 100"] * 2,
         "top_p=0.5",
         "error: /retry: no sample differs from the replies before",
     ]

@@ -32,7 +32,7 @@ def test_settings_are_set_together_and_reset(capsys: Printed) -> None:
     ]
     assert out[-1] == "d/1+2"
     assert err[0] == "temperature=0.5, seed=7"
-    assert err[1] == "error: --beam-size 5 and --temperature: beam search does not sample; give one"
+    assert err[1] == "error: beam_size 5 and temperature: beam search does not sample; give one"
     assert err[2:] == ["beam_size=5, temperature=-", "history=1", "All settings have their defaults."]
 
 
@@ -46,11 +46,11 @@ def test_settings_are_set_together_and_reset(capsys: Printed) -> None:
         ("temperature=nan", "/set temperature nan: expected a finite number"),
         ("beam_size=abc", "/set beam_size 'abc': expected a whole number"),
         ("seed=1 beam_size=0", "/set beam_size 0: must be at least 1"),
-        ("top_p=0.5 beam_size=5", "--beam-size 5 and --top-p: beam search does not sample; give one"),
+        ("top_p=0.5 beam_size=5", "beam_size 5 and top_p: beam search does not sample; give one"),
         ("history=3", "/set history=3: the model was trained to read 2 turns before a question; give at most 2"),
-        ("n_best=2", "--n-best 2: the search yields at most 1; raise --beam-size or --candidates"),
-        ("seed=5 rerank=2 beam_size=3", "--rerank: this attempt did not learn both directions"),
-        ("temperature=0", "/set temperature 0.0: must be above 0; for greedy search, set --beam-size 1"),
+        ("n_best=2", "n_best 2: the search yields at most 1; raise beam_size or candidates"),
+        ("seed=5 rerank=2 beam_size=3", "rerank: this attempt did not learn both directions"),
+        ("temperature=0", "/set temperature 0.0: must be above 0; for greedy search, set beam_size 1"),
         (f"seed={2**64}", f"/set seed {2**64}: must be at most {2**63 - 1}"),
         ("seed=2147483648", "/set seed 2147483648: must be at most 2147483647"),
         ("history=nope", "/set history 'nope': expected a whole number"),
