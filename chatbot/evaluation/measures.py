@@ -14,6 +14,7 @@ from chatbot.config.evaluation import ANY, AUTO_TOKENIZE, CHAR, ZH
 from chatbot.corpus.dataset import Corpus
 from chatbot.corpus.history import question_of
 from chatbot.corpus.pair_ids import EncodedPairs, Ragged
+from chatbot.corpus.reading.display import CHINESE_OR_KANA
 from chatbot.corpus.similarity import character_index
 from chatbot.corpus.tokenizer import text_of
 from chatbot.corpus.vocabulary import ASK, EOS, Vocabulary
@@ -32,6 +33,8 @@ CHINESE = re.compile(r"[\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003
 KANA_OR_HANGUL = re.compile(
     r"[\u3041-\u309f\u30a1-\u30fa\u30fc-\u30ff\u31f0-\u31ff\uff66-\uff9d\u1100-\u11ff\u3131-\u318e\uac00-\ud7a3]"
 )
+# Letters of scripts that are written without spaces are units one by one, others by the word.
+UNIT = re.compile(rf"[{CHINESE_OR_KANA}]|[^\W{CHINESE_OR_KANA}]+|[^\w\s]")
 # The number of questions that relevance compares a reply with, its own included.
 QUESTIONS = 10
 # The other questions of a reply are drawn from a block of at most this many pairs: the time is linear in the pairs.
@@ -221,12 +224,14 @@ def ranked_first(questions: Sequence[str], replies: Sequence[str]) -> npt.NDArra
 
 
 def without_copies(reply: str, question: str) -> str:
-    """Return a reply without its runs of two or more characters that are in its question; spaces do not count.
+    """Return a reply without its runs of two or more units that are in its question.
 
-    A line end, which no question has, stands for each run, so that what was before and behind it stays apart.
+    A unit is a word of a script with spaces, else a character; spaces do not count. A line end, which no question has,
+    stands for each run, so that what was before and behind it stays apart.
     """
-    visible, asked = reply.replace(" ", ""), question.replace(" ", "")
-    pairs = [visible[i : i + 2] in asked for i in range(len(visible) - 1)]
+    units, asked = UNIT.findall(reply), UNIT.findall(question)
+    of_question = {*itertools.pairwise(asked)}
+    pairs = [pair in of_question for pair in itertools.pairwise(units)]
     copied = [before or behind for before, behind in zip([False, *pairs], [*pairs, False], strict=True)]
-    parts = itertools.groupby(zip(visible, copied, strict=False), key=lambda marked: marked[1])
-    return "".join("\n" if is_copy else "".join(character for character, _ in run) for is_copy, run in parts)
+    parts = itertools.groupby(zip(units, copied, strict=False), key=lambda marked: marked[1])
+    return "".join("\n" if is_copy else "".join(unit for unit, _ in run) for is_copy, run in parts)

@@ -228,6 +228,7 @@ def test_what_is_beside_a_copy_stays_apart() -> None:
     """Joined, these characters would be a pair of the question."""
     assert without_copies("我喜欢你", "你喜欢吗我你") == "我\n你"
     assert without_copies("你 好", "你好吗") == "\n"
+    assert without_copies("I like cheap pizza, too", "do you like cheap pizza?") == "I\n,too"
     assert without_copies("", "你好") == without_copies("", "") == ""
 
 
