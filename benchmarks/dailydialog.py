@@ -29,7 +29,7 @@ from chatbot.config.evaluation import EvaluationSettings
 from chatbot.config.stored import with_default_search
 from chatbot.corpus.reading.open.sources import find_sources
 from chatbot.errors import UserError
-from chatbot.evaluation.measures import distinct
+from chatbot.evaluation.measures import distinct, ranked_first
 from chatbot.flags import Flags, setting
 
 Words = list[str]
@@ -53,6 +53,7 @@ COLUMNS = (  # measure, heading, decimal places
     ("distinct_1", "distinct-1", 4),
     ("distinct_2", "distinct-2", 3),
     *((f"bleu_{n}", f"BLEU-{n}", 3) for n in range(1, 5)),
+    ("relevance_at_1", "relevance", 3),
     ("nats_per_word", "nats per word", 2),
 )
 # Csáky et al., Improving Neural Conversational Models with Entropy-Based Data Filtering, ACL 2019: their table of
@@ -256,12 +257,10 @@ def _measure(flags: DailyDialogBenchmark, parts: Parts, files: Mapping[str, Path
 
 
 def measure(pairs: Sequence[tuple[str, str]], replies: Sequence[str], known: set[str]) -> dict[str, float | None]:
-    """Return the measures of a reply to each question. known: the words that distinct tells apart.
-
-    relevance_at_1 is not among them: replies that share characters with their question, as in English, are below 0.1.
-    """
+    """Return the measures of a reply to each question. known: the words that distinct tells apart."""
     words, number = [reply.split() for reply in replies], max(1, len(pairs))
     shown = [[word if word in known else UNKNOWN for word in of_reply] for of_reply in words]
+    shares = ranked_first([question for question, _ in pairs], replies)
     scores = [bleu(of_reply, answer.split()) for of_reply, (_, answer) in zip(words, pairs, strict=True)]
     return {
         "pairs": len(pairs),
@@ -269,6 +268,7 @@ def measure(pairs: Sequence[tuple[str, str]], replies: Sequence[str], known: set
         "distinct_1": distinct(shown, 1),
         "distinct_2": distinct(shown, 2),
         **{f"bleu_{n}": sum(score[n - 1] for score in scores) / number for n in range(1, 5)},
+        "relevance_at_1": None if shares is None else float(shares.mean()),
     }
 
 
