@@ -1,14 +1,86 @@
-"""The pictures of the documents, which docs/pictures/make.py makes."""
+"""The pictures of the documents: those of docs/pictures/make.py, and the charts of BENCHMARKS.md."""
+
+import re
+import runpy
+from typing import Any
 
 import pytest
 
 from tests.commands import ROOT
 
+PICTURES = ROOT / "docs" / "pictures"
 LARGEST_FILE = 300_000  # bytes
+LARGEST_FILM = 1_000_000  # bytes
+
+TABLE = """
+| model | rate | rounds | rate |
+|---|---|---|---|
+| **ours** (defaults) | **4,696** | 4,608 to 4,789 | 1 |
+| theirs, `--flag`; measured once | 41% +- 2.8 | | 2 |
+"""
 
 
-@pytest.mark.parametrize("name", ["terminal.png", "tensorboard.png", "report.png", "page.png"])
+@pytest.fixture(scope="module")
+def charts() -> dict[str, Any]:
+    return runpy.run_path(str(PICTURES / "benchmark_charts.py"))
+
+
+@pytest.mark.parametrize("name", ["charts.png", "tensorboard.png", "report.png", "page.png"])
 def test_pictures_are_small_pngs(name: str) -> None:
-    content = (ROOT / "docs/pictures" / name).read_bytes()
+    content = (PICTURES / name).read_bytes()
     assert content.startswith(b"\x89PNG\r\n\x1a\n")
     assert len(content) <= LARGEST_FILE
+
+
+@pytest.mark.parametrize("name", ["demo.webp", "demo.zh.webp"])
+def test_films_are_small_animated_webps(name: str) -> None:
+    content = (PICTURES / name).read_bytes()
+    assert content[:4] + content[8:12] == b"RIFFWEBP"
+    assert b"ANIM" in content[:64]
+    assert len(content) <= LARGEST_FILM
+
+
+def test_every_picture_is_in_a_document() -> None:
+    documents = "".join(path.read_text(encoding="utf-8") for path in (*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")))
+    names = [path.name for path in PICTURES.iterdir() if path.suffix in (".png", ".svg", ".webp")]
+    assert [name for name in names if f"pictures/{name})" not in documents] == []
+
+
+def test_charts_are_those_of_the_tables(charts: dict[str, Any]) -> None:
+    text = (ROOT / "BENCHMARKS.md").read_text(encoding="utf-8")
+    for name, drawn in charts["FILES"].items():
+        current = (PICTURES / name).read_text(encoding="utf-8")
+        assert current == charts["drawing"](drawn, text), "run python docs/pictures/benchmark_charts.py"
+
+
+def test_bars_have_the_values_and_the_spread_of_a_table(charts: dict[str, Any]) -> None:
+    chart = charts["Chart"]("Rates", "", ("model", "rate"), bounds="rounds")
+    ours, theirs = charts["bars"](chart, TABLE)
+    assert (ours.label, ours.value, ours.low, ours.high, ours.written) == ("ours", 4696, 4608, 4789, "4,696")
+    assert (theirs.label, theirs.value, theirs.written) == ("theirs, --flag", 41, "41% ± 2.8")
+    assert (theirs.low, theirs.high) == pytest.approx((38.2, 43.8))
+    assert (ours.ours, theirs.ours) == (True, False)
+
+
+def test_bars_are_as_long_as_their_values(charts: dict[str, Any]) -> None:
+    table = "| model | rate |\n|---|---|\n| a | 10 |\n| b | 30 +- 5 |\n"
+    drawn = charts["drawing"]([charts["Chart"]("Rates", "", ("model", "rate"))], table)
+    short, long = (float(width) for width in re.findall(r'<rect x="\d+" y="\d+" width="([\d.]+)"', drawn))
+    low, high = (float(place) for place in re.findall(r'd="M([\d.]+) \d+H([\d.]+)M', drawn)[0])
+    assert long == pytest.approx(3 * short, abs=0.2)
+    assert high - low == pytest.approx(short, abs=0.2)
+
+
+@pytest.mark.parametrize(
+    ("heading", "names", "message"),
+    [
+        ("speed", {}, "0 tables"),
+        ("rounds", {}, "is no number"),
+        ("rate", {"another": "another"}, r"no row, or several, for \['another'\]"),
+    ],
+)
+def test_charts_of_a_changed_table_are_refused(
+    charts: dict[str, Any], heading: str, names: dict[str, str], message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        charts["bars"](charts["Chart"]("Rates", "", ("model", heading), names=names), TABLE)

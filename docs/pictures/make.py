@@ -1,14 +1,17 @@
-"""Makes the pictures of the documents from real runs: terminal.png, tensorboard.png, charts.png, report.png, page.png.
+"""Makes the pictures of the documents from real runs: demo.webp, demo.zh.webp and the PNG files, except benchmarks'.
 
     pip install '.[pictures]'
     apt-get install chromium chromium-driver fonts-noto-cjk    # on Debian
-    python docs/pictures/make.py data/toy_train.txt data/toy_valid.txt    # the files of docs/tutorial.md
+    python docs/pictures/make.py data/toy_train.txt data/toy_valid.txt data/coffee    # the files of docs/tutorial.md
 
-The script trains on the built-in corpus in a temporary folder (a minute or two on 2 CPU cores) and talks to the result,
-both in a real pseudo-terminal, whose screen it draws. Then it starts TensorBoard on the loopback interface and takes a
-picture of its page with headless Chromium, and one of the chat in a browser, as on a desktop and as on a phone. The
-page with all charts shows a second run, on the first file, until its validation no longer improves (five minutes), and
-the report its replies to questions of the second file. Nothing in the pictures is edited.
+The script takes half an hour on 2 CPU cores; all runs are in a temporary folder. Nothing in the pictures is edited, but
+the time of the moving ones (demo.py) is compressed: each part of it, such as the training, is played faster as a whole.
+
+- demo.webp, demo.zh.webp: training on the coffee orders and on the first file, in a real pseudo-terminal, until the
+  validation no longer improves; then the chat with the result in headless Chromium.
+- report.png: the report of the latter's replies to questions of the second file.
+- charts.png: TensorBoard's page of all charts of a run with two towers on the coffee orders, stopped by its validation.
+- tensorboard.png, page.png: a run with two towers on the built-in corpus; the chat as on a desktop and as on a phone.
 """
 
 import contextlib
@@ -20,36 +23,26 @@ import subprocess
 import sys
 import tempfile
 import time
-import types
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-import pexpect
-import pyte
 from browser import chromium, still, wait_for
 from chat_page import chat_picture
-from PIL import Image, ImageDraw, ImageFont
+from demo import Demo, demo_film
+from PIL import Image
 
 PICTURES = Path(__file__).resolve().parent
 ROOT = PICTURES.parents[1]
 LARGEST_FILE = 300_000  # bytes
 
-ATTEMPT = "pictures"
-# With --precision, the curves do not depend on what is faster at the moment.
-TRAIN = f"python train.py --attempt {ATTEMPT} --towers 2 --precision float32"
-ANYTHING = r"[\s\S]+"
-CHAT = f"python chat.py --attempt {ATTEMPT}"
-VALIDATED = "weibo"
-QUESTIONS = ("你好", "什么是ai", "你会死吗", "你最喜欢什么书?")
+ENGLISH = Demo(
+    "coffee", "data/coffee", "en", ("Hi, can I get a latte?", "what syrups do you have?", "what is cold brew?")
+)
+CHINESE = Demo("weibo", "data/toy_train.txt", "zh", ("早上好", "我想吃火锅", "明天考试"))
+BUILTIN, QUESTIONS = "small-talk", ("你好", "什么是ai", "你会死吗", "你最喜欢什么书?")  # on the built-in corpus
+TOWERS = "towers"
 REPORTED = 200  # pairs of the report
 OPENED = 1  # replies whose attention the report shows
-
-# The terminal: the progress bar needs 110 columns. GitHub shows the picture at about 60% of its size. A slow run prints
-# more lines; rows without text are not drawn.
-COLUMNS, ROWS = 114, 60
-FONT_SIZE, ROW_HEIGHT, MARGIN = 24, 32, 28  # pixels
-BLOCKS = "█▉▊▋▌▍▎▏"  # of the progress bar, 8 to 1 eighths of a cell wide; the font's own are too wide
-BACKGROUND, TEXT, PROMPT = "#1e1e2e", "#e4e4ec", "#8fd694"
 
 # Pages, in CSS pixels, drawn at twice that resolution.
 REPORT_SIZE = 1250, 1100
@@ -67,15 +60,36 @@ PAGE_SETTINGS = {
 
 def main() -> int:
     """Make all pictures."""
-    training, held_out = (Path(name).resolve() for name in sys.argv[1:])
+    training, held_out, coffee = (Path(name).resolve() for name in sys.argv[1:])
     with tempfile.TemporaryDirectory(prefix="pictures-") as temporary:
-        folder = Path(temporary)
-        save(terminal_picture(recorded_session(folder)), PICTURES / "terminal.png")
-        save(tensorboard_picture(folder / "tensorboard" / ATTEMPT), PICTURES / "tensorboard.png")
-        save(charts_picture(folder, training), PICTURES / "charts.png")
-        save(report_picture(folder, held_out), PICTURES / "report.png")
-        save(chat_picture(folder, ATTEMPT, QUESTIONS), PICTURES / "page.png")
+        english = run_folder(temporary, ENGLISH.attempt, {ENGLISH.data: coffee})
+        chinese = run_folder(temporary, CHINESE.attempt, {CHINESE.data: training})
+        demo_film(english, ENGLISH).save(PICTURES / "demo.webp")
+        demo_film(chinese, CHINESE).save(PICTURES / "demo.zh.webp")
+        save(report_picture(chinese, held_out), PICTURES / "report.png")
+        train(english, "--attempt", TOWERS, "--data", ENGLISH.data, "--towers", "2")
+        save(charts_picture(english / "tensorboard" / TOWERS), PICTURES / "charts.png")
+        # With a precision that is given, the curves do not depend on what is faster at the moment.
+        builtin = run_folder(temporary, BUILTIN, {})
+        train(builtin, "--attempt", BUILTIN, "--towers", "2", "--precision", "float32")
+        save(tensorboard_picture(builtin / "tensorboard" / BUILTIN), PICTURES / "tensorboard.png")
+        save(chat_picture(builtin, BUILTIN, QUESTIONS), PICTURES / "page.png")
     return 0
+
+
+def run_folder(parent: str, name: str, data: Mapping[str, Path]) -> Path:
+    """Make a folder for runs, with the scripts and data; of its own, since a server shows all attempts of a folder."""
+    folder = Path(parent) / name
+    for link, target in {"train.py": ROOT / "train.py", "chat.py": ROOT / "chat.py", **data}.items():
+        (folder / link).parent.mkdir(parents=True, exist_ok=True)
+        (folder / link).symlink_to(target)
+    return folder
+
+
+def train(folder: Path, *arguments: str) -> None:
+    """Train in a folder."""
+    command = [sys.executable, "train.py", *arguments]
+    subprocess.run(command, cwd=folder, env={**os.environ, "PYTHONPATH": str(ROOT)}, check=True)
 
 
 def save(picture: Image.Image, path: Path) -> None:
@@ -87,77 +101,6 @@ def save(picture: Image.Image, path: Path) -> None:
             f"{path}: {size:,} bytes, at most {LARGEST_FILE:,} wanted; make the screen or the page smaller"
         )
     print(f"{path.relative_to(ROOT)}: {picture.width} x {picture.height} pixels, {size:,} bytes")
-
-
-def recorded_session(folder: Path) -> pyte.Screen:
-    """Train and chat in a shell in `folder`. Returns the terminal's screen at the end."""
-    for script in ("train.py", "chat.py"):
-        (folder / script).symlink_to(ROOT / script)
-    environment = {
-        "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]),
-        "PYTHONPATH": str(ROOT),
-        "HOME": str(folder),
-        "LANG": "C.UTF-8",
-        "TERM": "xterm-256color",
-        "PROMPT_TOOLKIT_NO_CPR": "1",  # nobody answers where the cursor is
-        "PS1": r"\[\e[32m\]$\[\e[0m\] ",
-    }
-    screen = pyte.Screen(COLUMNS, ROWS)
-    stream = pyte.Stream(screen)
-    size = {"dimensions": (ROWS, COLUMNS), "encoding": "utf-8", "timeout": 600}
-    with pexpect.spawn("bash", ["--norc", "--noprofile"], cwd=str(folder), env=environment, **size) as shell:
-        shell.logfile_read = types.SimpleNamespace(write=stream.feed, flush=lambda: None)
-        shell.expect_exact("$")
-        shell.sendline(TRAIN)
-        shell.expect_exact(f"Talk to it: {CHAT}")
-        shell.expect_exact("$")
-        shell.sendline(CHAT)
-        for question in QUESTIONS:
-            wait_for_prompt(shell, screen)
-            shell.send(question)
-            while f"> {question}" not in shown(screen):
-                shell.expect(ANYTHING)
-            shell.send("\r")
-            shell.expect(ANYTHING)
-        wait_for_prompt(shell, screen)
-    return screen
-
-
-def shown(screen: pyte.Screen) -> list[str]:
-    """Return the used rows of a terminal's screen."""
-    return [row.rstrip() for row in screen.display if row.strip()]
-
-
-def wait_for_prompt(shell: pexpect.spawn, screen: pyte.Screen) -> None:
-    """Wait until the chat asks for the next question: its editor draws the prompt several times."""
-    while shown(screen)[-1:] != [">"]:
-        shell.expect(ANYTHING)
-
-
-def terminal_picture(screen: pyte.Screen) -> Image.Image:
-    """Draw the used rows of a terminal's screen, each character in its cell; a Chinese one takes two cells."""
-    font, cell_width = terminal_font(), FONT_SIZE // 2
-    used = max(row for row, line in enumerate(screen.display) if line.strip()) + 1
-    size = (2 * MARGIN + COLUMNS * cell_width, 2 * MARGIN + used * ROW_HEIGHT)
-    picture = Image.new("RGB", size, BACKGROUND)
-    draw = ImageDraw.Draw(picture)
-    for row in range(used):
-        for column in range(COLUMNS):
-            cell = screen.buffer[row][column]
-            x, y = MARGIN + column * cell_width, MARGIN + row * ROW_HEIGHT
-            if cell.data and cell.data in BLOCKS:  # the second cell of a Chinese character is empty
-                width = cell_width * (len(BLOCKS) - BLOCKS.index(cell.data)) // len(BLOCKS)
-                draw.rectangle((x, y + 6, x + width - 1, y + ROW_HEIGHT - 2), TEXT)
-            else:
-                draw.text((x, y), cell.data, PROMPT if cell.fg == "green" else TEXT, font)
-    return picture
-
-
-def terminal_font() -> ImageFont.FreeTypeFont:
-    """Noto Sans Mono CJK, whose Latin characters are half as wide as its Chinese ones."""
-    command = ["fc-match", "--format=%{file}\n%{index}", "Noto Sans Mono CJK SC"]
-    file, index = subprocess.run(command, capture_output=True, check=True, text=True).stdout.splitlines()
-    return ImageFont.truetype(file, FONT_SIZE, index=int(index))
 
 
 def tensorboard_picture(logs: Path) -> Image.Image:
@@ -177,15 +120,13 @@ def tensorboard_picture(logs: Path) -> Image.Image:
         return still(browser)
 
 
-def charts_picture(folder: Path, training: Path) -> Image.Image:
-    """The page of a TensorBoard with all charts of a run, which is validated on a part of its file."""
-    command = [sys.executable, "train.py", "--attempt", VALIDATED, "--data", str(training), "--towers", "2"]
-    subprocess.run(command, cwd=folder, env={**os.environ, "PYTHONPATH": str(ROOT)}, check=True)
-    with tensorboard(folder / "tensorboard" / VALIDATED) as address, chromium() as browser:
+def charts_picture(logs: Path) -> Image.Image:
+    """The page of a TensorBoard with all charts of a run."""
+    with tensorboard(logs) as address, chromium() as browser:
         browser.set_window_size(*CHARTS_SIZE)
 
         def loaded() -> bool:
-            browser.get(f"{address}/?refresh#custom_scalars&_smoothingWeight=0")
+            browser.get(f"{address}/?refresh#custom_scalars&_smoothingWeight=0.6")
             time.sleep(10)
             return "Matches (3)" in browser.find_element("css selector", "tf-custom-scalar-dashboard").text
 
@@ -197,7 +138,7 @@ def report_picture(folder: Path, held_out: Path) -> Image.Image:
     """The top of the report of an evaluation, with the attention of the first replies."""
     lines = held_out.read_text(encoding="utf-8").splitlines(keepends=True)[:REPORTED]
     (folder / held_out.name).write_text("".join(lines), encoding="utf-8")
-    command = [sys.executable, "-m", "chatbot.evaluation", "--attempt", VALIDATED, "--data", held_out.name]
+    command = [sys.executable, "-m", "chatbot.evaluation", "--attempt", CHINESE.attempt, "--data", held_out.name]
     subprocess.run(
         [*command, "--report", "report.html"], cwd=folder, env={**os.environ, "PYTHONPATH": str(ROOT)}, check=True
     )

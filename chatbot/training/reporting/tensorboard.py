@@ -190,13 +190,13 @@ RUN_CHARTS = {
     "Loss: the whole batch and every tower": ["loss$"],
     "Validation: nats per character": ["validation/nats_per_character$", "best/nats_per_character$"],
     "Target tokens/s of every tower": [f"{THROUGHPUT}$"],
-    "Seconds that every GPU takes for its share": [f"{SECONDS}$"],
     "Skew: largest tower over the mean, minus 1": ["throughput/tower_skew$"],
     "Padding: share of the positions": ["throughput/padding$"],
     "Input wait: share of the time": ["(throughput/)?input_wait$"],
     "Learning rate": ["(optimisation/)?learning_rate$"],
     "Gradient norm before clipping": ["(optimisation/)?gradient_norm$"],
     "Skipped updates": ["optimisation/skipped_updates$"],
+    "Seconds that every GPU takes for its share": [f"{SECONDS}$"],  # of several GPUs, and else empty
 }
 REPLY_CHARTS = {
     "Overlap with the references: BLEU and chrF": ["validation/(bleu|chrf)$"],
