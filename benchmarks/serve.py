@@ -6,23 +6,27 @@ import dataclasses
 import json
 import os
 import random
+import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from pathlib import Path
 from typing import Any
 
 from benchmarks.closed_loop import Latencies, closed_loop
-from benchmarks.report import print_json
+from benchmarks.report import log, print_json
 from chatbot.command_line import CommandLine
 from chatbot.config.decoding import DecodingSettings
+from chatbot.config.stored import with_default_search
 from chatbot.flags import Flags, setting
 
 ROOT = Path(__file__).parents[1]
-# The fields of requests, and the settings of the same searches.
+# The settings of searches, and the fields of requests in place of flags of the server. The default is that of chat.py.
+DEFAULT = "default"
 SEARCHES: dict[str, dict[str, Any]] = {
+    DEFAULT: {},
     "greedy": {"beam_size": 1},
     "sampling": {"temperature": 0.8},
     "candidates": {"candidates": 30, "top_p": 0.8, "rerank": 8.0},
@@ -39,7 +43,7 @@ class ServeBenchmark(Flags):
     data: str = setting(str(ROOT / "tests/data/chat.tsv"), "question-answer pairs", group="data", metavar="FILE")
     attempt: str | None = setting(
         None,
-        "the folder of an attempt that learned both directions; default: train one",
+        "the folder of an attempt that learned both directions; default: train one, which looks no replies up",
         group="model",
         metavar="FOLDER",
     )
@@ -56,7 +60,7 @@ class ServeBenchmark(Flags):
     )
     clients: int = setting(64, "clients at once", least=1)
     questions: int = setting(64, "questions of one client alone", least=1)
-    rounds: int = setting(3, "rounds; the one of the median ratio is reported", least=1)
+    rounds: int = setting(3, "rounds, each of all searches in turn; medians are reported", least=1)
 
 
 def serve_benchmark(arguments: Sequence[str]) -> int:
@@ -65,38 +69,51 @@ def serve_benchmark(arguments: Sequence[str]) -> int:
     flags = CommandLine(ServeBenchmark, "-m benchmarks serve", about).parse(arguments)
     lines = Path(flags.data).read_text(encoding="utf-8").splitlines()
     questions = [line.split("\t")[0] for line in lines if line.strip()]
-    results: dict[str, Any] = {}
-    with tempfile.TemporaryDirectory() as folder:
+    rounds: dict[str, list[tuple[Latencies, Latencies]]] = {}
+    with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
         attempt = Path(flags.attempt).absolute() if flags.attempt else _trained(flags, Path(folder))
-        for over in flags.over:
-            measure = _of_engine if over == "engine" else _of_server
-            for search in flags.searches:
-                rounds = measure(flags, attempt, search, questions)
-                found = sorted((figures(*latencies) for latencies in rounds), key=lambda result: result["ratio"])
-                median = found[len(found) // 2]
-                results[f"{over}, {search}"] = median
-                print(
-                    f"{over:>6} {search:>10}: {median['single_replies_per_s']:7.1f} replies/s of one client, "
-                    f"{median['replies_per_s']:7.1f} of {flags.clients} ({median['ratio']:.1f} times); p99 "
-                    f"{median['p99_ms']:.0f} ms, {median['p99_over_single']:.1f} times that of one",
-                    flush=True,
-                )
+        measures = {
+            f"{over}, {search}": stack.enter_context(contextlib.closing(measure(flags, attempt, search, questions)))
+            for over, measure in (("engine", _of_engine), ("http", _of_server))
+            for search in flags.searches
+            if over in flags.over
+        }
+        for number in range(flags.rounds):
+            for name, measure in measures.items():
+                rounds.setdefault(name, []).append(next(measure))
+                single, many = rounds[name][-1]
+                log(f"round {number + 1}, {name}: {single.replies_per_s:.1f} and {many.replies_per_s:.1f} replies/s")
+    results = {name: figures(of_search) for name, of_search in rounds.items()}
+    print(f"Replies a second and 99th percentiles of one client, and of {flags.clients} at once:")
+    for name, result in results.items():
+        shown = [
+            f"{result[f'{of}replies_per_s']:7.1f} ({low:.1f} to {high:.1f}) {result[f'{of}p99_ms']:6.0f} ms"
+            for of, (low, high) in (("single_", result["single_range"]), ("", result["range"]))
+        ]
+        print(f"{name:>18}: {'; '.join(shown)}; {result['ratio']:.1f} times")
     print_json({"cores": len(os.sched_getaffinity(0)), **dataclasses.asdict(flags), "results": results})
     return 0
 
 
-def figures(single: Latencies, many: Latencies) -> dict[str, float]:
-    """Return what is reported. p99_over_single: both 99th percentiles are of replies of all lengths."""
+def figures(rounds: Sequence[tuple[Latencies, Latencies]]) -> dict[str, Any]:
+    """Return what is reported: medians of the rounds, and the ranges of the rates.
+
+    rounds: of one client, and of many. p99_over_single: both 99th percentiles are of replies of all lengths.
+    """
+    single, many = zip(*rounds, strict=True)
+
+    rates = [[latencies.replies_per_s for latencies in of_clients] for of_clients in (single, many)]
     return {
-        "single_replies_per_s": single.replies_per_s,
-        "single_p50_ms": single.median_ms,
-        "single_p99_ms": single.percentile_ms(0.99),
-        "replies_per_s": many.replies_per_s,
-        "p50_ms": many.median_ms,
-        "p99_ms": many.percentile_ms(0.99),
-        "ratio": many.replies_per_s / single.replies_per_s,
-        "p99_over_single": many.percentile_ms(0.99) / single.percentile_ms(0.99),
-        "p99_over_single_p50": many.percentile_ms(0.99) / single.median_ms,
+        "single_replies_per_s": statistics.median(rates[0]),
+        "single_range": [min(rates[0]), max(rates[0])],
+        "single_p50_ms": statistics.median(x.median_ms for x in single),
+        "single_p99_ms": statistics.median(x.percentile_ms(0.99) for x in single),
+        "replies_per_s": statistics.median(rates[1]),
+        "range": [min(rates[1]), max(rates[1])],
+        "p50_ms": statistics.median(x.median_ms for x in many),
+        "p99_ms": statistics.median(x.percentile_ms(0.99) for x in many),
+        "ratio": statistics.median(b / a for a, b in zip(*rates, strict=True)),
+        "p99_over_single": statistics.median(b.percentile_ms(0.99) / a.percentile_ms(0.99) for a, b in rounds),
     }
 
 
@@ -108,13 +125,15 @@ def _asked(flags: ServeBenchmark, questions: Sequence[str], seed: int) -> tuple[
 
 def _of_engine(
     flags: ServeBenchmark, attempt: Path, search: str, questions: Sequence[str]
-) -> Iterator[tuple[Latencies, Latencies]]:
+) -> Generator[tuple[Latencies, Latencies], None, None]:
     from chatbot.chat.loading import limit_threads, load_model
     from chatbot.inference.engine import Engine
     from chatbot.inference.questions import Piece, Question
 
     limit_threads()  # as the server
     decoding = DecodingSettings(**SEARCHES[search])
+    if search == DEFAULT:
+        decoding = with_default_search(decoding, attempt)
     engine = Engine(load_model(attempt).responder_of(decoding))
 
     def ask(text: str, done: Any) -> None:
@@ -124,18 +143,21 @@ def _of_engine(
 
         engine.submit(Question(text, streams=False), receive)
 
-    closed_loop(ask, questions[:WARM_UP], 1)
-    closed_loop(ask, questions[:WARM_UP], flags.clients)
-    for number in range(flags.rounds):
-        one, all_of_them = _asked(flags, questions, number)
-        yield closed_loop(ask, one, 1), closed_loop(ask, all_of_them, flags.clients)
-    engine.close()
+    try:
+        closed_loop(ask, questions[:WARM_UP], 1)
+        closed_loop(ask, questions[:WARM_UP], flags.clients)
+        for number in range(flags.rounds):
+            one, all_of_them = _asked(flags, questions, number)
+            yield closed_loop(ask, one, 1), closed_loop(ask, all_of_them, flags.clients)
+    finally:
+        engine.close()
 
 
 def _of_server(
     flags: ServeBenchmark, attempt: Path, search: str, questions: Sequence[str]
-) -> Iterator[tuple[Latencies, Latencies]]:
+) -> Generator[tuple[Latencies, Latencies], None, None]:
     own = [] if search in FIELDS else [x for k, v in SEARCHES[search].items() for x in (f"--{k.replace('_', '-')}", v)]
+    own += [] if search == DEFAULT else ["--retrieve", "none"]
     command = [sys.executable, ROOT / "chat.py", "--attempt", attempt, "--serve", "127.0.0.1:0", *own]
     with subprocess.Popen(list(map(str, command)), stdout=subprocess.PIPE, encoding="utf-8", cwd=ROOT) as server:
         try:
