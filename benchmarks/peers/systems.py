@@ -164,6 +164,7 @@ def opennmt_config(settings: Settings, text: str) -> dict[str, Any]:
             "transformer_ff": model.feed_forward_size,
             "attention_dropout": [0.0],
             "add_qkvbias": True,
+            "add_ffnbias": True,
             "position_encoding": True,
             "share_decoder_embeddings": True,
             "param_init": 0.0,
