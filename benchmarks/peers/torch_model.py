@@ -157,6 +157,8 @@ class Model(nn.Module):
                 nn.init.xavier_uniform_(module.weight)
                 if module.bias is not None:
                     nn.init.zeros_(module.bias)
+            elif isinstance(module, nn.LSTM):
+                start_lstm(module)
 
     def summed_nats(self, pairs: Sequence[Pair]) -> tuple[Tensor, int]:
         """Return the negative log-likelihood of the replies, scalar, and their tokens, end symbols included."""
@@ -166,6 +168,19 @@ class Model(nn.Module):
         vectors = self.layers(*embedded, source != PAD, is_real)
         logits = F.linear(vectors, self.embedding.weight, self.bias)
         return F.cross_entropy(logits.float(), target_out[is_real], reduction="sum"), len(vectors)
+
+
+def start_lstm(lstm: nn.LSTM) -> None:
+    """Initialise as Keras does, which learns faster than PyTorch's own start."""
+    for name, weight in lstm.named_parameters():
+        if name.startswith("weight_ih"):
+            nn.init.xavier_uniform_(weight)
+        elif name.startswith("weight_hh"):
+            nn.init.orthogonal_(weight)
+        else:
+            nn.init.zeros_(weight)
+            if name.startswith("bias_ih"):
+                nn.init.ones_(weight.detach()[lstm.hidden_size : 2 * lstm.hidden_size])  # of the forget gate
 
 
 def padded(pairs: Sequence[Pair], left: bool) -> tuple[Tensor, Tensor, Tensor]:
