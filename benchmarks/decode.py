@@ -69,7 +69,7 @@ def decode_benchmark(arguments: Sequence[str]) -> int:
                     systems[name] = functools.partial(_replies_per_second, worker, beam_size, batch_size)
                     if peer is not None:
                         systems[f"OpenNMT-py, {name}"] = functools.partial(
-                            peer.translate, flags.steps, "questions.src", beam_size, batch_size, flags.max_length
+                            peer.translate, flags.steps, "questions", beam_size, batch_size, flags.max_length
                         )
             if peer is not None:
                 pairs.write(Path(folder), "train")

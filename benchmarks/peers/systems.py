@@ -86,9 +86,11 @@ class OpenNMT(Peer):
     """OpenNMT-py, in float32. Its LSTM projects from its units by a matrix of its own; its Transformer's is tied."""
 
     def rate(self, settings: Settings, text: str, steps: int) -> float:
-        """Train on a text, and save the model. Returns real target tokens a second, without the first report."""
-        config = opennmt_config(settings, text) | {"train_steps": WARM_UP_STEPS + steps}
-        reports = [(float(tokens), float(rate)) for tokens, rate in REPORT.findall(self._train(config))][1:]
+        """Train on a text, and save the model. Returns real target tokens a second after the first steps."""
+        every = min(steps, WARM_UP_STEPS)
+        config = opennmt_config(settings, text) | {"train_steps": WARM_UP_STEPS + steps, "report_every": every}
+        reports = [(float(tokens), float(rate)) for tokens, rate in REPORT.findall(self._train(config))]
+        reports = reports[WARM_UP_STEPS // every :]
         return sum(tokens for tokens, _ in reports) / sum(tokens / rate for tokens, rate in reports)
 
     def best(self, settings: Settings, text: str, held_out: str, seconds: float, every: int) -> Best:
@@ -149,7 +151,6 @@ def opennmt_config(settings: Settings, text: str) -> dict[str, Any]:
         "learning_rate": learning.learning_rate,
         "max_grad_norm": learning.max_gradient_norm,
         "seed": learning.seed,
-        "report_every": 10,
         "valid_steps": ENDLESS,
         "save_checkpoint_steps": ENDLESS,
         "save_model": "model",

@@ -10,7 +10,7 @@ from benchmarks.__main__ import main
 from benchmarks.compare import CompareBenchmark, quality_table, ratios, speed_table
 from benchmarks.peers import environments
 from benchmarks.peers.environments import COMPLETE, environment, last_error
-from benchmarks.peers.systems import REPORT, TRANSLATED, Best, OpenNMT, PyTorch, opennmt_config
+from benchmarks.peers.systems import TRANSLATED, Best, OpenNMT, PyTorch, opennmt_config
 from benchmarks.tokenised import TokenisedPairs, character_corpora, spelled
 from chatbot.errors import UserError, exit_code_of
 from chatbot.flags import replace
@@ -104,9 +104,12 @@ def test_best_validation_within_the_time_counts(tmp_path: Path) -> None:
         peer.best(RECURRENT, "characters", "held_out", 1, 1, "float32")
 
 
-def test_opennmt_output_is_parsed() -> None:
-    line = "Step 20/60; acc: 19.1; sents:     640; bsz:  508/ 327/64; 1346/866 tok/s;      8 sec;"
-    assert REPORT.findall(line) == [("327", "866")]
+def test_rate_of_opennmt_leaves_out_its_first_steps(tmp_path: Path) -> None:
+    """Reports of 100 tokens a batch at 50 a second, of 300 at 100 and of 300 at 300: 600 tokens in 4 seconds."""
+    line = "echo 'Step {}/60; acc: 19.1; sents: 640; bsz:  508/ {}/64; 1346/{} tok/s;      8 sec;'"
+    reports = "; ".join(line.format(*numbers) for numbers in ((10, 100, 50), (20, 300, 100), (30, 300, 300)))
+    home = program(tmp_path, "onmt_train", reports)
+    assert OpenNMT(home, tmp_path, 1).rate(RECURRENT, "words", 20) == pytest.approx(150)
     assert TRANSLATED.findall("Total translation time (s): 12.5") == ["12.5"]
 
 
