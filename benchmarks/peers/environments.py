@@ -1,4 +1,8 @@
-"""Virtual environments of the peers, made from the requirements beside this file, and how programs run in them."""
+"""Virtual environments of the peers, made from the requirements beside this file, and how programs run in them.
+
+Requirements are pinned by `uv pip compile --universal`, without the CUDA packages of PyTorch, which pip installs if the
+build of PyTorch that the index gives needs them.
+"""
 
 import hashlib
 import os

@@ -21,7 +21,8 @@ from chatbot.flags import flag_of, flatten
 # A progress line of onmt_train: "bsz:  553/ 341/61; 1313/810 tok/s", source and target tokens a batch and a second.
 REPORT = re.compile(r"bsz:\s*\d+/\s*(\d+)/\s*\d+;\s*\d+/\s*(\d+) tok/s")
 VALIDATED = re.compile(r"Validation perplexity: (\S+)")
-TRANSLATED = re.compile(r"Total translation time \(s\): ([\d.]+)")
+# Of a reply; the total, which it prints too, is rounded to tenths of a second.
+TRANSLATED = re.compile(r"Average translation time \(ms\): ([\d.]+)")
 WARM_UP_STEPS = 10
 # More steps than any run has before its time is over.
 ENDLESS = 10**9
@@ -114,8 +115,8 @@ class OpenNMT(Peer):
         model, source = f"model_step_{WARM_UP_STEPS + steps}.pt", f"{questions}.src"
         command: list[object] = ["onmt_translate", "-model", model, "-src", source, "-output", "replies"]
         command += ["-beam_size", beam_size, "-batch_size", batch_size, "-max_length", max_length, "-report_time"]
-        (seconds,) = TRANSLATED.findall(self.output(*command))
-        return len((self.work / source).read_text(encoding="utf-8").splitlines()) / float(seconds)
+        (milliseconds,) = TRANSLATED.findall(self.output(*command))
+        return 1000 / float(milliseconds)
 
     def _train(self, config: dict[str, Any], seconds: float | None = None) -> str:
         (self.work / "opennmt.yaml").write_text(json.dumps(config), encoding="utf-8")  # JSON is YAML

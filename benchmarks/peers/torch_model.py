@@ -34,7 +34,9 @@ Pair = tuple[list[int], list[int]]
 class Recurrent(nn.Module):
     """Stacks of LSTMs, and Luong attention over the question. Dropout is before each layer and at the end."""
 
-    pads_left = True  # so that the encoder's last state is that of the last real token
+    # So that the encoder ends with the last real token. It reads the padding before a question, which this project does
+    # not: it would need packed sequences, which PyTorch computes more slowly on a CPU.
+    pads_left = True
 
     def __init__(self, sizes: argparse.Namespace) -> None:
         super().__init__()
