@@ -2,6 +2,7 @@
 
 import sys
 
+from benchmarks.compare import compare_benchmark
 from benchmarks.corpus import corpus_benchmark
 from benchmarks.cost import cost_benchmark
 from benchmarks.crossings import crossings_benchmark
@@ -16,6 +17,7 @@ from benchmarks.train import train_benchmark
 from chatbot.errors import UserError, exit_code_of
 
 BENCHMARKS = {
+    "compare": compare_benchmark,
     "corpus": corpus_benchmark,
     "cost": cost_benchmark,
     "crossings": crossings_benchmark,

@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from chatbot.config.corpus import CorpusSettings, EncodingSettings
-from chatbot.corpus.dataset import Corpus, training_set, validation_set
+from benchmarks.tokenised import character_corpora
+from chatbot.corpus.dataset import Corpus
 from chatbot.corpus.ngrams import Ngrams, ngrams_of, positions_of
 from chatbot.corpus.pair_ids import EncodedPairs, Ragged
 from chatbot.evaluation.fluency import probabilities
@@ -26,11 +26,7 @@ def measure_count_models(training: Path, held_out: Path, cache: Path) -> dict[st
     Tokens are characters, rare ones in bytes, and the pairs are those that train.py reads. Smoothing: interpolated
     modified Kneser-Ney.
     """
-    settings = CorpusSettings(data=(str(training),), tokenizer="char", cache=str(cache))
-    encoding = EncodingSettings(validation=str(held_out))
-    corpus = training_set(settings, encoding)
-    validation = validation_set(settings, encoding, corpus.vocabulary)
-    assert validation is not None
+    corpus, validation = character_corpora(training, held_out, cache)
     pairs, size, nats = [*validation.shards], len(corpus.vocabulary), {}
     for order in ORDERS:
         replies = ngrams_of((part.targets for part in corpus.shards), size, order)

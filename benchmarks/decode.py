@@ -12,6 +12,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks.peers.environments import environment, environments_flag
+from benchmarks.peers.systems import OpenNMT
 from benchmarks.report import print_json
 from benchmarks.tokenised import TokenisedPairs, read_tokenised
 from benchmarks.train import TrainBenchmark, measure_in_turns
@@ -34,11 +36,15 @@ class DecodeBenchmark(TrainBenchmark):
 
     questions: int = setting(256, "questions in a turn", group="measuring", least=1)
     cold: bool = setting(True, "time python chat.py from its start to its first reply")
+    opennmt: bool = setting(False, "also measure onmt_translate of OpenNMT-py, in turns", group="peers")
+    environments: str | None = environments_flag()
 
 
 def decode_benchmark(arguments: Sequence[str]) -> int:
     """Measure, print a table and a verdict, and as the last line one JSON object."""
-    about = "Measure replies a second on this machine, with --peers also those of OpenNMT-py; models of --steps steps."
+    about = (
+        "Measure replies a second on this machine, with --opennmt also those of OpenNMT-py; models of --steps steps."
+    )
     flags = CommandLine(DecodeBenchmark, "-m benchmarks decode", about).parse(arguments)
     pairs = read_tokenised(flags.data, flags.max_length, flags.vocabulary_size)
     questions = dataclasses.replace(pairs, pairs=pairs.pairs[: flags.questions])
@@ -52,33 +58,33 @@ def decode_benchmark(arguments: Sequence[str]) -> int:
         )
         verdicts.append(f"chat.py replies after {results['cold_ratio']:.2f} times the time of import tensorflow")
     with tempfile.TemporaryDirectory() as folder:
-        peers = flags.open_peers(Path(folder))
+        peer = None
+        if flags.opennmt:
+            peer = OpenNMT(environment("opennmt", flags.environments), Path(folder), results["cores"])
         systems: dict[str, Callable[[], float]] = {}
         with Worker(_replying_worker, flags, pairs, questions) as worker:
             for beam_size in BEAM_SIZES:
                 for batch_size in BATCH_SIZES:
                     name = f"beam {beam_size}, batches of {batch_size}"
                     systems[name] = functools.partial(_replies_per_second, worker, beam_size, batch_size)
-                    if peers is not None:
+                    if peer is not None:
                         systems[f"OpenNMT-py, {name}"] = functools.partial(
-                            peers.translate, flags.steps, "questions.src", beam_size, batch_size, flags.max_length
+                            peer.translate, flags.steps, "questions", beam_size, batch_size, flags.max_length
                         )
-            if peers is not None:
+            if peer is not None:
                 pairs.write(Path(folder), "train")
-                pairs.write(Path(folder), "valid")
                 questions.write(Path(folder), "questions")
-                peers.prepare_opennmt()
-                peers.train_opennmt(flags.steps)
+                peer.rate(flags.settings, "train", flags.steps)
             rates = measure_in_turns(systems, flags.rounds)
     medians = {name: statistics.median(values) for name, values in rates.items()}
-    print(f"{'search':>24}  replies/s" + ("  OpenNMT-py  ratio" if peers else ""))
+    print(f"{'search':>24}  replies/s" + ("  OpenNMT-py  ratio" if peer else ""))
     ratios = {}
     for name, own in medians.items():
         other = medians.get(f"OpenNMT-py, {name}")
         if other is not None:
             ratios[name] = own / other
             print(f"{name:>24}  {own:9.1f}  {other:10.1f}  {own / other:5.2f}")
-        elif peers is None:
+        elif peer is None:
             print(f"{name:>24}  {own:9.1f}")
     verdicts += [f"{ratio:.2f} times OpenNMT-py's replies at {name}" for name, ratio in ratios.items()]
     print(f"Verdict: {'; '.join(verdicts) or 'measured'}.")

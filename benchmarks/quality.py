@@ -99,12 +99,7 @@ def _run_of(preset: str, training: Path, held_out: Path, flags: list[str], work:
     _run([*command, "--attempt", attempt, "--preset", preset, *flags], work, sys.stderr)
     seconds = time.perf_counter() - began
     directory = work / attempt_directory(attempt)
-    lines = (directory / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
-    measure = "validation.nats_per_character"
-    validations = [(record[measure], record["step"]) for record in map(json.loads, lines) if measure in record]
-    if not validations:
-        raise UserError(f"--preset {preset}: nothing was validated; train longer, or lower --validate-every")
-    nats, step = min(validations)
+    nats, step = best_validation(directory)
     chosen = json.loads((directory / CONFIG).read_text(encoding="utf-8"))["preset"]
     run = {"preset": chosen, "seconds": seconds, "nats_per_character": nats, "step": step}
 
@@ -113,6 +108,16 @@ def _run_of(preset: str, training: Path, held_out: Path, flags: list[str], work:
     rows = chat, beam, beam["references"], beam["random"]
     replies = {name: {measure: row[measure] for measure in MEASURES} for name, row in zip(ROWS, rows, strict=True)}
     return {**run, **replies}
+
+
+def best_validation(directory: Path) -> tuple[float, int]:
+    """Return the fewest nats per character of an attempt's validations, and their step. Raises UserError for none."""
+    metrics, measure = directory / "metrics.jsonl", "validation.nats_per_character"
+    lines = metrics.read_text(encoding="utf-8").splitlines() if metrics.exists() else []
+    validations = [(record[measure], record["step"]) for record in map(json.loads, lines) if measure in record]
+    if not validations:
+        raise UserError(f"{directory.name}: nothing was validated; train longer, or lower --validate-every")
+    return min(validations)
 
 
 def _evaluate(attempt: str, held_out: Path, decoding: list[str], work: Path) -> dict[str, Any]:

@@ -1,25 +1,20 @@
-"""Training speed of this project, OpenNMT-py and a tuned PyTorch model, with equal tokens and sizes, in turns."""
+"""Training speed of this project in each precision, in turns, and where the time of a step goes."""
 
 import dataclasses
 import itertools
 import os
 import statistics
-import tempfile
 import time
 from collections.abc import Callable, Sequence
-from functools import partial
-from pathlib import Path
 from typing import Any
 
 from benchmarks.model_flags import ModelFlags
-from benchmarks.peers import Peers
 from benchmarks.report import log, print_json
 from benchmarks.tokenised import TokenisedPairs, read_tokenised
 from benchmarks.worker import Worker, ask_all
 from chatbot.command_line import CommandLine
 from chatbot.config.training import Settings
 from chatbot.corpus.vocabulary import SPECIALS
-from chatbot.errors import UserError
 from chatbot.flags import replace, setting
 from chatbot.training.devices.towers import open_towers
 
@@ -28,14 +23,6 @@ FLOAT32, BFLOAT16 = "float32", "bfloat16"
 PROFILED_BATCHES = 6
 PROFILE = "profile"  # a request to the worker
 
-# Rows of the tuned PyTorch model. The tied one is the same model as this project's: the embedding is the projection.
-TORCH = {
-    "torch_tied_float32": {"bf16": False, "tied": True},
-    "torch_tied_bfloat16": {"bf16": True, "tied": True},
-    "torch_float32": {"bf16": False, "tied": False},
-    "torch_bfloat16": {"bf16": True, "tied": False},
-}
-
 
 @dataclasses.dataclass(frozen=True)
 class TrainBenchmark(ModelFlags):
@@ -43,69 +30,37 @@ class TrainBenchmark(ModelFlags):
 
     data: str = setting(..., "question-answer pairs, such as LCCC's", group="data", metavar="FILE")
     num_layers: int = setting(2, "recurrent layers of each side", group="model", least=1)
-    peers: str | None = setting(
-        None,
-        "also measure other systems: the folder with torch_seq2seq.py and opennmt.yaml",
-        group="peers",
-        metavar="FOLDER",
-    )
-    torch: str = setting("", "virtual environment with PyTorch", metavar="FOLDER")
-    opennmt: str = setting("", "virtual environment with OpenNMT-py", metavar="FOLDER")
 
     @property
     def settings(self) -> Settings:
-        """The settings of the model: one direction and no dropout, as in the other systems."""
+        """The settings of the model: one direction and no dropout, as in the systems of `compare`."""
         return replace(
             super().settings, num_layers=self.num_layers, bidirectional=False, keep_prob=1.0, learning_rate=0.001
         )
 
-    def open_peers(self, work: Path) -> Peers | None:
-        """Return the other systems, None without --peers.
-
-        Raises UserError for a path that does not exist, and for sizes other than those in their configuration.
-        """
-        if self.peers is None:
-            return None
-        sizes = (self.rnn_size, self.num_layers, self.embedding_size, self.max_length, self.batch_size)
-        if sizes != (512, 2, 256, 20, 64):
-            raise UserError(
-                "--peers: the other systems are configured for the default sizes; leave out the flags of the model"
-            )
-        scripts, torch, opennmt = (Path(folder).absolute() for folder in (self.peers, self.torch, self.opennmt))
-        return Peers(scripts, torch, opennmt, work, len(os.sched_getaffinity(0)))
-
 
 def train_benchmark(arguments: Sequence[str]) -> int:
     """Measure, print tables and a verdict, and as the last line one JSON object."""
-    about = "Measure training speed on this machine, with --peers also that of OpenNMT-py and a tuned PyTorch model."
+    about = "Measure training speed on this machine, and where the time of a step goes."
     flags = CommandLine(TrainBenchmark, "-m benchmarks train", about).parse(arguments)
     pairs = read_tokenised(flags.data, flags.max_length, flags.vocabulary_size)
     results: dict[str, Any] = {"cores": len(os.sched_getaffinity(0)), **dataclasses.asdict(flags)}
     results |= {"pairs": len(pairs.pairs), "vocabulary": len(pairs.vocabulary) + len(SPECIALS)}
-    with tempfile.TemporaryDirectory() as folder:
-        peers = flags.open_peers(Path(folder))
-        systems: dict[str, Callable[[], float]] = {}
-        with (
-            Worker(_training_worker, flags, pairs, FLOAT32) as float32,
-            Worker(_training_worker, flags, pairs, BFLOAT16) as bfloat16,
-        ):
-            systems["float32"] = lambda: ask_all([float32])[0]
-            systems["bfloat16"] = lambda: ask_all([bfloat16])[0]
-            if peers is not None:
-                pairs.write(Path(folder), "train")
-                pairs.write(Path(folder), "valid")
-                peers.prepare_opennmt()
-                for name, options in TORCH.items():
-                    systems[name] = partial(peers.train_torch, flags.steps, flags.vocabulary_size, **options)
-                systems["opennmt"] = lambda: peers.train_opennmt(flags.steps)
-            rates = measure_in_turns(systems, flags.rounds)
-            results["target_tokens_per_s"] = {name: statistics.median(values) for name, values in rates.items()}
-            best = max((FLOAT32, BFLOAT16), key=lambda name: results["target_tokens_per_s"][name])
-            results["precision"] = best
-            results |= ask_all([float32 if best == FLOAT32 else bfloat16], PROFILE)[0]
+    with (
+        Worker(training_worker, flags, pairs, FLOAT32) as float32,
+        Worker(training_worker, flags, pairs, BFLOAT16) as bfloat16,
+    ):
+        systems = {FLOAT32: lambda: ask_all([float32])[0], BFLOAT16: lambda: ask_all([bfloat16])[0]}
+        rates = measure_in_turns(systems, flags.rounds)
+        results["target_tokens_per_s"] = {name: statistics.median(values) for name, values in rates.items()}
+        best = max(systems, key=lambda name: results["target_tokens_per_s"][name])
+        results["precision"] = best
+        results |= ask_all([float32 if best == FLOAT32 else bfloat16], PROFILE)[0]
     print_rates(rates)
-    results["ratios"] = ratios(results["target_tokens_per_s"], best)
-    print(f"Verdict: {verdict(results)}.")
+    print(
+        f"Verdict: {results['target_tokens_per_s'][best]:,.0f} target tokens/s in {best}; {results['of_limit']:.0%} of "
+        "the limit that the matrix products alone set."
+    )
     print_json(results)
     return 0
 
@@ -127,38 +82,7 @@ def print_rates(rates: dict[str, list[float]]) -> None:
         print(f"{name:>19}  {statistics.median(values):15,.0f}  {min(values):,.0f} to {max(values):,.0f}")
 
 
-def ratios(medians: dict[str, float], best: str) -> dict[str, float]:
-    """Return this project's rate over that of each other system, at the best precision of both and in float32.
-
-    torch_tied_best and torch_tied_float32 compare equal models. medians: the rates by system. best: this project's
-    faster precision. Empty without other systems.
-    """
-    of_others = {}
-    if "opennmt" in medians:
-        of_others["opennmt"] = medians[best] / medians["opennmt"]
-        for model in ("torch_tied", "torch"):
-            of_others[f"{model}_best"] = medians[best] / max(medians[f"{model}_{name}"] for name in (FLOAT32, BFLOAT16))
-            of_others[f"{model}_float32"] = medians[FLOAT32] / medians[f"{model}_float32"]
-    return of_others
-
-
-def verdict(results: dict[str, Any]) -> str:
-    """Return the results in one sentence."""
-    parts = [
-        f"{results['target_tokens_per_s'][results['precision']]:,.0f} target tokens/s in {results['precision']}",
-        f"{results['of_limit']:.0%} of the limit that the matrix products alone set",
-    ]
-    if results["ratios"]:
-        parts.append(
-            "{torch_tied_best:.2f} times the same model in tuned PyTorch at its best, {torch_tied_float32:.2f} times "
-            "in float32; {torch_best:.2f} times the untied one at its best; {opennmt:.2f} times OpenNMT-py".format(
-                **results["ratios"]
-            )
-        )
-    return "; ".join(parts)
-
-
-def _training_worker(flags: TrainBenchmark, pairs: TokenisedPairs, precision: str) -> Callable[[str], Any]:
+def training_worker(flags: TrainBenchmark, pairs: TokenisedPairs, precision: str) -> Callable[[str], Any]:
     """Train as train.py does. A request trains for one turn and gives its rate; PROFILE gives the parts of a step."""
     towers = open_towers([], None)
     from benchmarks.limit import products_of, seconds_of, seconds_of_parts, seconds_of_update, table

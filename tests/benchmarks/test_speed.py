@@ -1,18 +1,14 @@
-"""The benchmarks of training, decoding and reading, with the systems that they are compared with."""
+"""The benchmarks of training, decoding and reading."""
 
-import sys
 from pathlib import Path
 
 import pytest
 
-from benchmarks.__main__ import main
 from benchmarks.cost import growth_ratios
-from benchmarks.peers import REPORT, TRANSLATED, Peers
 from benchmarks.planning import generated_shards, measure_planning
 from benchmarks.soak import Sample, growth
-from benchmarks.train import ratios, verdict
 from chatbot.corpus.shards import PAIRS_PER_SHARD
-from chatbot.errors import UserError, exit_code_of
+from chatbot.errors import UserError
 from tests.benchmarks.running import benchmark
 
 TINY = ["--rnn-size", "8", "--num-layers", "1", "--embedding-size", "8", "--batch-size", "8", "--rounds", "1"]
@@ -66,46 +62,3 @@ def test_growth_compares_the_ends_after_the_warm_up() -> None:
     }
     with pytest.raises(UserError, match="--minutes: too short"):
         growth(samples[:3])
-
-
-def test_missing_peer_file_is_reported(
-    pairs: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """By the command, with exit code 2."""
-    monkeypatch.setattr(sys, "argv", ["benchmarks", "train", "--data", pairs, "--peers", str(tmp_path)])
-    assert exit_code_of(main) == 2
-    assert "torch_seq2seq.py: not found" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("tied", [True, False])
-def test_torch_gets_the_flag_of_the_tied_model(tmp_path: Path, tied: bool) -> None:
-    """A shell script in place of PyTorch's Python prints a rate of 1 if it gets --tied, else 0."""
-    programs = [tmp_path / "bin/python", tmp_path / "bin/onmt_train"]
-    (tmp_path / "bin").mkdir()
-    for file in (*programs, tmp_path / "torch_seq2seq.py", tmp_path / "opennmt.yaml"):
-        file.write_text('#!/bin/sh\necho "{\\"target_tokens_per_s\\": $(echo "$@" | grep -c -e --tied)}"\n')
-        file.chmod(0o755)
-    peers = Peers(scripts=tmp_path, torch=tmp_path, opennmt=tmp_path, work=tmp_path, cores=1)
-    assert peers.train_torch(3, 100, bf16=False, tied=tied) == tied
-
-
-def test_opennmt_output_is_parsed() -> None:
-    line = "Step 20/60; acc: 19.1; sents:     640; bsz:  508/ 327/64; 1346/866 tok/s;      8 sec;"
-    assert REPORT.findall(line) == [("327", "866")]
-    assert TRANSLATED.findall("Total translation time (s): 12.5") == ["12.5"]
-
-
-def test_verdict_names_the_same_model_in_torch_first() -> None:
-    medians = {"float32": 20.0, "bfloat16": 30.0, "opennmt": 10.0}
-    medians |= {"torch_tied_float32": 16.0, "torch_tied_bfloat16": 20.0, "torch_float32": 12.5, "torch_bfloat16": 12.0}
-    of_others = ratios(medians, "bfloat16")
-    assert of_others == {
-        "opennmt": 3.0,
-        "torch_tied_best": 1.5,
-        "torch_tied_float32": 1.25,
-        "torch_best": 2.4,
-        "torch_float32": 1.6,
-    }
-    results = {"target_tokens_per_s": medians, "precision": "bfloat16", "of_limit": 0.5, "ratios": of_others}
-    assert "1.50 times the same model in tuned PyTorch at its best, 1.25 times in float32" in verdict(results)
-    assert ratios({"float32": 20.0, "bfloat16": 30.0}, "bfloat16") == {}

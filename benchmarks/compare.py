@@ -1,0 +1,175 @@
+"""This project beside the same model in PyTorch and beside OpenNMT-py: training speed in turns, and held-out quality.
+
+Speed: real target tokens a second, end symbols included, on the same words of the same pairs, without dropout. Quality:
+nats per character of whole held-out replies, end symbols included, by the best validation within the same time for each
+system, from the start of its process. The peers get characters of this project's tokenizer, rare ones in bytes, so that
+no token is unknown; this project runs once with the same tokens, model and learning rate, and once with its defaults.
+"""
+
+import dataclasses
+import os
+import shlex
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from benchmarks.peers.environments import environment, environments_flag, output_of
+from benchmarks.peers.systems import Best, OpenNMT, PyTorch
+from benchmarks.quality import ROOT, best_validation, split
+from benchmarks.report import log, print_json
+from benchmarks.tokenised import character_corpora, read_tokenised, spelled
+from benchmarks.train import BFLOAT16, FLOAT32, TrainBenchmark, measure_in_turns, training_worker
+from benchmarks.worker import Worker, ask_all
+from chatbot.command_line import CommandLine
+from chatbot.config.attempts import attempt_directory
+from chatbot.config.corpus import NONE
+from chatbot.config.model import OF_RECURRENT, RECURRENT, TRANSFORMER, ModelSettings
+from chatbot.config.training import Settings
+from chatbot.flags import command_line, replace, setting
+
+OURS, PYTORCH, OPENNMT = "this project", "PyTorch", "OpenNMT-py"
+# Names of texts.
+WORDS, CHARACTERS, HELD_OUT = "words", "characters", "held_out"
+# In training for quality.
+KEEP_PROB = 0.7
+
+
+@dataclasses.dataclass(frozen=True)
+class CompareBenchmark(TrainBenchmark):
+    """The flags of python -m benchmarks compare."""
+
+    architecture: str = setting(RECURRENT, "layers of all systems", group="model", choices=(RECURRENT, TRANSFORMER))
+    rounds: int = setting(3, "turns of each system; the speed is their median", group="measuring", least=1)
+    held_out: int = setting(2000, "pairs that are held out", least=1)
+    quality_seconds: int = setting(240, "seconds of training of each system for its quality; 0: leave it out", least=0)
+    validate_every: int = setting(100, "steps between two validations", least=1)
+    environments: str | None = environments_flag()
+
+    @property
+    def settings(self) -> Settings:
+        """The settings of the model, without dropout."""
+        if self.architecture == RECURRENT:
+            return super().settings
+        unused = {name: getattr(ModelSettings, name) for name in OF_RECURRENT}
+        return replace(super().settings, architecture=self.architecture, **unused)
+
+
+def compare_benchmark(arguments: Sequence[str]) -> int:
+    """Measure, print two tables in Markdown, and as the last line one JSON object."""
+    about = (
+        "Compare this project with PyTorch and OpenNMT-py, which are installed first, each in an environment of its "
+        "own: training speed in turns, and the likelihood of held-out replies after equal times."
+    )
+    flags = CommandLine(CompareBenchmark, "-m benchmarks compare", about).parse(arguments)
+    cores = len(os.sched_getaffinity(0))
+    results: dict[str, Any] = {"cores": cores, **dataclasses.asdict(flags)}
+    with tempfile.TemporaryDirectory() as folder:
+        work = Path(folder)
+        files = split(flags.data, flags.held_out, work)
+        pytorch = PyTorch(environment("torch", flags.environments), work, cores)
+        opennmt = OpenNMT(environment("opennmt", flags.environments), work, cores)
+        rates = compare_speed(flags, files[0], pytorch, opennmt)
+        print(*speed_table(rates), sep="\n", flush=True)
+        results["target_tokens_per_s"] = rates
+        results["ratios"] = ratios({name: statistics.median(values) for name, values in rates.items()})
+        if flags.quality_seconds:
+            results["quality"] = compare_quality(flags, files, pytorch, opennmt)
+            print("", *quality_table(results["quality"]), sep="\n", flush=True)
+    print_json(results)
+    return 0
+
+
+def compare_speed(
+    flags: CompareBenchmark, training: Path, pytorch: PyTorch, opennmt: OpenNMT
+) -> dict[str, list[float]]:
+    """Return the real target tokens a second of each system in each round."""
+    pairs = read_tokenised(str(training), flags.max_length, flags.vocabulary_size)
+    pairs.write(pytorch.work, WORDS)
+    systems: dict[str, Callable[[], float]] = {}
+    with (
+        Worker(training_worker, flags, pairs, FLOAT32) as float32,
+        Worker(training_worker, flags, pairs, BFLOAT16) as bfloat16,
+    ):
+        for precision, worker in ((BFLOAT16, bfloat16), (FLOAT32, float32)):
+            systems[f"{OURS}, {precision}"] = partial(_rate, worker)
+        for precision in (BFLOAT16, FLOAT32):
+            rate = partial(pytorch.rate, flags.settings, WORDS, flags.steps, precision)
+            systems[f"{PYTORCH}, {precision}"] = rate
+        systems[f"{OPENNMT}, {FLOAT32}"] = partial(opennmt.rate, flags.settings, WORDS, flags.steps)
+        return measure_in_turns(systems, flags.rounds)
+
+
+def _rate(worker: Worker) -> float:
+    return float(ask_all([worker])[0])
+
+
+def ratios(medians: dict[str, float]) -> dict[str, float]:
+    """Return this project's rate over those of the peers, at the best precision of both, and PyTorch's in float32."""
+    best = {
+        system: max(rate for name, rate in medians.items() if name.startswith(system))
+        for system in (OURS, PYTORCH, OPENNMT)
+    }
+    return {
+        "pytorch_best": best[OURS] / best[PYTORCH],
+        "pytorch_float32": medians[f"{OURS}, {FLOAT32}"] / medians[f"{PYTORCH}, {FLOAT32}"],
+        "opennmt": best[OURS] / best[OPENNMT],
+    }
+
+
+def compare_quality(
+    flags: CompareBenchmark, files: tuple[Path, Path], pytorch: PyTorch, opennmt: OpenNMT
+) -> dict[str, dict[str, float]]:
+    """Return the nats per character of each system's best validation, its step, and the seconds of the run."""
+    work, seconds, every = pytorch.work, flags.quality_seconds, flags.validate_every
+    settings = replace(flags.settings, max_length=ModelSettings.max_length, keep_prob=KEEP_PROB)
+    corpus, held_out = character_corpora(*files, work / "cache")
+    training = (shard.within(settings.model.max_length) for shard in corpus.shards)
+    spelled(training, corpus.vocabulary).write(work, CHARACTERS)
+    spelled(held_out.shards, corpus.vocabulary).write(work, HELD_OUT)
+    characters = sum(int(shard.characters.sum()) for shard in held_out.shards)
+
+    def ours(settings: Settings) -> Best:
+        settings = replace(settings, data=(str(files[0]),), validation=str(files[1]), validate_every=every)
+        output_of([sys.executable, ROOT / "train.py", *shlex.split(command_line(settings))], work, cores, seconds)
+        nats, step = best_validation(work / attempt_directory(settings.run.attempt))
+        return Best(nats * characters, step)
+
+    cores = pytorch.cores
+    same = replace(settings, attempt="same", tokenizer="char", preset=NONE, both_directions="off")
+    defaults = replace(Settings(), attempt="defaults", architecture=flags.architecture)
+    systems: dict[str, Callable[[], Best]] = {
+        f"{OURS}, defaults": partial(ours, defaults),
+        f"{OURS}, the same model": partial(ours, same),
+        PYTORCH: partial(pytorch.best, settings, CHARACTERS, HELD_OUT, seconds, every, BFLOAT16),
+        OPENNMT: partial(opennmt.best, settings, CHARACTERS, HELD_OUT, seconds, every),
+    }
+    results = {}
+    for name, train in systems.items():
+        log(f"{name}: trains for {seconds} s")
+        began = time.perf_counter()
+        best = train()
+        results[name] = {"nats_per_character": best.nats / characters, "step": best.step}
+        results[name]["seconds"] = time.perf_counter() - began
+        log("{nats_per_character:.3f} nats per character at step {step:,}; {seconds:.0f} s".format(**results[name]))
+    return results
+
+
+def speed_table(rates: dict[str, list[float]]) -> list[str]:
+    """Return the median of each system's rates, and the lowest and highest, as lines of Markdown."""
+    rows = [
+        f"| {name} | {statistics.median(values):,.0f} | {min(values):,.0f} to {max(values):,.0f} |"
+        for name, values in rates.items()
+    ]
+    return ["| | target tokens/s | rounds |", "|---|---|---|", *rows]
+
+
+def quality_table(results: dict[str, dict[str, float]]) -> list[str]:
+    """Return the results of `compare_quality` as lines of Markdown."""
+    row = "| {} | {nats_per_character:.3f} | {step:,} | {seconds:.0f} |"
+    rows = [row.format(name, **values) for name, values in results.items()]
+    return ["| | nats per character | step | seconds |", "|---|---|---|---|", *rows]

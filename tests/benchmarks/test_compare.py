@@ -1,0 +1,147 @@
+"""The comparison with PyTorch and OpenNMT-py: their environments, text, output and tables, without the peers."""
+
+import math
+import sys
+from pathlib import Path
+
+import pytest
+
+from benchmarks.__main__ import main
+from benchmarks.compare import CompareBenchmark, quality_table, ratios, speed_table
+from benchmarks.peers import environments
+from benchmarks.peers.environments import COMPLETE, environment, last_error
+from benchmarks.peers.systems import Best, OpenNMT, PyTorch, opennmt_config
+from benchmarks.tokenised import TokenisedPairs, character_corpora, spelled
+from chatbot.errors import UserError, exit_code_of
+from chatbot.flags import replace
+
+RECURRENT = CompareBenchmark(data="pairs.tsv").settings
+TRANSFORMER = CompareBenchmark(data="pairs.tsv", architecture="transformer").settings
+
+
+@pytest.mark.slow
+def test_failed_installation_is_one_line(
+    pairs: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """pip finds no package. Exit code 2, and the environment is not complete."""
+    for name, value in (("PIP_NO_INDEX", "1"), ("PIP_FIND_LINKS", str(tmp_path)), ("PIP_CONFIG_FILE", "/dev/null")):
+        monkeypatch.setenv(name, value)
+    command = ["benchmarks", "compare", "--data", pairs, "--held-out", "9", "--environments", str(tmp_path / "peers")]
+    monkeypatch.setattr(sys, "argv", command)
+    assert exit_code_of(main) == 2
+    message = capsys.readouterr().err.splitlines()[-1]
+    assert message.startswith("error: python -m pip: exit code 1: ERROR: No matching distribution found for")
+    assert len(message) < 200
+    assert not [*(tmp_path / "peers").glob(f"*/{COMPLETE}")]
+
+
+def test_environment_is_made_once_and_anew_if_incomplete(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    commands: list[list[str]] = []
+
+    def install(command: list[object], folder: Path) -> str:
+        commands.append([str(word) for word in command])
+        if "venv" in command:
+            Path(commands[-1][-1]).mkdir()
+        return ""
+
+    monkeypatch.setattr(environments, "output_of", install)
+    home = environment("opennmt", str(tmp_path))
+    assert [command[-1] for command in commands[:1]] == [str(home)]
+    assert commands[1][-1].endswith("requirements-opennmt.txt")
+    assert commands[2][-2:] == ["--no-deps", "OpenNMT-py==3.5.1"]
+    assert environment("opennmt", str(tmp_path)) == home
+    assert len(commands) == 3
+    (home / COMPLETE).unlink()
+    (home / "half").touch()
+    environment("opennmt", str(tmp_path))
+    assert len(commands) == 6
+    assert not (home / "half").exists()
+    assert environment("torch", str(tmp_path)) != home
+
+
+def test_unusable_folder_of_environments_is_reported(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(UserError, match=r"--environments .*: Not a directory; give a folder"):
+        environment("torch", str(tmp_path / "file" / "peers"))
+
+
+def test_last_error_of_an_output() -> None:
+    assert last_error("one\nERROR: no space\n  at the end\n") == "ERROR: no space"
+    assert last_error("one\ntwo\n\n") == "two"
+    assert last_error("") == "no output"
+
+
+def program(folder: Path, name: str, script: str) -> Path:
+    """A shell script in place of a program of an environment. Returns the environment."""
+    file = folder / "bin" / name
+    file.parent.mkdir(exist_ok=True)
+    file.write_text(f"#!/bin/sh\n{script}\n", encoding="utf-8")
+    file.chmod(0o755)
+    return folder
+
+
+def test_torch_model_gets_the_settings(tmp_path: Path) -> None:
+    home = program(tmp_path, "python", 'echo "$@" > arguments; echo \'{"target_tokens_per_s": 7}\'')
+    assert PyTorch(home, tmp_path, 2).rate(replace(TRANSFORMER, heads=8), "words", 5, "bfloat16") == 7
+    arguments = (tmp_path / "arguments").read_text(encoding="utf-8")
+    for flag in ("--architecture transformer", "--heads 8", "--precision bfloat16", "--steps 5", "--keep-prob 1.0"):
+        assert flag in arguments
+
+
+def test_best_validation_within_the_time_counts(tmp_path: Path) -> None:
+    """The programs would run on for a minute. OpenNMT-py prints perplexities per token, end symbols included."""
+    (tmp_path / "held_out.tgt").write_text("我 很 好\n嗯\n", encoding="utf-8")  # six tokens
+    lines = "; ".join(f"echo '[INFO] Validation perplexity: {p}'" for p in (90.0, 80.5, 85.0))
+    home = program(tmp_path, "onmt_train", f"{lines}; exec sleep 60")
+    best = OpenNMT(home, tmp_path, 2).best(RECURRENT, "characters", "held_out", 1, every=50)
+    assert (best.nats, best.step) == (pytest.approx(6 * math.log(80.5)), 100)
+    lines = "; ".join(f'echo \'{{"step": {step}, "nats": {nats}}}\'' for step, nats in ((1, 9.0), (2, 8.0), (3, 8.5)))
+    program(tmp_path, "python", f"echo a warning; {lines}; exec sleep 60")
+    peer = PyTorch(home, tmp_path, 2)
+    assert peer.best(RECURRENT, "characters", "held_out", 1, 1, "float32") == Best(8.0, 2)
+    program(tmp_path, "python", "exec sleep 60")
+    with pytest.raises(UserError, match="PyTorch: no validation before its time was over; raise --quality-seconds"):
+        peer.best(RECURRENT, "characters", "held_out", 1, 1, "float32")
+
+
+def test_rates_of_opennmt(tmp_path: Path) -> None:
+    """Reports of 100 tokens a batch at 50 a second, which does not count, of 300 at 100, of 300 at 300: 600 in 4 s."""
+    line = "echo 'Step {}/60; acc: 19.1; sents: 640; bsz:  508/ {}/64; 1346/{} tok/s;      8 sec;'"
+    reports = "; ".join(line.format(*numbers) for numbers in ((10, 100, 50), (20, 300, 100), (30, 300, 300)))
+    home = program(tmp_path, "onmt_train", reports)
+    assert OpenNMT(home, tmp_path, 1).rate(RECURRENT, "words", 20) == pytest.approx(150)
+    program(tmp_path, "onmt_translate", "echo 'Average translation time (ms): 12.5'")
+    assert OpenNMT(home, tmp_path, 1).translate(20, "questions", 5, 1, 20) == 80
+
+
+def test_opennmt_has_the_sizes_of_the_settings() -> None:
+    config = opennmt_config(replace(RECURRENT, rnn_size=32, embedding_size=16, keep_prob=0.75), "words")
+    assert (config["hidden_size"], config["word_vec_size"], config["dropout"]) == (32, 16, [0.25])
+    assert (config["encoder_type"], config["layers"], config["batch_size"]) == ("rnn", 2, 64)
+    config = opennmt_config(replace(TRANSFORMER, embedding_size=32, feed_forward_size=48), "words")
+    assert (config["hidden_size"], config["word_vec_size"], config["transformer_ff"]) == (32, 32, 48)
+    assert (config["encoder_type"], config["heads"]) == ("transformer", 4)
+
+
+def test_spelled_text_has_no_unknown_tokens(tmp_path: Path) -> None:
+    training, held_out = tmp_path / "train.tsv", tmp_path / "held_out.tsv"
+    training.write_text("你好\t好\n你好吗\t好好\n", encoding="utf-8")
+    held_out.write_text("你好吗\t龘 a\n", encoding="utf-8")
+    corpus, validation = character_corpora(training, held_out, tmp_path / "cache")
+    text = spelled(validation.shards, corpus.vocabulary)
+    text.write(tmp_path, "text")
+    vocabulary = (tmp_path / "text.vocabulary").read_text(encoding="utf-8").splitlines()
+    (reply,) = (tmp_path / "text.tgt").read_text(encoding="utf-8").splitlines()
+    assert {*reply.split(" ")} <= {*vocabulary}
+    assert reply.startswith(" ".join(f"<0x{byte:02X}>" for byte in "龘".encode()))
+    assert TokenisedPairs([(["a", "b"], ["c"])], ["a"]).encoded().sources.row(0).tolist() == [5, 3]
+
+
+def test_tables_and_ratios() -> None:
+    rates = {"this project, bfloat16": [30.0, 20.0, 1040.0], "this project, float32": [20.0]}
+    rates |= {"PyTorch, bfloat16": [12.0], "PyTorch, float32": [16.0], "OpenNMT-py, float32": [10.0]}
+    assert speed_table(rates)[2] == "| this project, bfloat16 | 30 | 20 to 1,040 |"
+    medians = {"this project, bfloat16": 30.0, **{name: values[0] for name, values in [*rates.items()][1:]}}
+    assert ratios(medians) == {"pytorch_best": 30 / 16, "pytorch_float32": 20 / 16, "opennmt": 3.0}
+    quality = {"PyTorch": {"nats_per_character": 4.7777, "step": 1200, "seconds": 240.2}}
+    assert quality_table(quality)[2] == "| PyTorch | 4.778 | 1,200 | 240 |"
