@@ -87,7 +87,8 @@ def test_unknown_words_are_one_word_for_distinct() -> None:
     measures = measure(pairs, ["a b c d", "a b e d"], {"a", "d"})
     assert (measures["distinct_1"], measures["distinct_2"], measures["mean_words"]) == (3 / 8, 3 / 6, 4)
     assert measures["relevance_at_1"] is None  # of fewer than ten
-    assert markdown({"row": {"mean_words": 4.04, "distinct_1": 0.375}})[2] == "| row | 4.0 | 0.3750 |  |  |  |  |  |  |  |"
+    (row,) = markdown({"row": {"mean_words": 4.04, "distinct_1": 0.375}})[2:]
+    assert row == "| row | 4.0 | 0.3750 |" + 7 * "  |"
 
 
 def test_a_folder_that_is_not_dailydialog_is_refused(folder: Path) -> None:
