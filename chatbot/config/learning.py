@@ -50,7 +50,7 @@ class LearningSettings(Flags):
     freeze: str | None = setting(
         None, f"parts that are not trained, joined by commas, of {', '.join(PARTS)}", fixed=True, metavar="PARTS"
     )
-    batch_size: int = setting(64, "pairs in a step, over all towers", least=1, fixed=True)
+    batch_size: int = setting(64, "pairs in a step, over all towers; default: by --preset, or 64", least=1, fixed=True)
     accumulate: int = setting(
         1, "sum the gradients of N batches before an update: a larger batch in the same memory", least=1, fixed=True
     )

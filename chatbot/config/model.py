@@ -30,7 +30,7 @@ class ModelSettings(Flags, fixed=True):
         1024, "with --architecture transformer: units between the two products of a layer", least=1
     )
     cell: str = setting("lstm", "type of the recurrent layers", choices=("lstm", "gru"))
-    rnn_size: int = setting(256, "units of each recurrent layer", least=1)
+    rnn_size: int = setting(256, "units of each recurrent layer; default: by --preset, or 256", least=1)
     num_layers: int = setting(1, "recurrent layers of the encoder and of the decoder", least=1)
     residual: bool = setting(False, "from the second recurrent layer on, add the inputs of a layer to its outputs")
     embedding_size: int = setting(256, "size of the embedding vector of a token", least=1)
@@ -62,7 +62,13 @@ class ModelSettings(Flags, fixed=True):
     ngram_weight: float = setting(
         0.35, "with --ngrams: weight of the n-grams in the mixture; default: by --preset, or 0.35", above=0, most=0.99
     )
-    keep_prob: float = setting(0.5, "fraction of units that dropout keeps; 1: no dropout", above=0, most=1, fixed=False)
+    keep_prob: float = setting(
+        0.5,
+        "fraction of units that dropout keeps; 1: no dropout; default: by --preset, or 0.5",
+        above=0,
+        most=1,
+        fixed=False,
+    )
     sampled_softmax: int | None = setting(
         None,
         "compute the loss over N sampled tokens: faster for a large vocabulary, but an approximation; default: all",

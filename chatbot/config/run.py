@@ -16,16 +16,16 @@ ALL = "all"
 # What --report-to names.
 TENSORBOARD, WANDB = "tensorboard", "wandb"
 # The defaults of a new attempt that follow its corpus; an attempt keeps the values that it began with. They are of
-# settings of the model and of the optimisation, which change no training pair. A setting
-# that needs another one comes after it. docs/experiments.md compares them.
+# settings of the model and of the optimisation, which change no training pair. A setting that needs another one comes
+# after it. docs/experiments.md compares them.
+LARGER: dict[str, Any] = {"rnn_size": 512, "batch_size": 128, "keep_prob": 0.7}
 PRESETS: dict[str, dict[str, Any]] = {
-    "tiny": {"copy": True, "ngrams": 3, "average": 0.999},
     "small": {"copy": True, "ngrams": 3, "average": 0.999},
-    "medium": {"copy": True, "ngrams": 4, "ngram_weight": 0.3, "average": 0.999},
-    "large": {"copy": True, "average": 0.999},
+    "medium": {**LARGER, "copy": True, "ngrams": 4, "ngram_weight": 0.3, "average": 0.999},
+    "large": {**LARGER, "copy": True, "average": 0.999},
 }
 # The preset of a corpus is the first one with more training pairs than the corpus, or the last preset.
-FEWER_PAIRS_THAN = {"tiny": 2_000, "small": 50_000, "medium": 300_000}
+FEWER_PAIRS_THAN = {"small": 50_000, "medium": 300_000}
 PRESET_TEXT = "; ".join(
     f"{name}{f', below {FEWER_PAIRS_THAN[name]:,}' if name in FEWER_PAIRS_THAN else ''}: "
     + " ".join(flag_of(key) if value is True else f"{flag_of(key)} {value}" for key, value in values.items())

@@ -19,12 +19,12 @@ from chatbot.training.attempt import write_attempt
 from chatbot.training.data import Data, prepare
 from chatbot.training.devices.gpus import Gpu
 
-TINY = {"copy": True, "ngrams": 3, "keep_prob": 0.8, "both_directions": "on"}
+SMALL = {"copy": True, "ngrams": 3, "keep_prob": 0.8, "both_directions": "on"}
 
 
 @pytest.mark.parametrize(
     ("pairs", "preset"),
-    [(1, "tiny"), (1_999, "tiny"), (2_000, "small"), (50_000, "medium"), (299_999, "medium"), (300_000, "large")],
+    [(1, "small"), (49_999, "small"), (50_000, "medium"), (299_999, "medium"), (300_000, "large")],
 )
 def test_preset_follows_the_number_of_pairs(pairs: int, preset: str) -> None:
     assert preset_for(pairs) == preset
@@ -46,9 +46,9 @@ def test_values_of_presets_are_valid_defaults_that_flags_override() -> None:
 
 
 @pytest.fixture
-def tiny(pairs_file: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """A preset of tiny corpora that changes settings, and the flags of an attempt with such a corpus."""
-    monkeypatch.setitem(PRESETS, "tiny", TINY)
+def small(pairs_file: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """A preset of small corpora that changes settings, and the flags of an attempt with such a corpus."""
+    monkeypatch.setitem(PRESETS, "small", SMALL)
     held_out = pairs_file.with_name("held_out.tsv")
     held_out.write_text("甲甲甲\t丑\n", encoding="utf-8")
     return {"data": (str(pairs_file),), "validation": str(held_out), "vocabulary_size": 300}
@@ -59,41 +59,45 @@ def chosen(given: dict[str, Any]) -> dict[str, Any]:
     return prepare(settings_over_config(given)).preset
 
 
-def test_preset_sets_what_is_not_given(tiny: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
-    data = prepare(settings_over_config(tiny))
-    assert data.preset == {"preset": "tiny", **TINY}
+def test_preset_sets_what_is_not_given(small: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
+    data = prepare(settings_over_config(small))
+    assert data.preset == {"preset": "small", **SMALL}
     assert data.both_directions
     flags = "--copy --ngrams 3 --keep-prob 0.8 --both-directions on"
     pairs = data.description["pairs"]
-    assert f"Preset tiny, for {pairs} pairs (--preset): {flags}.\n" in capsys.readouterr().out
-    assert chosen({**tiny, "preset": "large"}) == {"preset": "large", "copy": True, "average": 0.999}
-    assert chosen({**tiny, "preset": "none"}) == {"preset": "none"}
+    assert f"Preset small, for {pairs} pairs (--preset): {flags}.\n" in capsys.readouterr().out
+    assert chosen({**small, "preset": "large"}) == {"preset": "large", **PRESETS["large"]}
+    assert chosen({**small, "preset": "none"}) == {"preset": "none"}
     assert "Preset none" not in capsys.readouterr().out
 
 
-def test_pairs_that_are_learned_by_heart_need_no_preset(tiny: dict[str, Any]) -> None:
-    assert chosen({**tiny, "validation": "none"}) == {"preset": "none"}
-    assert chosen({**tiny, "validation": "none", "preset": "tiny"}) == {"preset": "tiny", **TINY}
+def test_pairs_that_are_learned_by_heart_need_no_preset(small: dict[str, Any]) -> None:
+    assert chosen({**small, "validation": "none"}) == {"preset": "none"}
+    assert chosen({**small, "validation": "none", "preset": "small"}) == {"preset": "small", **SMALL}
 
 
-def test_given_settings_stay(tiny: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
+def test_given_settings_stay(small: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
     Path("own.json").write_text(json.dumps({"keep_prob": 0.5}))
-    flags = ["--no-copy", "--ngrams", "0", "--config", "own.json", "--data", *tiny["data"], "--vocabulary-size", "300"]
-    flags += ["--validation", tiny["validation"]]
-    assert prepare(train_settings(flags)).preset == {"preset": "tiny", "both_directions": "on"}
+    flags = ["--no-copy", "--ngrams", "0", "--config", "own.json", "--data", *small["data"], "--vocabulary-size", "300"]
+    flags += ["--validation", small["validation"]]
+    assert prepare(train_settings(flags)).preset == {"preset": "small", "both_directions": "on"}
     for excluding in ({"attention": "none"}, {"label_smoothing": 0.1}, {"sampled_softmax": 5}):
         capsys.readouterr()
-        values = chosen({**tiny, **excluding})
+        values = chosen({**small, **excluding})
         assert "copy" not in values
         assert values["ngrams"] == 3
         assert "on; without --copy, which other settings exclude.\n" in capsys.readouterr().out
 
 
-def test_model_of_another_attempt_stays(tiny: dict[str, Any]) -> None:
+def test_model_of_another_attempt_stays(small: dict[str, Any]) -> None:
     config = Path("checkpoints/first/config.json")
     config.parent.mkdir(parents=True)
     config.write_text("{}")
-    assert settings_over_config({**tiny, "init_from": "first"}).run.not_given == {"average", "both_directions"}
+    assert settings_over_config({**small, "init_from": "first"}).run.not_given == {
+        "average",
+        "batch_size",
+        "both_directions",
+    }
 
 
 def begin(given: dict[str, Any]) -> Settings:
@@ -106,32 +110,32 @@ def begin(given: dict[str, Any]) -> Settings:
 
 
 def test_attempt_keeps_what_its_preset_has_set(
-    tiny: dict[str, Any], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    small: dict[str, Any], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    before = begin(tiny)
+    before = begin(small)
     kept = stored_settings(before.run.directory / CONFIG)
-    assert (kept.run.preset, kept.model.copy, kept.model.ngrams, kept.model.keep_prob) == ("tiny", True, 3, 0.8)
-    monkeypatch.setitem(PRESETS, "tiny", {"copy": False, "ngrams": 2, "embedding_size": 64})
+    assert (kept.run.preset, kept.model.copy, kept.model.ngrams, kept.model.keep_prob) == ("small", True, 3, 0.8)
+    monkeypatch.setitem(PRESETS, "small", {"copy": False, "ngrams": 2, "embedding_size": 64})
     capsys.readouterr()
-    settings_over_config(tiny)
+    settings_over_config(small)
     kept_flags = "--copy --ngrams 3 --keep-prob 0.8"
     assert capsys.readouterr().out == f"Settings of checkpoints/default/config.json: {kept_flags}\n"
 
     # `before` are the settings of a process that is started again after the first checkpoint.
     for settings in (settings_over_config({}), settings_over_config({"preset": "auto"}), before):
         settings = replace(settings, **prepare(settings).preset)
-        assert (settings.run.preset, settings.model) == ("tiny", kept.model)
-    with pytest.raises(UserError, match="--preset tiny -> large"):
+        assert (settings.run.preset, settings.model) == ("small", kept.model)
+    with pytest.raises(UserError, match="--preset small -> large"):
         prepare(settings_over_config({"preset": "large"}))
     assert settings_over_config({"keep_prob": 0.6}).model.keep_prob == 0.6
 
 
-def test_run_trains_with_its_preset(tiny: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_run_trains_with_its_preset(small: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     trained: list[Settings] = []
 
     def train_alone(settings: Settings, data: Data, gpus: list[Gpu]) -> None:
         trained.append(settings)
 
     monkeypatch.setattr(start, "train_alone", train_alone)
-    start.train_here(start.for_one_process(settings_over_config(tiny)))
-    assert (trained[0].run.preset, trained[0].model.copy, trained[0].model.ngrams) == ("tiny", True, 3)
+    start.train_here(start.for_one_process(settings_over_config(small)))
+    assert (trained[0].run.preset, trained[0].model.copy, trained[0].model.ngrams) == ("small", True, 3)
