@@ -64,9 +64,9 @@ QUALITY = Chart(
 RATINGS = Chart(
     "Replies rated sensible and specific", "mean of both; ± one standard error", ("replies", "both"), end=100.0
 )
-SPEED = Chart("Tokens a second in training: LSTM", ROUNDS, ("", "LSTM, tokens/s"), bounds="rounds")
-ONE_CLIENT = Chart("Replies a second, 1 client", ROUNDS, ("search", "1 client"), bounds="rounds of 1")
-CLIENTS = Chart("Replies a second, 64 clients", ROUNDS, ("search", "64 clients"), bounds="rounds of 64")
+SPEED = Chart("Tokens a second in training: LSTM", ROUNDS, ("", "LSTM, tokens/s"), bounds="LSTM, rounds")
+ONE_CLIENT = Chart("Replies a second, 1 client", ROUNDS, ("search", "1 client"), bounds="1 client, rounds")
+CLIENTS = Chart("Replies a second, 64 clients", ROUNDS, ("search", "64 clients"), bounds="64 clients, rounds")
 TORCH = "the same model in tuned PyTorch 2.13"
 SYSTEMS = {
     "this project, bfloat16": "this project, bfloat16",
@@ -77,7 +77,7 @@ SYSTEMS = {
 }
 SPEEDS = (
     dataclasses.replace(SPEED, names=SYSTEMS),
-    Chart("Transformer", ROUNDS, ("", "Transformer, tokens/s"), bounds="rounds of it", names=SYSTEMS),
+    Chart("Transformer", ROUNDS, ("", "Transformer, tokens/s"), bounds="Transformer, rounds", names=SYSTEMS),
 )
 SCALING = Chart(
     "Rate of training, beside one tower or process",
