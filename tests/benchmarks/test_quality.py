@@ -63,7 +63,7 @@ def test_quality_benchmark_runs(tmp_path: Path) -> None:
     training = ["--rnn-size", "8", "--embedding-size", "8", "--steps", "2", "--validate-every", "1"]
     report = benchmark("quality", "--data", str(file), "--held-out", "20", "--", *training)
     (result,) = report["results"]
-    assert result["preset"] == "tiny"
+    assert result["preset"] == "small"
     assert result["nats_per_character"] > 0
     assert result["step"] in (1, 2)
     for row in ("chat", "beam_5", "references", "random"):
