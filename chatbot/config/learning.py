@@ -23,12 +23,16 @@ class LearningSettings(Flags):
     """Update rule, batches, length of the run and precision. Raises UserError for a value out of range."""
 
     optimizer: str = setting("adam", "update rule", group=LEARNING, choices=("adam", "sgd", "momentum"), fixed=True)
-    learning_rate: float = setting(0.002, "learning rate of the optimizer, after the warm-up", above=0)
+    learning_rate: float = setting(
+        0.002, "learning rate of the optimizer, after the warm-up; default: by --preset, or 0.002", above=0
+    )
     scale_learning_rate: str = setting(
         "none", "multiply the rate by batch size / 64, or by its square root", choices=("linear", "sqrt", "none")
     )
     warm_up: int | None = setting(
-        None, "steps of rising rate; default: 0, with --scale-learning-rate an epoch, at most 1,000 steps", least=0
+        None,
+        "steps of rising rate; default: by --preset, or 0, with --scale-learning-rate an epoch, at most 1,000 steps",
+        least=0,
     )
     schedule: str = setting(
         CONSTANT,

@@ -31,7 +31,7 @@ class ModelSettings(Flags, fixed=True):
     )
     cell: str = setting("lstm", "type of the recurrent layers", choices=("lstm", "gru"))
     rnn_size: int = setting(256, "units of each recurrent layer; default: by --preset, or 256", least=1)
-    num_layers: int = setting(1, "recurrent layers of the encoder and of the decoder", least=1)
+    num_layers: int = setting(1, "layers of the encoder and of the decoder; default: by --preset, or 1", least=1)
     residual: bool = setting(False, "from the second recurrent layer on, add the inputs of a layer to its outputs")
     embedding_size: int = setting(256, "size of the embedding vector of a token", least=1)
     word_vectors: str | None = setting(

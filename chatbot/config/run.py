@@ -7,6 +7,7 @@ from typing import Any
 
 from chatbot.config.attempts import attempt_directory
 from chatbot.config.corpus import AUTO, NONE
+from chatbot.config.model import OF_RECURRENT, TRANSFORMER
 from chatbot.errors import UserError
 from chatbot.flags import Flags, flag_of, setting
 
@@ -24,12 +25,18 @@ PRESETS: dict[str, dict[str, Any]] = {
     "medium": {**LARGER, "copy": True, "ngrams": 4, "ngram_weight": 0.3, "average": 0.999},
     "large": {**LARGER, "copy": True, "average": 0.999},
 }
+# With --architecture transformer, a preset sets these as well, and none of the settings that it does not use.
+OF_PRESETS_WITH_TRANSFORMER = {"num_layers": 2, "learning_rate": 0.001, "warm_up": 300, "keep_prob": 0.7}
 # The preset of a corpus is the first one with more training pairs than the corpus, or the last preset.
 FEWER_PAIRS_THAN = {"small": 50_000, "medium": 300_000}
-PRESET_TEXT = "; ".join(
-    f"{name}{f', below {FEWER_PAIRS_THAN[name]:,}' if name in FEWER_PAIRS_THAN else ''}: "
-    + " ".join(flag_of(key) if value is True else f"{flag_of(key)} {value}" for key, value in values.items())
-    for name, values in PRESETS.items()
+PRESET_TEXT = (
+    "; ".join(
+        f"{name}{f', below {FEWER_PAIRS_THAN[name]:,}' if name in FEWER_PAIRS_THAN else ''}: "
+        + " ".join(flag_of(key) if value is True else f"{flag_of(key)} {value}" for key, value in values.items())
+        for name, values in PRESETS.items()
+    )
+    + "; with a Transformer also "
+    + " ".join(f"{flag_of(key)} {value}" for key, value in OF_PRESETS_WITH_TRANSFORMER.items())
 )
 
 
@@ -140,6 +147,14 @@ def preset_for(pairs: int) -> str:
     return next((name for name, limit in FEWER_PAIRS_THAN.items() if pairs < limit), [*PRESETS][-1])
 
 
+def values_of_preset(name: str, architecture: str) -> dict[str, Any]:
+    """Return the settings of a preset for models of an architecture, by name."""
+    if architecture != TRANSFORMER:
+        return PRESETS[name]
+    values = {key: value for key, value in PRESETS[name].items() if key not in OF_RECURRENT}
+    return {**values, **OF_PRESETS_WITH_TRANSFORMER}
+
+
 def settings_of_presets() -> frozenset[str]:
     """Return the names of all settings that a preset sets."""
-    return frozenset(name for values in PRESETS.values() for name in values)
+    return frozenset(name for values in (*PRESETS.values(), OF_PRESETS_WITH_TRANSFORMER) for name in values)

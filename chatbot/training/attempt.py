@@ -40,7 +40,7 @@ from chatbot.config.attempts import (
     trained_directory,
 )
 from chatbot.config.corpus import AUTO, NONE
-from chatbot.config.run import PRESETS, preset_for
+from chatbot.config.run import preset_for, values_of_preset
 from chatbot.config.stored import OF_PAIRS, OF_WEIGHTS, as_flags, changed_settings, storable, stored_settings
 from chatbot.config.training import Settings
 from chatbot.corpus.ngrams import Ngrams
@@ -198,7 +198,7 @@ def preset_values(settings: Settings, pairs: int, validated: bool) -> dict[str, 
     if name == NONE:
         return chosen
     excluded = {}
-    for setting, value in PRESETS[name].items():
+    for setting, value in values_of_preset(name, settings.model.architecture).items():
         if setting not in settings.run.not_given:
             continue
         try:

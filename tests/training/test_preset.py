@@ -9,7 +9,7 @@ import pytest
 from chatbot.config.attempts import CONFIG, LAST
 from chatbot.config.learning import LearningSettings
 from chatbot.config.model import ModelSettings
-from chatbot.config.run import FEWER_PAIRS_THAN, PRESETS, preset_for
+from chatbot.config.run import FEWER_PAIRS_THAN, OF_PRESETS_WITH_TRANSFORMER, PRESETS, preset_for
 from chatbot.config.stored import settings_over_config, stored_settings, train_settings
 from chatbot.config.training import Settings
 from chatbot.errors import UserError
@@ -34,15 +34,15 @@ def test_values_of_presets_are_valid_defaults_that_flags_override() -> None:
     assert [*FEWER_PAIRS_THAN] == [*PRESETS][:-1]
     assert sorted(FEWER_PAIRS_THAN.values()) == [*FEWER_PAIRS_THAN.values()]
     fields = fields_of(ModelSettings) | fields_of(LearningSettings)
-    for values in PRESETS.values():
+    for values in (*PRESETS.values(), OF_PRESETS_WITH_TRANSFORMER):
         compose(Settings, **values)
         for name in values:
             field = fields[name]
             assert field.metadata["stored"]
             assert name != "max_length"  # changes the training pairs
             assert field.metadata["kind"] is not bool or field.default or field.metadata["negatable"]
-            stated = "off" if field.default is False else f"{field.default:g}"
-            assert default_text(field) == f"by --preset, or {stated}"
+            stated = "off" if field.default is False else f"{field.default or 0:g}"
+            assert default_text(field).startswith(f"by --preset, or {stated}")
 
 
 @pytest.fixture
@@ -71,6 +71,15 @@ def test_preset_sets_what_is_not_given(small: dict[str, Any], capsys: pytest.Cap
     assert "Preset none" not in capsys.readouterr().out
 
 
+def test_transformer_gets_its_own_values(small: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
+    """None of another architecture, so that none is said to be left out."""
+    transformer = {**small, "architecture": "transformer", "learning_rate": 0.003}
+    expected = {"preset": "medium", **PRESETS["medium"], **OF_PRESETS_WITH_TRANSFORMER}
+    del expected["rnn_size"], expected["learning_rate"]
+    assert chosen({**transformer, "preset": "medium"}) == expected
+    assert "without" not in capsys.readouterr().out
+
+
 def test_pairs_that_are_learned_by_heart_need_no_preset(small: dict[str, Any]) -> None:
     assert chosen({**small, "validation": "none"}) == {"preset": "none"}
     assert chosen({**small, "validation": "none", "preset": "small"}) == {"preset": "small", **SMALL}
@@ -93,11 +102,8 @@ def test_model_of_another_attempt_stays(small: dict[str, Any]) -> None:
     config = Path("checkpoints/first/config.json")
     config.parent.mkdir(parents=True)
     config.write_text("{}")
-    assert settings_over_config({**small, "init_from": "first"}).run.not_given == {
-        "average",
-        "batch_size",
-        "both_directions",
-    }
+    of_training = {"average", "batch_size", "both_directions", "learning_rate", "warm_up"}
+    assert settings_over_config({**small, "init_from": "first"}).run.not_given == of_training
 
 
 def begin(given: dict[str, Any]) -> Settings:
