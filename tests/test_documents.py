@@ -137,7 +137,8 @@ def check(command: str) -> None:
         return  # the name of a command, as in `python -m benchmarks NAME`
     name = max((name for name in PARSERS if words[: len(name.split())] == name.split()), key=len, default="")
     assert name, "unknown command"
-    parser, arguments = PARSERS[name], words[len(name.split()) :]
+    own = words[: words.index("--")] if "--" in words else words  # what follows -- is another command's
+    parser, arguments = PARSERS[name], own[len(name.split()) :]
     for word in arguments:
         if word.startswith("--"):
             assert word.split("=")[0] in help_of(parser).split(), f"{name} has no flag {word}"
