@@ -49,10 +49,15 @@ def test_any_value_gives_pairs_of_text(value: object, columns: tuple[str, ...]) 
     ],
 )
 def test_hostile_texts_take_linear_time(text: str) -> None:
-    start = time.process_time()
-    for function in (turns_of, separated, repaired):
-        function(text)
-    assert time.process_time() - start < 0.5
+    """The shortest of three times, since a busy machine lengthens single ones."""
+
+    def seconds() -> float:
+        start = time.process_time()
+        for function in (turns_of, separated, repaired):
+            function(text)
+        return time.process_time() - start
+
+    assert any(seconds() < 0.5 for _ in range(3))
 
 
 def test_texts_of_a_large_object_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
