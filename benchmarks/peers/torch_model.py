@@ -17,8 +17,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import torch
-import torch.nn.functional as F  # noqa: N812  # its usual name
 from torch import Tensor, nn
+from torch.nn import functional
 from torch.nn.utils.rnn import pad_sequence
 
 PAD, BOS, EOS, UNK = range(4)
@@ -90,7 +90,7 @@ class Attention(Block):
         projected = self.project(self.normalise(x))
         factors = [projected, *key_values] if key_values else projected.chunk(3, -1)
         wide = None if mask is None else mask[:, None, None]
-        means = F.scaled_dot_product_attention(*map(self.split, factors), attn_mask=wide, is_causal=is_causal)
+        means = functional.scaled_dot_product_attention(*map(self.split, factors), attn_mask=wide, is_causal=is_causal)
         return self.combine(means.transpose(1, 2).flatten(2))
 
 
@@ -168,8 +168,8 @@ class Model(nn.Module):
         is_real = target_out != PAD
         embedded = self.embedding(source), self.embedding(target_in)
         vectors = self.layers(*embedded, source != PAD, is_real)
-        logits = F.linear(vectors, self.embedding.weight, self.bias)
-        return F.cross_entropy(logits.float(), target_out[is_real], reduction="sum"), len(vectors)
+        logits = functional.linear(vectors, self.embedding.weight, self.bias)
+        return functional.cross_entropy(logits.float(), target_out[is_real], reduction="sum"), len(vectors)
 
 
 def start_lstm(lstm: nn.LSTM) -> None:
