@@ -14,7 +14,7 @@ import sys
 import tempfile
 import zipfile
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ from chatbot.config.corpus import NONE
 from chatbot.config.decoding import DecodingSettings
 from chatbot.config.evaluation import EvaluationSettings
 from chatbot.config.stored import with_default_search
+from chatbot.corpus.dataset import Corpus
 from chatbot.corpus.reading.open.sources import find_sources
 from chatbot.errors import UserError
 from chatbot.evaluation.measures import distinct, ranked_first
@@ -42,9 +43,10 @@ PARTS = TRAINING, VALIDATION, TEST = "train", "validation", "test"
 OFFICIAL, PUBLISHED_SPLIT = "official", "published"
 WHOLE = "dialogues_text.txt"  # all dialogues, which the published figures are of
 SEED = 7
-# The published figures count every word beyond the most common ones of training as the same word.
+# The published figures count every word beyond the most common ones of training as the same word, here one that no
+# cleaned text has.
 KNOWN_WORDS = 16_384
-UNKNOWN = "<unk>"
+UNKNOWN = "UNK"
 # Weights of the precisions of n-grams in BLEU-1 to BLEU-4. dialog-eval has .33, not 1/3.
 WEIGHTS = ((1.0,), (0.5,) * 2, (0.33,) * 3, (0.25,) * 4)
 
@@ -71,8 +73,9 @@ One turn is the question, the next one the reply. Published rows: their own spli
 of each hundred), cleaned words, BLEU and distinct as dialog-eval computes them. distinct takes the words outside the
 {KNOWN_WORDS:,} most common ones of training as one word; it falls with the number of pairs. BLEU is the mean of the
 replies' own, by NLTK 3.4.5 with smoothing 4. Nats per word are of the true replies and their end symbols: the summed
-nats over words and ends. The published ones are of validation, and count a word outside the {KNOWN_WORDS:,} as a single
-unknown one; here every word is spelled out."""
+nats over words and ends. The published ones are of validation. With --split {PUBLISHED_SPLIT}, the model reads and
+writes each word outside the {KNOWN_WORDS:,} as {UNKNOWN}, as the published ones do; with --split {OFFICIAL}, every word
+is spelled out."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,7 +88,7 @@ class DailyDialogBenchmark(Flags):
     split: str = setting(
         OFFICIAL,
         "dialogues and words: official, lower-cased; or as of the published figures, 80, 10 and 10 of each hundred "
-        f"in {WHOLE} (without it, of the three parts in turn), cleaned",
+        f"in {WHOLE} (without it, of the three parts in turn), cleaned, with {KNOWN_WORDS:,} words and {UNKNOWN}",
         choices=(OFFICIAL, PUBLISHED_SPLIT),
     )
     pairs: int | None = setting(None, "measure this many test pairs, drawn by a seed; default: all", least=10)
@@ -110,15 +113,19 @@ def dailydialog_benchmark(arguments: Sequence[str]) -> int:
             f"--attempt {flags.attempt}: is there, so it is only measured; leave out what follows --, or rename it"
         )
     parts = read_parts(Path(flags.folder), flags.split)
+    counts = Counter(word for dialogue in parts[TRAINING] for words in dialogue for word in words)
+    known = {word for word, _ in counts.most_common(KNOWN_WORDS)}
     with tempfile.TemporaryDirectory() as folder:
-        files = write_parts(parts, Path(folder), flags.split)
+        written = with_unknown_words(parts, known) if flags.split == PUBLISHED_SPLIT else parts
+        files = write_parts(written, Path(folder), flags.split)
         if not is_trained:
             _train(flags.attempt, files, training_flags)
-        results = _measure(flags, parts, files)
+        results = _measure(flags, parts, files, known)
     print("\nAll {pairs:,} test pairs:\n".format(**results["all"]["people"]))
     print(*markdown({**PUBLISHED, **results["all"]}), sep="\n")
     print("\nThe {pairs:,} of them that do not stand word for word in train:\n".format(**results["unseen"]["people"]))
     print(*markdown(results["unseen"]), "", NOTES, sep="\n")
+    print("\nValidation: {:.3f} nats per word.".format(results["validation_nats_per_word"]))
     print_json({**dataclasses.asdict(flags), "flags": training_flags, "published": PUBLISHED, **results})
     return 0
 
@@ -181,6 +188,14 @@ def pairs_of(dialogues: Sequence[Dialogue]) -> list[tuple[str, str]]:
     return [pair for turns in texts for pair in itertools.pairwise(turns)]
 
 
+def with_unknown_words(parts: Parts, known: Container[str]) -> Parts:
+    """Return the dialogues with `UNKNOWN` for all other words."""
+    return {
+        part: [[[word if word in known else UNKNOWN for word in words] for words in turns] for turns in dialogues]
+        for part, dialogues in parts.items()
+    }
+
+
 def write_parts(parts: Parts, folder: Path, split: str) -> dict[str, Path]:
     """Write each part as a file in the format of the corpus. Raises UserError for a part without pairs."""
     files = {part: folder / f"{split}-{part}.txt" for part in PARTS}
@@ -201,10 +216,10 @@ def _train(attempt: str, files: Mapping[str, Path], flags: list[str]) -> None:
         raise UserError(f"train.py {shlex.join(flags)}: failed; the lines above say why")
 
 
-def _measure(flags: DailyDialogBenchmark, parts: Parts, files: Mapping[str, Path]) -> dict[str, Any]:
+def _measure(flags: DailyDialogBenchmark, parts: Parts, files: Mapping[str, Path], known: set[str]) -> dict[str, Any]:
     """Return the measures of each row, for all pairs of the test part and for those that are not in train.
 
-    Raises UserError for an attempt that was trained on other parts.
+    known: the words that distinct tells apart. Raises UserError for an attempt that was trained on other parts.
     """
     from chatbot.evaluation.evaluate import reply
     from chatbot.evaluation.likelihood import Scorer
@@ -217,16 +232,18 @@ def _measure(flags: DailyDialogBenchmark, parts: Parts, files: Mapping[str, Path
     trained = load_trained(directory)
     if [Path(file).name for file in trained.settings.corpus.data] != [files[TRAINING].name]:
         raise UserError(f"--attempt {flags.attempt}: was not trained with --split {flags.split}; give another name")
-    test = str(files[TEST])
-    reading = EvaluationSettings(data=(test,), format="eou", cache=str(files[TEST].parent / "cache"))
-    corpus = held_out_corpus(trained, find_sources([test]), reading)
-    training, pairs = pairs_of(parts[TRAINING]), pairs_of(parts[TEST])
-    (shard,), samples = corpus.shards, samples_of(corpus)
-    if len(samples) != len(pairs):
-        raise UserError(
-            f"--attempt {flags.attempt}: its cleaning leaves {len(samples):,} of {len(pairs):,} test pairs; train "
-            "another one with --clean none"
-        )
+    training, validation, pairs = (pairs_of(parts[part]) for part in PARTS)
+    corpora = dict[str, Corpus]()
+    for part, of_part in (VALIDATION, validation), (TEST, pairs):
+        file = str(files[part])
+        reading = EvaluationSettings(data=(file,), format="eou", cache=str(files[part].parent / "cache"))
+        corpora[part] = held_out_corpus(trained, find_sources([file]), reading)
+        if (number := sum(map(len, corpora[part].shards))) != len(of_part):
+            raise UserError(
+                f"--attempt {flags.attempt}: its cleaning leaves {number:,} of {len(of_part):,} {part} pairs; train "
+                "another one with --clean none"
+            )
+    (shard,), samples = corpora[TEST].shards, samples_of(corpora[TEST])
     measured = random.Random(SEED).sample(range(len(pairs)), min(flags.pairs or len(pairs), len(pairs)))
     shard, samples, pairs = shard.select(measured), [samples[i] for i in measured], [pairs[i] for i in measured]
     searches = {"as in the chat": with_default_search(DecodingSettings(), directory)}
@@ -238,12 +255,11 @@ def _measure(flags: DailyDialogBenchmark, parts: Parts, files: Mapping[str, Path
         replies[name] = reply(replier_of(trained, search, model), samples)
     drawn = random.Random(SEED).choices([answer for _, answer in training], k=len(pairs))
     others = {"random replies of train": drawn, "people": [answer for _, answer in pairs]}
-    counts = Counter(word for dialogue in parts[TRAINING] for words in dialogue for word in words)
-    known = {word for word, _ in counts.most_common(KNOWN_WORDS)}
 
     seen = {*training}
     subsets = {"all": range(len(pairs)), "unseen": [i for i, pair in enumerate(pairs) if pair not in seen]}
     results = dict[str, Any]()
+    results["validation_nats_per_word"] = score(corpora[VALIDATION].shards).nats / words_and_ends(validation)
     for subset, rows in subsets.items():
         chosen = [pairs[i] for i in rows]
         results[subset] = {
@@ -251,9 +267,13 @@ def _measure(flags: DailyDialogBenchmark, parts: Parts, files: Mapping[str, Path
         }
         nats = score([shard.select(np.array(rows, np.int64))]).nats
         for name in searches:
-            words = sum(len(answer.split()) + 1 for _, answer in chosen)
-            results[subset][name]["nats_per_word"] = nats / words if chosen else None
+            results[subset][name]["nats_per_word"] = nats / words_and_ends(chosen) if chosen else None
     return {**results, "step": trained.step}
+
+
+def words_and_ends(pairs: Sequence[tuple[str, str]]) -> int:
+    """Return the number of words of the answers, each with an end symbol."""
+    return sum(len(answer.split()) + 1 for _, answer in pairs)
 
 
 def measure(pairs: Sequence[tuple[str, str]], replies: Sequence[str], known: set[str]) -> dict[str, float | None]:

@@ -17,6 +17,7 @@ from benchmarks.dailydialog import (
     measure,
     pairs_of,
     read_parts,
+    with_unknown_words,
 )
 from chatbot.errors import UserError
 from tests.commands import run
@@ -52,6 +53,10 @@ def test_published_parts_are_of_each_hundred_and_cleaned(folder: Path) -> None:
     assert [turns[0][1:3] for turns in read_parts(folder, PUBLISHED_SPLIT)["test"]] == [
         ["d", str(90 + i)] for i in range(10)
     ]
+
+
+def test_words_outside_the_known_ones_are_unknown() -> None:
+    assert with_unknown_words({"test": [[["a", "b"], ["c"]]]}, {"a", "c"}) == {"test": [[["a", "UNK"], ["c"]]]}
 
 
 @pytest.mark.parametrize(
@@ -118,6 +123,7 @@ def test_dailydialog_benchmark_runs(folder: Path, monkeypatch: pytest.MonkeyPatc
     assert people["bleu_2"] == 1
     assert people["mean_words"] == 2.5
     assert 0 < model["nats_per_word"] < 10
+    assert 0 < report["validation_nats_per_word"] < 10
     assert report["published"].keys() == PUBLISHED.keys()
     with pytest.raises(UserError, match="is only measured"):
         dailydialog_benchmark([str(folder), "--", "--steps", "3"])
