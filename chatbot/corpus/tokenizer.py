@@ -15,12 +15,18 @@ from chatbot.errors import UserError
 
 # Precedes a word that follows a space, as in SentencePiece (Kudo and Richardson, 2018).
 SPACE = "\u2581"
+# A line in a language with spaces between its words: it begins with a letter, and has no Chinese, Japanese, Thai, Lao,
+# Burmese or Khmer character.
+_UNSPACED = r"\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
+_SPACED_LINE = re.compile(rf"^(?=[^\W\d_])[^{_UNSPACED}\n]+$", re.MULTILINE)
 
 Tokenizer = Callable[[str], list[str]]
 
 
 def tokenizer(name: str = "jieba", dictionary: str | None = None) -> Tokenizer:
     """Return the tokenizer. name: "jieba" or "char". dictionary: the path of a user dictionary for jieba.
+
+    The first word of a line in a language with spaces follows a space, too, so that it is the same token as elsewhere.
 
     It is made once for each content of the dictionary. Raises UserError when the dictionary cannot be used.
     """
@@ -34,6 +40,7 @@ def _made(name: str, dictionary: str | None, content: object) -> Tokenizer:
         segment = jieba_segmenter(dictionary)
 
     def tokens(text: str) -> list[str]:
+        text = _SPACED_LINE.sub(r" \g<0>", text)
         return _with_spaces(segment(text)) if " " in text else segment(text)
 
     return tokens

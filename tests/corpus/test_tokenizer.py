@@ -18,6 +18,23 @@ def test_words_keep_the_space_before_them() -> None:
     assert tokenise("I like 北京 a lot") == ["I", f"{SPACE}like", f"{SPACE}北京", f"{SPACE}a", f"{SPACE}lot"]
 
 
+@pytest.mark.parametrize(
+    ("text", "tokens"),
+    [
+        ("no , no", "▁no ▁, ▁no"),
+        ("No!", "▁No !"),
+        ("네, 네", "▁네 , ▁네"),
+        ("OK啊", "OK 啊"),
+        ("３ no", "３ ▁no"),
+        ("!", "!"),
+        ("ไทย", "ไ ท ย"),
+        ("好\nno\nno", "好 \n ▁no \n ▁no"),
+    ],
+)
+def test_the_first_word_is_the_same_token_as_elsewhere_where_spaces_part_words(text: str, tokens: str) -> None:
+    assert tokenizer("jieba")(text) == tokens.split(" ")
+
+
 def test_char_tokenizer_splits_characters() -> None:
     assert tokenizer("char")("我 爱a1") == ["我", f"{SPACE}爱", "a", "1"]
 
