@@ -6,6 +6,7 @@ No data are fetched: the user has the corpus, whose licence is CC BY-NC-SA 4.0.
 import dataclasses
 import itertools
 import math
+import os
 import random
 import re
 import shlex
@@ -20,18 +21,24 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.peers.environments import environment, environments_flag
+from benchmarks.peers.systems import OpenNMT
 from benchmarks.report import log, print_json
+from benchmarks.tokenised import TokenisedPairs
 from chatbot.command_line import CommandLine
 from chatbot.config.attempts import CONFIG, attempt_directory, trained_directory
 from chatbot.config.corpus import NONE
 from chatbot.config.decoding import DecodingSettings
 from chatbot.config.evaluation import EvaluationSettings
+from chatbot.config.model import TRANSFORMER
+from chatbot.config.run import preset_for, values_of_preset
 from chatbot.config.stored import with_default_search
+from chatbot.config.training import Settings
 from chatbot.corpus.dataset import Corpus
 from chatbot.corpus.reading.open.sources import find_sources
 from chatbot.errors import UserError
 from chatbot.evaluation.measures import distinct, ranked_first
-from chatbot.flags import Flags, setting
+from chatbot.flags import Flags, replace, setting
 
 Words = list[str]
 Dialogue = list[Words]
@@ -43,6 +50,8 @@ PARTS = TRAINING, VALIDATION, TEST = "train", "validation", "test"
 OFFICIAL, PUBLISHED_SPLIT = "official", "published"
 WHOLE = "dialogues_text.txt"  # all dialogues, which the published figures are of
 SEED = 7
+OPENNMT = "OpenNMT-py, Transformer"
+PEER_STEPS_BETWEEN = 500  # validations
 # The published figures count every word beyond the most common ones of training as the same word, here one that no
 # cleaned text has.
 KNOWN_WORDS = 16_384
@@ -96,6 +105,18 @@ class DailyDialogBenchmark(Flags):
     beam_size: tuple[int, ...] = setting(
         (1, 5), "beam search without looked-up replies, beside the default search; one row for each", least=1
     )
+    opennmt: int = setting(
+        0,
+        f"with --split {PUBLISHED_SPLIT}: minutes of training of a Transformer by OpenNMT-py, for a row of its own",
+        group="peers",
+        least=0,
+    )
+    environments: str | None = environments_flag()
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.opennmt and self.split != PUBLISHED_SPLIT:
+            raise UserError(f"--opennmt: its words are those of --split {PUBLISHED_SPLIT}; add this, or leave it out")
 
 
 def dailydialog_benchmark(arguments: Sequence[str]) -> int:
@@ -115,17 +136,19 @@ def dailydialog_benchmark(arguments: Sequence[str]) -> int:
     parts = read_parts(Path(flags.folder), flags.split)
     counts = Counter(word for dialogue in parts[TRAINING] for words in dialogue for word in words)
     known = {word for word, _ in counts.most_common(KNOWN_WORDS)}
+    written = with_unknown_words(parts, known) if flags.split == PUBLISHED_SPLIT else parts
     with tempfile.TemporaryDirectory() as folder:
-        written = with_unknown_words(parts, known) if flags.split == PUBLISHED_SPLIT else parts
+        peer = opennmt_replies(flags, written, Path(folder)) if flags.opennmt else None
         files = write_parts(written, Path(folder), flags.split)
         if not is_trained:
             _train(flags.attempt, files, training_flags)
-        results = _measure(flags, parts, files, known)
+        results = _measure(flags, parts, files, known, peer)
     print("\nAll {pairs:,} test pairs:\n".format(**results["all"]["people"]))
     print(*markdown({**PUBLISHED, **results["all"]}), sep="\n")
     print("\nThe {pairs:,} of them that do not stand word for word in train:\n".format(**results["unseen"]["people"]))
     print(*markdown(results["unseen"]), "", NOTES, sep="\n")
-    print("\nValidation: {:.3f} nats per word.".format(results["validation_nats_per_word"]))
+    for system, nats in results["validation_nats_per_word"].items():
+        print(f"Validation, {system}: {nats:.3f} nats per word.")
     print_json({**dataclasses.asdict(flags), "flags": training_flags, "published": PUBLISHED, **results})
     return 0
 
@@ -216,7 +239,43 @@ def _train(attempt: str, files: Mapping[str, Path], flags: list[str]) -> None:
         raise UserError(f"train.py {shlex.join(flags)}: failed; the lines above say why")
 
 
-def _measure(flags: DailyDialogBenchmark, parts: Parts, files: Mapping[str, Path], known: set[str]) -> dict[str, Any]:
+@dataclasses.dataclass(frozen=True)
+class PeerReplies:
+    """The replies of another system to all test pairs, and its nats per word of the validation part."""
+
+    replies: list[str]
+    nats_per_word: float
+
+
+def opennmt_replies(flags: DailyDialogBenchmark, parts: Parts, folder: Path) -> PeerReplies:
+    """Train OpenNMT-py's Transformer with the sizes of the preset on pairs of words, and reply by its beam search.
+
+    Pairs of more than --max-length words are left out of training, as in this project.
+    """
+    values = values_of_preset(preset_for(len(pairs_of(parts[TRAINING]))), TRANSFORMER)
+    settings, most = replace(Settings(), architecture=TRANSFORMER, **values), Settings().model.max_length
+    for part in PARTS:
+        pairs = [(question.split(), answer.split()) for question, answer in pairs_of(parts[part])]
+        if part == TRAINING:
+            pairs = [pair for pair in pairs if max(map(len, pair)) <= most]
+        counts = Counter(word for pair in pairs for side in pair for word in side)
+        TokenisedPairs(pairs, [word for word, _ in counts.most_common()]).write(folder, part)
+    peer = OpenNMT(environment("opennmt", flags.environments), folder, len(os.sched_getaffinity(0)))
+    log(f"OpenNMT-py: trains for {flags.opennmt} minutes")
+    best = peer.best(settings, TRAINING, VALIDATION, 60 * flags.opennmt, PEER_STEPS_BETWEEN, saves=True)
+    log(f"OpenNMT-py: replies with the model of step {best.step:,}")
+    peer.translate(best.step, TEST, beam_size=5, batch_size=64, max_length=most)
+    replies = (folder / "replies").read_text(encoding="utf-8").rstrip("\n").split("\n")
+    return PeerReplies(replies, best.nats / words_and_ends(pairs_of(parts[VALIDATION])))
+
+
+def _measure(
+    flags: DailyDialogBenchmark,
+    parts: Parts,
+    files: Mapping[str, Path],
+    known: set[str],
+    peer: PeerReplies | None,
+) -> dict[str, Any]:
     """Return the measures of each row, for all pairs of the test part and for those that are not in train.
 
     known: the words that distinct tells apart. Raises UserError for an attempt that was trained on other parts.
@@ -255,11 +314,14 @@ def _measure(flags: DailyDialogBenchmark, parts: Parts, files: Mapping[str, Path
         replies[name] = reply(replier_of(trained, search, model), samples)
     drawn = random.Random(SEED).choices([answer for _, answer in training], k=len(pairs))
     others = {"random replies of train": drawn, "people": [answer for _, answer in pairs]}
+    nats_of_validation = {"this project": score(corpora[VALIDATION].shards).nats / words_and_ends(validation)}
+    if peer is not None:
+        others = {OPENNMT: [peer.replies[i] for i in measured], **others}
+        nats_of_validation[OPENNMT] = peer.nats_per_word
 
     seen = {*training}
     subsets = {"all": range(len(pairs)), "unseen": [i for i, pair in enumerate(pairs) if pair not in seen]}
     results = dict[str, Any]()
-    results["validation_nats_per_word"] = score(corpora[VALIDATION].shards).nats / words_and_ends(validation)
     for subset, rows in subsets.items():
         chosen = [pairs[i] for i in rows]
         results[subset] = {
@@ -268,7 +330,7 @@ def _measure(flags: DailyDialogBenchmark, parts: Parts, files: Mapping[str, Path
         nats = score([shard.select(np.array(rows, np.int64))]).nats
         for name in searches:
             results[subset][name]["nats_per_word"] = nats / words_and_ends(chosen) if chosen else None
-    return {**results, "step": trained.step}
+    return {**results, "validation_nats_per_word": nats_of_validation, "step": trained.step}
 
 
 def words_and_ends(pairs: Sequence[tuple[str, str]]) -> int:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.peers.environments import environment, environments_flag
-from benchmarks.peers.systems import OpenNMT
+from benchmarks.peers.systems import WARM_UP_STEPS, OpenNMT
 from benchmarks.report import print_json
 from benchmarks.tokenised import TokenisedPairs, read_tokenised
 from benchmarks.train import TrainBenchmark, measure_in_turns
@@ -62,6 +62,7 @@ def decode_benchmark(arguments: Sequence[str]) -> int:
         if flags.opennmt:
             peer = OpenNMT(environment("opennmt", flags.environments), Path(folder), results["cores"])
         systems: dict[str, Callable[[], float]] = {}
+        last_step = WARM_UP_STEPS + flags.steps  # of the peer
         with Worker(_replying_worker, flags, pairs, questions) as worker:
             for beam_size in BEAM_SIZES:
                 for batch_size in BATCH_SIZES:
@@ -69,7 +70,7 @@ def decode_benchmark(arguments: Sequence[str]) -> int:
                     systems[name] = functools.partial(_replies_per_second, worker, beam_size, batch_size)
                     if peer is not None:
                         systems[f"OpenNMT-py, {name}"] = functools.partial(
-                            peer.translate, flags.steps, "questions", beam_size, batch_size, flags.max_length
+                            peer.translate, last_step, "questions", beam_size, batch_size, flags.max_length
                         )
             if peer is not None:
                 pairs.write(Path(folder), "train")

@@ -94,12 +94,17 @@ class OpenNMT(Peer):
         reports = reports[WARM_UP_STEPS // every :]
         return sum(tokens for tokens, _ in reports) / sum(tokens / rate for tokens, rate in reports)
 
-    def best(self, settings: Settings, text: str, held_out: str, seconds: float, every: int) -> Best:
+    def best(
+        self, settings: Settings, text: str, held_out: str, seconds: float, every: int, saves: bool = False
+    ) -> Best:
         """Train on a text for some seconds, with a validation on another one every so many steps.
 
-        onmt_train prints the perplexity per token, end symbols included, whose logarithm times the tokens are the nats.
+        saves: write a model at each validation, for `translate`. onmt_train prints the perplexity per token, end
+        symbols included, whose logarithm times the tokens are the nats.
         """
         config = opennmt_config(settings, text) | {"train_steps": ENDLESS, "valid_steps": every}
+        if saves:
+            config["save_checkpoint_steps"] = every
         config["data"]["valid"] = {"path_src": f"{held_out}.src", "path_tgt": f"{held_out}.tgt"}
         replies = (self.work / f"{held_out}.tgt").read_text(encoding="utf-8").splitlines()
         tokens = sum(len(reply.split(" ")) + 1 for reply in replies)
@@ -107,12 +112,12 @@ class OpenNMT(Peer):
         validations = [Best(math.log(float(p)) * tokens, every * n) for n, p in enumerate(perplexities, 1)]
         return best_of("OpenNMT-py", validations)
 
-    def translate(self, steps: int, questions: str, beam_size: int, batch_size: int, max_length: int) -> float:
-        """Run onmt_translate with the model of `rate`. Returns replies a second; the program's start is not counted.
+    def translate(self, step: int, questions: str, beam_size: int, batch_size: int, max_length: int) -> float:
+        """Write the replies of a model to the file "replies". Returns how many a second, without the program's start.
 
-        steps: those of `rate`. questions: the name of a text.
+        step: at which the model was saved. questions: the name of a text.
         """
-        model, source = f"model_step_{WARM_UP_STEPS + steps}.pt", f"{questions}.src"
+        model, source = f"model_step_{step}.pt", f"{questions}.src"
         command: list[object] = ["onmt_translate", "-model", model, "-src", source, "-output", "replies"]
         command += ["-beam_size", beam_size, "-batch_size", batch_size, "-max_length", max_length, "-report_time"]
         (milliseconds,) = TRANSLATED.findall(self.output(*command))

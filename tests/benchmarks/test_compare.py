@@ -111,7 +111,7 @@ def test_rates_of_opennmt(tmp_path: Path) -> None:
     home = program(tmp_path, "onmt_train", reports)
     assert OpenNMT(home, tmp_path, 1).rate(RECURRENT, "words", 20) == pytest.approx(150)
     program(tmp_path, "onmt_translate", "echo 'Average translation time (ms): 12.5'")
-    assert OpenNMT(home, tmp_path, 1).translate(20, "questions", 5, 1, 20) == 80
+    assert OpenNMT(home, tmp_path, 1).translate(30, "questions", 5, 1, 20) == 80
 
 
 def test_opennmt_has_the_sizes_of_the_settings() -> None:

@@ -1,6 +1,7 @@
 """The benchmark on DailyDialog: parts, measures that others publish, and a small run on made-up dialogues."""
 
 import json
+import math
 import zipfile
 from pathlib import Path
 
@@ -10,16 +11,19 @@ from benchmarks.dailydialog import (
     OFFICIAL,
     PUBLISHED,
     PUBLISHED_SPLIT,
+    DailyDialogBenchmark,
     bleu,
     cleaned,
     dailydialog_benchmark,
     markdown,
     measure,
+    opennmt_replies,
     pairs_of,
     read_parts,
     with_unknown_words,
 )
 from chatbot.errors import UserError
+from tests.benchmarks.test_compare import program
 from tests.commands import run
 
 
@@ -107,6 +111,22 @@ def test_a_folder_that_is_not_dailydialog_is_refused(folder: Path) -> None:
         dailydialog_benchmark([str(folder / "validation"), "--attempt", "absent"])
 
 
+def test_opennmt_replies_to_the_test_part_by_its_best_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    home = program(tmp_path, "onmt_train", "echo 'Validation perplexity: 90'; echo 'Validation perplexity: 80.5'")
+    translate = "test $2 = model_step_1000.pt; test $4 = test.src; sed s/^/oh\\ / test.src > replies"
+    program(tmp_path, "onmt_translate", f"set -e; {translate}; echo 'Average translation time (ms): 12.5'")
+    monkeypatch.setattr("benchmarks.dailydialog.environment", lambda *_: home)
+    parts = {part: [[["how", "are", "you"], ["fine"]]] for part in ("train", "validation", "test")}
+    parts["train"].append([["no"] * 51, ["yes"]])
+    flags = DailyDialogBenchmark(folder="F", split=PUBLISHED_SPLIT, opennmt=1)
+    found = opennmt_replies(flags, parts, tmp_path)
+    assert found.replies == ["oh how are you"]
+    assert found.nats_per_word == pytest.approx(math.log(80.5))
+    assert (tmp_path / "train.tgt").read_text(encoding="utf-8") == "fine\n"
+    with pytest.raises(UserError, match="its words are those of --split published"):
+        DailyDialogBenchmark(folder="F", opennmt=1)
+
+
 @pytest.mark.slow
 def test_dailydialog_benchmark_runs(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(folder)
@@ -123,7 +143,7 @@ def test_dailydialog_benchmark_runs(folder: Path, monkeypatch: pytest.MonkeyPatc
     assert people["bleu_2"] == 1
     assert people["mean_words"] == 2.5
     assert 0 < model["nats_per_word"] < 10
-    assert 0 < report["validation_nats_per_word"] < 10
+    assert 0 < report["validation_nats_per_word"]["this project"] < 10
     assert report["published"].keys() == PUBLISHED.keys()
     with pytest.raises(UserError, match="is only measured"):
         dailydialog_benchmark([str(folder), "--", "--steps", "3"])
