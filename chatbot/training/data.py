@@ -40,8 +40,8 @@ FILES_SHOWN = 5
 # With fewer validation pairs, the differences between two validations are mostly noise. A good --validation auto of the
 # smallest corpus has about 100.
 FEWEST_DECIDING = 50
-# --both-directions auto: with more pairs than this, the replies alone teach the decoder the language.
-MOST_PAIRS_BOTH_DIRECTIONS = 50_000
+# --both-directions auto: with this many pairs or more, the replies alone may teach the decoder the language; not tried.
+MOST_PAIRS_BOTH_DIRECTIONS = 100_000
 # --probe: questions that are asked, and characters of each that the model is given, as in chat.
 MOST_QUESTIONS, MOST_CHARACTERS = 20, 2000
 
