@@ -49,7 +49,7 @@ class ReplyText:
         """Read the text of all ids. is_whole: whether the end follows; else the last character may be incomplete."""
         text = self.vocabulary.text(self.ids)
         if not is_whole and self.ids and self.ids[-1] >= self.vocabulary.first_byte:
-            text = text.rstrip("\ufffd")
+            text = text.rstrip("\ufffd").rstrip()  # the character may be a space, and a reply has none at its end
         self.text = before_stop(text, self.stops)
         self.is_stopped = stop_in(text, self.stops) is not None
 

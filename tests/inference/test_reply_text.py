@@ -43,6 +43,7 @@ def pieces(ids: Iterable[int], vocabulary: Vocabulary, stops: Sequence[str]) -> 
 )
 @hypothesis.example([["a"], ["b"], ["a"], ["b"]], ["ba", "abab"])
 @hypothesis.example([["a"], ["ab"], ["ab"], ["a"]], ["aba", "baba"])
+@hypothesis.example([["a"], ["▁"], ["\u3000"]], ["a "])
 @hypothesis.settings(max_examples=150)
 def test_joined_pieces_are_the_text_before_the_first_complete_stop(tokens: list[list[str]], stops: list[str]) -> None:
     ids = [i for token in tokens for i in VOCABULARY.ids(token)]
