@@ -4,6 +4,7 @@ Variable updates differ in the replicas of the weights, and in the exchange betw
 """
 
 import abc
+import threading
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -156,6 +157,8 @@ class Synchronous(VariableUpdate):
         self._summation = Summation(model, replicas, exchange)
         self._accumulate = settings.accumulate
         self._pieces = self._accumulate  # of each share; more after a device ran out of memory
+        # Batches are prepared ahead by another thread, and again by this one after memory ran out.
+        self._preparing = threading.Lock()
         self._proven: list[tuple[int, ...]] = []  # the sizes of batches that did not run out of memory
         self._calls = 0  # equals the replicas' own count unless an update failed
         self._exchanging = False  # whether the last step got as far as the exchange
@@ -178,7 +181,8 @@ class Synchronous(VariableUpdate):
 
     def prepare(self, batch: GlobalBatch, number: int) -> Prepared:
         """Prepare the batch, each share in pieces if memory has run out before."""
-        return self.preparation(batch, number, self._pieces)
+        with self._preparing:
+            return self.preparation(batch, number, self._pieces)
 
     def __call__(self, prepared: Prepared, rate: float) -> None:
         """Train on a global batch. Raises UserError if memory does not suffice for one pair."""
