@@ -158,7 +158,7 @@ def test_answer_that_is_read_slowly_arrives(url: str) -> None:
     with connection(url) as client:
         client.sendall(GET.replace(b"/ ", b"/large ", 1) + b"Connection: close\r\n\r\n")
         size = 0
-        for _ in range(40):  # a third of the sender's buffer, after which it goes on, is read in half the limit
+        for _ in range(40):  # for twice the limit, in small parts: the sender sees only large ones
             size += len(client.recv(1 << 17))
             time.sleep(UNREAD_SECONDS / 20)
         assert size + len(received(client)) > LARGE
