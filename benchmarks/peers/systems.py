@@ -9,6 +9,7 @@ import dataclasses
 import json
 import math
 import re
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -99,8 +100,8 @@ class OpenNMT(Peer):
     ) -> Best:
         """Train on a text for some seconds, with a validation on another one every so many steps.
 
-        saves: write a model at each validation, for `translate`. onmt_train prints the perplexity per token, end
-        symbols included, whose logarithm times the tokens are the nats.
+        saves: write a model at each validation, for `translate`; one that was not wholly written does not count.
+        onmt_train prints the perplexity per token, end symbols included, whose logarithm times the tokens are the nats.
         """
         config = opennmt_config(settings, text) | {"train_steps": ENDLESS, "valid_steps": every}
         if saves:
@@ -110,6 +111,8 @@ class OpenNMT(Peer):
         tokens = sum(len(reply.split(" ")) + 1 for reply in replies)
         perplexities = VALIDATED.findall(self._train(config, seconds))
         validations = [Best(math.log(float(p)) * tokens, every * n) for n, p in enumerate(perplexities, 1)]
+        if saves:
+            validations = [best for best in validations if zipfile.is_zipfile(self.work / _model(best.step))]
         return best_of("OpenNMT-py", validations)
 
     def translate(self, step: int, questions: str, beam_size: int, batch_size: int, max_length: int) -> float:
@@ -117,8 +120,8 @@ class OpenNMT(Peer):
 
         step: at which the model was saved. questions: the name of a text.
         """
-        model, source = f"model_step_{step}.pt", f"{questions}.src"
-        command: list[object] = ["onmt_translate", "-model", model, "-src", source, "-output", "replies"]
+        command: list[object] = ["onmt_translate", "-model", _model(step), "-src", f"{questions}.src"]
+        command += ["-output", "replies"]
         command += ["-beam_size", beam_size, "-batch_size", batch_size, "-max_length", max_length, "-report_time"]
         (milliseconds,) = TRANSLATED.findall(self.output(*command))
         return 1000 / float(milliseconds)
@@ -126,6 +129,11 @@ class OpenNMT(Peer):
     def _train(self, config: dict[str, Any], seconds: float | None = None) -> str:
         (self.work / "opennmt.yaml").write_text(json.dumps(config), encoding="utf-8")  # JSON is YAML
         return self.output("onmt_train", "-config", "opennmt.yaml", seconds=seconds)
+
+
+def _model(step: int) -> str:
+    """Return the file of the model that OpenNMT-py saves at a step, an archive of PyTorch."""
+    return f"model_step_{step}.pt"
 
 
 def best_of(system: str, validations: list[Best]) -> Best:

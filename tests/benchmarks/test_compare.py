@@ -14,6 +14,7 @@ from benchmarks.peers.systems import Best, OpenNMT, PyTorch, opennmt_config
 from benchmarks.tokenised import TokenisedPairs, character_corpora, spelled
 from chatbot.errors import UserError, exit_code_of
 from chatbot.flags import replace
+from tests.benchmarks.running import program
 
 RECURRENT = CompareBenchmark(data="pairs.tsv").settings
 TRANSFORMER = CompareBenchmark(data="pairs.tsv", architecture="transformer").settings
@@ -69,15 +70,6 @@ def test_last_error_of_an_output() -> None:
     assert last_error("one\nERROR: no space\n  at the end\n") == "ERROR: no space"
     assert last_error("one\ntwo\n\n") == "two"
     assert last_error("") == "no output"
-
-
-def program(folder: Path, name: str, script: str) -> Path:
-    """A shell script in place of a program of an environment. Returns the environment."""
-    file = folder / "bin" / name
-    file.parent.mkdir(exist_ok=True)
-    file.write_text(f"#!/bin/sh\n{script}\n", encoding="utf-8")
-    file.chmod(0o755)
-    return folder
 
 
 def test_torch_model_gets_the_settings(tmp_path: Path) -> None:
