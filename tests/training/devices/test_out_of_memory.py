@@ -1,13 +1,16 @@
 """After running out of memory, a step computes shares in pieces with the same result, or ends with an error."""
 
+import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from threading import Event
 from typing import Any
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from chatbot.corpus.batches import Batches
+from chatbot.corpus.batches import Batches, GlobalBatch
 from chatbot.errors import UserError
 from chatbot.flags import replace
 from chatbot.model.new_model import built_model
@@ -17,7 +20,7 @@ from chatbot.training.devices.towers import Tower
 from chatbot.training.gradients import gradient_function
 from chatbot.training.machines.team import Team
 from chatbot.training.selftest import CASES, TOLERANCE, VOCABULARY, random_pairs, train_model
-from chatbot.training.share import Share
+from chatbot.training.share import Prepared, Share
 from chatbot.training.step import Synchronous
 from chatbot.training.update import open_update
 
@@ -60,6 +63,28 @@ def test_out_of_memory_is_reported_with_accumulation_too(
     monkeypatch.setattr("chatbot.training.gradients.gradient_function", with_memory_for(2))
     train_model(settings, cpus[:1], random_pairs(67, 3), steps=3)
     assert capsys.readouterr().out.count("Out of memory") == 1
+
+
+def test_a_batch_is_not_prepared_beside_another_one(cpus: list[Tower], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A batch that is prepared again in the training thread waits for the one that is prepared ahead."""
+    settings = CASES["SGD"]
+    update = open_update(built_model(settings.model, VOCABULARY, settings.learning.seed), settings, cpus[:1])
+    batch = next(Batches([random_pairs(20, 1)], 20, 1).from_step(0, 1))
+    entered, release, prepare = list[int](), Event(), update.preparation
+
+    def paused(batch: GlobalBatch, number: int, pieces: int) -> Prepared:
+        entered.append(number)
+        release.wait(10)
+        return prepare(batch, number, pieces)
+
+    monkeypatch.setattr(update, "preparation", paused)
+    with ThreadPoolExecutor(2) as threads:
+        for number in range(2):
+            threads.submit(update.prepare, batch, number)
+        time.sleep(0.2)
+        assert len(entered) == 1
+        release.set()
+    assert len(entered) == 2
 
 
 def with_memory_for(pairs: int, function: Callable[..., Any] = gradient_function) -> Callable[..., Any]:
