@@ -18,6 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from benchmarks.model_flags import architecture_flag, with_architecture
 from benchmarks.peers.environments import environment, environments_flag, output_of
 from benchmarks.peers.systems import Best, OpenNMT, PyTorch
 from benchmarks.quality import ROOT, best_validation, split
@@ -28,7 +29,7 @@ from benchmarks.worker import Worker, ask_all
 from chatbot.command_line import CommandLine
 from chatbot.config.attempts import attempt_directory
 from chatbot.config.corpus import NONE
-from chatbot.config.model import OF_RECURRENT, RECURRENT, TRANSFORMER, ModelSettings
+from chatbot.config.model import ModelSettings
 from chatbot.config.training import Settings
 from chatbot.flags import command_line, replace, setting
 
@@ -43,7 +44,7 @@ KEEP_PROB = 0.7
 class CompareBenchmark(TrainBenchmark):
     """The flags of python -m benchmarks compare."""
 
-    architecture: str = setting(RECURRENT, "layers of all systems", group="model", choices=(RECURRENT, TRANSFORMER))
+    architecture: str = architecture_flag()
     rounds: int = setting(3, "turns of each system; the speed is their median", group="measuring", least=1)
     held_out: int = setting(2000, "pairs that are held out", least=1)
     quality_seconds: int = setting(240, "seconds of training of each system for its quality; 0: leave it out", least=0)
@@ -53,10 +54,7 @@ class CompareBenchmark(TrainBenchmark):
     @property
     def settings(self) -> Settings:
         """The settings of the model, without dropout."""
-        if self.architecture == RECURRENT:
-            return super().settings
-        unused = {name: getattr(ModelSettings, name) for name in OF_RECURRENT}
-        return replace(super().settings, architecture=self.architecture, **unused)
+        return with_architecture(super().settings, self.architecture)
 
 
 def compare_benchmark(arguments: Sequence[str]) -> int:

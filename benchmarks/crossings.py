@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from benchmarks.model_flags import SizeFlags
+from benchmarks.model_flags import SizeFlags, architecture_flag, with_architecture
 from benchmarks.report import print_json
 from chatbot.command_line import CommandLine
 from chatbot.config.training import Settings
@@ -58,10 +58,12 @@ WAITING = frozenset({"Where", "Unique", "UniqueV2", "DynamicPartition"})
 class CrossingsBenchmark(SizeFlags):
     """The flags of python -m benchmarks crossings."""
 
+    architecture: str = architecture_flag()
+
     @property
     def settings(self) -> Settings:
         """The settings of the model, with two layers on each side."""
-        return replace(super().settings, num_layers=2)
+        return replace(with_architecture(super().settings, self.architecture), num_layers=2)
 
 
 def crossings_benchmark(arguments: Sequence[str]) -> int:

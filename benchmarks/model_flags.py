@@ -1,10 +1,24 @@
 """Flags of the measured model and of the measurement, which the train, decode and scaling benchmarks share."""
 
 import dataclasses
+from typing import Any
 
 from chatbot.config.corpus import LEAST_VOCABULARY
+from chatbot.config.model import OF_RECURRENT, RECURRENT, TRANSFORMER, ModelSettings
 from chatbot.config.training import Settings
-from chatbot.flags import Flags, compose, setting
+from chatbot.flags import Flags, compose, replace, setting
+
+
+def architecture_flag() -> Any:
+    """Return the field of a `Flags` class for the layers of the models; see `with_architecture`."""
+    return setting(RECURRENT, "layers of the models", group="model", choices=(RECURRENT, TRANSFORMER))
+
+
+def with_architecture(settings: Settings, architecture: str) -> Settings:
+    """Return settings with these layers; a Transformer has none of the settings of recurrent ones."""
+    if architecture == RECURRENT:
+        return settings
+    return replace(settings, architecture=architecture, **{name: getattr(ModelSettings, name) for name in OF_RECURRENT})
 
 
 @dataclasses.dataclass(frozen=True)
