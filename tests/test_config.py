@@ -92,7 +92,8 @@ def test_flags_without_effect_are_refused_with_any_value(work_dir: Path) -> None
         "--attempt attentive --rnn-size 256": f"--rnn-size 256: {transformer}",
         "--init-from attentive --attention luong": f"--attention luong: {transformer}",
         "--attempt recurrent --heads 4": "--heads 4: not used by --architecture recurrent; leave it out",
-        "--attempt attentive --heads 3": "--heads 3: must divide 32, half of --embedding-size; change one of both",
+        "--attempt attentive --heads 3": "--heads 3: must divide --embedding-size 64, an even number; change one of "
+        "both",
         "--validation none --patience 3": "--patience: not used with --validation none; leave it out",
         "--attempt unchecked --retrieve-pairs 0": "--retrieve-pairs: not used with --validation none; leave it out",
         "--attempt unchecked --validate-every 9": "--validate-every: not used with --validation none; leave it out",

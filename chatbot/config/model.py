@@ -90,11 +90,9 @@ class ModelSettings(Flags, fixed=True):
         check_architecture(
             self.architecture, {n: value for n, value in vars(self).items() if value != getattr(ModelSettings, n)}
         )
-        if self.embedding_size % (2 * self.heads) and self.architecture == TRANSFORMER:
-            raise UserError(
-                f"--heads {self.heads}: must divide {self.embedding_size // 2}, half of --embedding-size; change one "
-                "of both"
-            )
+        size, heads = self.embedding_size, self.heads
+        if self.architecture == TRANSFORMER and (size % heads or size % 2):
+            raise UserError(f"--heads {heads}: must divide --embedding-size {size}, an even number; change one of both")
         if self.copy and self.attention == "none":
             raise UserError("--copy: needs attention; use --attention luong, or leave out --copy")
         if self.copy and self.sampled_softmax is not None:

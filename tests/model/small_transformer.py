@@ -8,7 +8,7 @@ TRANSFORMER: dict[str, Any] = {
     "architecture": "transformer",
     **{name: getattr(ModelSettings, name) for name in ("rnn_size", "bidirectional")},
     "embedding_size": 12,
-    "heads": 2,
+    "heads": 4,  # of an odd size
     "feed_forward_size": 20,
     "num_layers": 2,
 }

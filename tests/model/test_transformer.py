@@ -131,7 +131,11 @@ def test_cache_gives_the_logits_of_the_whole_reply(model: Seq2Seq) -> None:
             r"--no-bidirectional: not used by --architecture transformer; leave it out",
         ),
         ({"heads": 8}, r"--heads 8: not used by --architecture recurrent; leave it out"),
-        ({"architecture": "transformer", "heads": 3}, r"--heads 3: must divide 128, half of --embedding-size"),
+        ({"architecture": "transformer", "heads": 3}, r"--heads 3: must divide --embedding-size 256, an even number"),
+        (
+            {"architecture": "transformer", "heads": 3, "embedding_size": 33},
+            r"--heads 3: must divide --embedding-size 33, an even number",
+        ),
     ],
 )
 def test_settings_that_do_not_fit_the_architecture_are_errors(changes: dict[str, Any], message: str) -> None:
