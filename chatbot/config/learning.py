@@ -77,7 +77,7 @@ class LearningSettings(Flags):
     )
     both_directions: str = setting(
         "auto",
-        "also learn the question from the answer; auto: with validation and fewer than 100,000 pairs",
+        "also learn the question from the answer; auto: with validation and fewer than 300,000 pairs",
         choices=("auto", "on", "off"),
         fixed=True,
     )

@@ -9,6 +9,7 @@ from typing import Any
 from chatbot.config.attempts import CONFIG, VOCABULARY
 from chatbot.config.corpus import AUTO, NONE
 from chatbot.config.learning import QUESTION_NATS
+from chatbot.config.run import FEWER_PAIRS_THAN
 from chatbot.config.stored import stored_settings
 from chatbot.config.training import Settings
 from chatbot.corpus.dataset import Corpus, training_set, validation_set
@@ -40,8 +41,9 @@ FILES_SHOWN = 5
 # With fewer validation pairs, the differences between two validations are mostly noise. A good --validation auto of the
 # smallest corpus has about 100.
 FEWEST_DECIDING = 50
-# --both-directions auto: with this many pairs or more, the replies alone may teach the decoder the language; not tried.
-MOST_PAIRS_BOTH_DIRECTIONS = 100_000
+# --both-directions auto: fewer pairs than this are learned in both, as those of presets small and medium; more were not
+# tried.
+MOST_PAIRS_BOTH_DIRECTIONS = FEWER_PAIRS_THAN["medium"]
 # --probe: questions that are asked, and characters of each that the model is given, as in chat.
 MOST_QUESTIONS, MOST_CHARACTERS = 20, 2000
 
