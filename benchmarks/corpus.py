@@ -21,6 +21,7 @@ from benchmarks.report import log, print_json
 from benchmarks.synthetic import write_corpus
 from chatbot.command_line import CommandLine
 from chatbot.corpus.batches import GlobalBatch
+from chatbot.corpus.workers import cores
 from chatbot.flags import Flags, compose, setting
 
 # The jieba loop is timed on at most this many pairs: its rate does not change with more.
@@ -60,7 +61,7 @@ def corpus_benchmark(arguments: Sequence[str]) -> int:
         if not file.exists():
             log(f"Writing {flags.pairs:,} pairs ...")
             write_corpus(file, flags.pairs)
-        results: dict[str, Any] = {"pairs": flags.pairs, "bytes": file.stat().st_size, "cores": _cores()}
+        results: dict[str, Any] = {"pairs": flags.pairs, "bytes": file.stat().st_size, "cores": cores()}
         log("A bare loop of jieba.lcut ...")
         results |= _in_own_process(_measure_jieba, file)
         log("The first encode ...")
@@ -81,10 +82,6 @@ def corpus_benchmark(arguments: Sequence[str]) -> int:
             results |= _in_own_process(_measure_padding, Path(flags.data), folder)
     print_json(results)
     return 0
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0))
 
 
 def _in_own_process(measure: Callable[..., dict[str, Any]], *arguments: Any) -> dict[str, Any]:
@@ -137,7 +134,7 @@ def _measure_encoding(file: Path, folder: Path) -> dict[str, Any]:
     return {
         "encode_seconds": seconds,
         "pairs_per_s": corpus.reports[0].pairs / seconds,
-        "encode_peak_gb": _peak_gb(_cores()),
+        "encode_peak_gb": _peak_gb(cores()),
     }
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from chatbot.corpus.reading.open.sources import find_sources
+from chatbot.corpus.reading.open.sources import find_parts
 from chatbot.corpus.reading.read import read
 from chatbot.corpus.reading.report import Report
 from tests.commands import run
@@ -29,7 +29,7 @@ def test_default_run_memorises_chatterbot_corpus(work_dir: Path) -> None:
     assert Path("checkpoints/default/curves.png").stat().st_size > 10_000
 
     answers = defaultdict(set)
-    for question, answer, *_ in read(find_sources([])[0], Report()):
+    for question, answer, *_ in read(find_parts([]).training[0], Report()):
         answers[question].add(answer)
     expected = {q: next(iter(a)) for q, a in answers.items() if len(a) == 1}
     assert len(expected) == 412

@@ -136,14 +136,19 @@ def _save_result(function: Function, folder: Path, named: tuple[str, tuple]) -> 
 def _start_worker() -> None:
     """Make a worker end with its parent, and without a traceback at Ctrl-C."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
-    threading.Thread(target=_exit_with_parent, daemon=True).start()
+    end_with_parent()
 
 
-def _exit_with_parent() -> None:
+def end_with_parent() -> None:
+    """Let this process, which multiprocessing has started, end when its parent ends."""
+    threading.Thread(target=_exit_after_parent, daemon=True).start()
+
+
+def _exit_after_parent() -> None:
     parent = multiprocessing.parent_process()
-    if parent is not None:
-        parent.join()
-        os._exit(1)
+    assert parent is not None
+    parent.join()
+    os._exit(1)
 
 
 # The number of batches that are prepared ahead.
@@ -151,9 +156,7 @@ AHEAD = 4
 _END = object()
 
 
-def prefetched(
-    items: Iterable[tuple[object, ...]], prepare: Callable[..., T], ahead: int = AHEAD
-) -> Generator[T, None, None]:
+def prefetched(items: Iterable[tuple[object, ...]], prepare: Callable[..., T]) -> Generator[T, None, None]:
     """Yield prepare(*item) for each item, in order. A thread calls it ahead of the caller.
 
     Exceptions of the items and of `prepare` are raised here.
@@ -163,7 +166,7 @@ def prefetched(
     try:
         pending: collections.deque[Future[Any]] = collections.deque()
         while True:
-            while len(pending) < ahead:
+            while len(pending) < AHEAD:
                 pending.append(pool.submit(next, results, _END))
             if (result := pending.popleft().result()) is _END:
                 return

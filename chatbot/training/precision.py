@@ -6,7 +6,6 @@ decides: small products are faster in float32.
 
 import contextlib
 import json
-import os
 import re
 import statistics
 import time
@@ -20,6 +19,7 @@ from chatbot.config.model import TRANSFORMER
 from chatbot.config.stored import stored_settings
 from chatbot.config.training import Settings
 from chatbot.corpus.cache import key_of
+from chatbot.corpus.workers import cores
 from chatbot.durable import write_json
 from chatbot.model.loss import MOST_ELEMENTS
 from chatbot.model.operations import matmul
@@ -78,7 +78,7 @@ def _stored_gain(sizes: list[list[int]], cache: str, device: str) -> float:
     """Return `measured_gain`, once for each machine, TensorFlow version and sizes, so that a repeated run keeps it."""
     conditions = {
         "device": cpu_name(),
-        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "cores": cores(),
         "tensorflow": tf.__version__,
         "products": sizes,
     }

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jieba import finalseg
 
-from chatbot.corpus.reading.open.sources import find_sources
+from chatbot.corpus.reading.open.sources import find_parts
 from chatbot.corpus.reading.read import read
 from chatbot.corpus.reading.report import Report
 from chatbot.corpus.tokenizer import Tokenizer, jieba_segmenter
@@ -104,7 +104,7 @@ def user_reference(user_dictionary: Path) -> Tokenizer:
 @pytest.fixture(scope="module")
 def real_utterances() -> list[str]:
     """The built-in corpus and, if present, the samples of real corpora next to the project."""
-    utterances = [text for source in find_sources([]) for pair in read(source, Report()) for text in pair[:2]]
+    utterances = [text for source in find_parts([]).training for pair in read(source, Report()) for text in pair[:2]]
     data = Path(__file__).parents[3] / "shared/data"
     for path in sorted(data.glob("*.tsv")):
         utterances += itertools.chain.from_iterable(map(str.split, path.read_text("utf-8").splitlines(), "\t"))

@@ -15,6 +15,7 @@ from typing import Any
 
 from tqdm import tqdm
 
+from chatbot.corpus.workers import end_with_parent
 from chatbot.errors import DeviceError, UserError, exit_code_of
 from chatbot.training.machines.watch import print_status
 from chatbot.training.signals import interrupts
@@ -114,7 +115,7 @@ def _child(job: Job, error_token: Any) -> None:
     os.setpgrp()
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # Python's handler would print a traceback for a Ctrl-C until now
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT, signal.SIGTERM})
-    threading.Thread(target=_exit_with_parent, daemon=True).start()
+    end_with_parent()
     # tqdm's default lock is a semaphore between processes, reported as leaked when the process is killed.
     tqdm.set_lock(threading.RLock())
     if job.quiet:
@@ -130,10 +131,3 @@ def _child(job: Job, error_token: Any) -> None:
             raise
 
     sys.exit(exit_code_of(target))
-
-
-def _exit_with_parent() -> None:
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-    parent.join()
-    os._exit(1)

@@ -8,7 +8,7 @@ from chatbot.config.corpus import FORMATS, CorpusSettings
 from chatbot.config.evaluation import EvaluationSettings
 from chatbot.corpus.files import training_files, validation_files
 from chatbot.corpus.reading import detect, read
-from chatbot.corpus.reading.open.sources import find_sources
+from chatbot.corpus.reading.open.sources import find_parts
 from chatbot.corpus.reading.report import ReadOptions, Report
 from chatbot.errors import UserError
 from tests.corpus.reading.sample_files import COMPRESSORS, Pairs, pairs_of, pairs_or_one_line, texts, written
@@ -45,7 +45,7 @@ def test_given_encoding_and_format_override_detection(
 
 def test_given_encoding_is_that_of_parallel_files(tmp_path: Path) -> None:
     files = [str(written(tmp_path, name, text.encode("cp037"))) for name, text in (("q", "a\nb"), ("a", "c\nd"))]
-    (source,) = find_sources([], *files)
+    (source,) = find_parts([], *files).training
     assert texts(read.read(source, Report(), ReadOptions(charset="cp037"))) == [("a", "c"), ("b", "d")]
 
 

@@ -205,21 +205,20 @@ class Parts:
         return self.test or self.validation or self.training
 
 
-def find_sources(files: Sequence[str], source_file: str | None = None, target_file: str | None = None) -> list[Source]:
+def find_sources(files: Sequence[str]) -> list[Source]:
     """Return the sources of these names in order, each file once; the files of a glob or a folder are sorted.
 
-    Without any name, returns the built-in ChatterBot corpus. Raises UserError for a file that is missing or unreadable,
-    a folder without files, a glob without a match, and one parallel file without the other.
+    Raises UserError for a file that is missing or unreadable, a folder without files, and a glob without a match.
     """
-    sources = [source for name in files for path in _expanded(name) for source in _sources_of(path)]
-    return _distinct([*sources, *_parallel(source_file, target_file)]) or [_chatterbot()]
+    return _distinct(source for name in files for path in _expanded(name) for source in _sources_of(path))
 
 
 def find_parts(files: Sequence[str], source_file: str | None = None, target_file: str | None = None) -> Parts:
     """Return the sources of these names, divided into parts.
 
     A folder, an archive or a JSON object that has a training part is divided by the names in it (`part_of`). All other
-    files belong to training, whatever their names, since the user gave them. Raises UserError as `find_sources` does.
+    files belong to training, whatever their names, since the user gave them. Without any name, training has the
+    built-in ChatterBot corpus. Raises UserError as `find_sources`, and for one parallel file without the other.
     """
     parts: dict[str, list[Source]] = {TRAINING: [], VALIDATION: [], TEST: []}
     for path in (path for name in files for path in _expanded(name)):

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from chatbot.corpus.reading.open.sources import find_sources
+from chatbot.corpus.reading.open.sources import find_parts
 from chatbot.corpus.reading.read import read
 from chatbot.corpus.reading.report import Report
 from chatbot.errors import UserError
@@ -15,7 +15,7 @@ from tests.corpus.reading.sample_files import dropped, texts, written, zipped
 def test_parallel_files_may_differ_in_encoding_and_compression(tmp_path: Path) -> None:
     questions = written(tmp_path, "q.gz", gzip.compress("你好吗，你在做什么\n\n\n好的，我们走吧\n".encode("gbk")))
     answers = written(tmp_path, "a", "我很好\r\n\r\n丙\r\n再见\r\n".encode())
-    (source,) = find_sources([], str(questions), str(answers))
+    (source,) = find_parts([], str(questions), str(answers)).training
     report = Report()
     assert texts(read(source, report)) == [("你好吗，你在做什么", "我很好"), ("", "丙"), ("好的，我们走吧", "再见")]
     assert (report.formats, report.charsets) == (["parallel"], ["GB18030", "UTF-8"])
@@ -25,7 +25,7 @@ def test_parallel_files_may_differ_in_encoding_and_compression(tmp_path: Path) -
 def test_line_dropped_in_one_file_is_dropped_in_both(tmp_path: Path) -> None:
     questions = written(tmp_path, "q", "甲\n乙\n丙".encode())
     answers = written(tmp_path, "a", "一\n二\n三\n".encode().replace("二".encode(), b"\xff"))
-    (source,) = find_sources([], str(questions), str(answers))
+    (source,) = find_parts([], str(questions), str(answers)).training
     report = Report()
     assert texts(read(source, report)) == [("甲", "一"), ("丙", "三")]
     assert dropped(report) == {"lines not UTF-8": 1}
@@ -34,7 +34,7 @@ def test_line_dropped_in_one_file_is_dropped_in_both(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("questions", "answers"), [("1\n2\n3\n", "1\n2\n"), ("1\n2\n", "1\n2\n\n"), ("", "1\n")])
 def test_different_numbers_of_lines_are_an_error(tmp_path: Path, questions: str, answers: str) -> None:
     paths = [written(tmp_path, "q", questions), written(tmp_path, "a", answers)]
-    (source,) = find_sources([], *map(str, paths))
+    (source,) = find_parts([], *map(str, paths)).training
     message = f"q has {len(questions) // 2} lines and .*a has {len(answers.splitlines())}; "
     with pytest.raises(UserError, match=message):
         list(read(source, Report()))
@@ -43,8 +43,8 @@ def test_different_numbers_of_lines_are_an_error(tmp_path: Path, questions: str,
 def test_zip_of_several_files_is_no_parallel_file(tmp_path: Path) -> None:
     questions = written(tmp_path, "q", zipped({"a": "甲\n", "b": "乙\n"}))
     answers = written(tmp_path, "a", zipped({"a": "丙\n"}))
-    (source,) = find_sources([], str(questions), str(answers))
+    (source,) = find_parts([], str(questions), str(answers)).training
     with pytest.raises(UserError, match=r"q: a: the archive contains more than one file"):
         list(read(source, Report()))
-    (source,) = find_sources([], str(answers), str(answers))
+    (source,) = find_parts([], str(answers), str(answers)).training
     assert texts(read(source, Report())) == [("丙", "丙")]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from chatbot.corpus.reading.open.sources import Source, find_sources
+from chatbot.corpus.reading.open.sources import Source, find_parts, find_sources
 from chatbot.errors import UserError
 from tests.corpus.reading.sample_files import written
 
@@ -22,7 +22,7 @@ def test_names_and_globs_give_each_source_once(work_dir: Path) -> None:
 
 
 def test_no_name_gives_the_built_in_corpus() -> None:
-    (source,) = find_sources([])
+    (source,) = find_parts([]).training
     assert source.kind == "chatterbot"
     names = [path.name for path in source.paths]
     assert len(names) > 10
@@ -33,10 +33,10 @@ def test_no_name_gives_the_built_in_corpus() -> None:
 def test_parallel_files_need_both_flags(work_dir: Path) -> None:
     written(work_dir, "q", "甲\n")
     written(work_dir, "a", "乙\n")
-    assert find_sources([], "q", "a") == [Source("q + a", (Path("q"), Path("a")), "parallel")]
+    assert find_parts([], "q", "a").training == [Source("q + a", (Path("q"), Path("a")), "parallel")]
     for given in (("q", None), (None, "a")):
         with pytest.raises(UserError, match=r"both --source-file and --target-file"):
-            find_sources([], *given)
+            find_parts([], *given)
 
 
 def test_cornell_is_one_source_under_any_of_its_names(work_dir: Path) -> None:
