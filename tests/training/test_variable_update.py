@@ -22,9 +22,7 @@ from chatbot.training.selftest import (
     STEPS,
     TOLERANCE,
     VOCABULARY,
-    every_pair_once,
     largest_difference,
-    masks_differ,
     random_pairs,
     selftest,
     train_model,
@@ -217,14 +215,6 @@ def test_tower_losses_and_counts_add_up_to_those_of_the_batch(cpus: list[Tower])
         np.testing.assert_allclose(sum(towers.loss_sums.numpy()), batch.loss_sums.numpy()[0], rtol=1e-5)
         assert sum(towers.weight_sums.numpy()) == batch.weight_sums.numpy()[0]
         assert int(towers.examples) == int(batch.examples)
-
-
-def test_towers_have_different_dropout_masks(cpus: list[Tower]) -> None:
-    assert masks_differ(cpus)
-
-
-def test_every_pair_is_seen_once_by_one_tower(cpus: list[Tower]) -> None:
-    assert every_pair_once(len(cpus))
 
 
 def test_batch_may_have_fewer_pairs_than_towers(cpus: list[Tower]) -> None:

@@ -1,6 +1,5 @@
 """Synchronous training in several processes: equality with one device, lost workers, signals and errors."""
 
-import itertools
 import json
 import os
 import re
@@ -16,12 +15,10 @@ import tensorflow as tf
 
 from chatbot.config.stored import storable
 from chatbot.config.training import Settings
-from chatbot.corpus.batches import Batches, pad_batch
 from chatbot.errors import UserError
 from chatbot.flags import compose, flag_of
 from chatbot.training.machines.cluster import free_addresses
 from chatbot.training.machines.team import check_identical_settings
-from chatbot.training.selftest import random_pairs
 from tests.training.attempts import metrics, saved_step, weights
 from tests.training.machines.overflowing import overflowing
 from tests.training.machines.running import (
@@ -91,34 +88,6 @@ def test_two_workers_with_two_towers_equal_one_device_after_lost_worker(
     assert metrics("one")[-1]["skipped_updates"] == counts[-1]
     for actual, expected_weight in zip(weights("two"), weights("one"), strict=True):
         np.testing.assert_allclose(actual, expected_weight, atol=1e-5)
-
-
-def test_machine_pads_only_its_own_share(monkeypatch: pytest.MonkeyPatch) -> None:
-    padded_rows: list[int] = []
-
-    def recording_pad_batch(pairs: Any, rows: Any, *lengths: int) -> Any:
-        padded_rows.extend(rows.tolist())
-        return pad_batch(pairs, rows, *lengths)
-
-    monkeypatch.setattr("chatbot.corpus.batches.pad_batch", recording_pad_batch)
-    pairs = random_pairs(60, 1)
-    batches = Batches([pairs], 12, 1)
-    one_machine = batches.from_step(0, 6)
-    parts = [batches.from_step(0, 2, machine, 3) for machine in range(3)]
-    for _ in range(2 * batches.steps_per_epoch):
-        padded_rows.clear()
-        expected, expected_rows = next(one_machine).shares, padded_rows.copy()
-        shares: list[Any] = []
-        rows_by_machine = []
-        for part in parts:
-            padded_rows.clear()
-            shares += next(part).shares
-            rows_by_machine.append(padded_rows.copy())
-        assert [*itertools.chain(*rows_by_machine)] == expected_rows
-        assert max(map(len, rows_by_machine)) <= -(-len(expected_rows) // 3) + 1
-        for share, expected_share in zip(shares, expected, strict=True):
-            for a, b in zip(share, expected_share, strict=True):
-                np.testing.assert_array_equal(a, b)
 
 
 def worker(rnn_size: int = 64, attempt: str = "a", pairs: int = 24, vocabulary: str = "v", towers: int = 2) -> tuple:
