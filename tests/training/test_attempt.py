@@ -104,14 +104,6 @@ def test_damaged_attempt_is_not_overwritten(
     assert {path: path.read_bytes() for path in attempt.iterdir()} == before
 
 
-def test_leftovers_of_a_killed_process_are_removed(pairs_file: Path) -> None:
-    train_small(1, data=(str(pairs_file),), steps=1)
-    leftover = Path("checkpoints/default/ckpt-2.safetensors")
-    leftover.touch()
-    assert train_small(1, data=(str(pairs_file),), steps=3) == 0
-    assert not leftover.exists()
-
-
 def test_attempt_without_checkpoint_starts_from_scratch(pairs_file: Path) -> None:
     with pytest.raises(UserError, match="less than the 2 towers"):
         train_small(data=(str(pairs_file),), steps=1, batch_size=1)

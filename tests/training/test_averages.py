@@ -2,29 +2,18 @@
 
 from pathlib import Path
 
-import numpy as np
 import pytest
-import tensorflow as tf
 
 from chatbot.config.learning import LearningSettings
 from chatbot.errors import UserError
 from chatbot.model.saved import weights_of
-from chatbot.model.seq2seq import Seq2Seq
 from chatbot.training.checkpoints.progress import Progress
 from chatbot.training.checkpoints.store import Checkpoints
 from chatbot.training.replica import Replica
+from tests.training.checkpoints.step_checkpoints import model_of, values_of
 from tests.training.small_run import small_settings
 
 PLAIN, MOVING = LearningSettings(), LearningSettings(average=0.9)
-VOCABULARY = 9
-
-
-def model_of(value: float) -> Seq2Seq:
-    """A model whose weights all have this value."""
-    model = Seq2Seq(small_settings(rnn_size=4).model, VOCABULARY)
-    for weight in model.trainable_variables:
-        weight.assign(tf.fill(weight.shape, value))
-    return model
 
 
 def saved(learning: LearningSettings, step: int) -> None:
@@ -50,9 +39,9 @@ def test_run_begins_or_ceases_to_average(
     replica = Replica(model, now)
     _, state = Checkpoints(Path(), model).restore(replica.gather_state())
     replica.scatter_state(state)
-    assert {float(value) for weight in replica.weights for value in np.unique(weight)} == {trained}
+    assert values_of(replica.weights) == {trained}
     replica.gather_state()
-    assert {float(value) for weight in weights_of(model) for value in np.unique(weight)} == {averaged}
+    assert values_of(weights_of(model)) == {averaged}
 
 
 def test_average_of_an_asynchronous_run_is_refused() -> None:

@@ -8,10 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from chatbot.config.learning import NATS
 from chatbot.errors import UserError
 from chatbot.model.saved import load_trained
-from chatbot.training.checkpoints.progress import Progress
 from chatbot.training.data import prepare
 from chatbot.training.loop import Window, train
 from chatbot.training.run import open_run
@@ -168,12 +166,6 @@ def test_other_validation_pairs_reset_the_best(
     train_small(1, **run, validation="none", steps=6)
     assert "the best checkpoint so far, of step 4, is used" in capsys.readouterr().out
     assert json.loads(Path("checkpoints/default/best").read_text())["step"] == 4
-
-
-def test_nan_is_never_the_best() -> None:
-    progress = Progress(step=1)
-    assert not progress.validated({NATS: float("nan")})
-    assert progress.validated({NATS: 3.0})
 
 
 def test_result_of_a_run(pairs_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,7 +1,7 @@
 """Checkpoints whose weights and state all have the value of their step."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,9 +27,19 @@ def state_of(step: int) -> TrainState:
 def model_of(value: float) -> Seq2Seq:
     """A model whose weights all have this value."""
     model = Seq2Seq(ModelSettings(rnn_size=4, embedding_size=4), VOCABULARY)
+    fill(model, value)
+    return model
+
+
+def fill(model: Seq2Seq, value: float) -> None:
+    """Set every weight to a value."""
     for weight in model.trainable_variables:
         weight.assign(tf.fill(weight.shape, value))
-    return model
+
+
+def values_of(weights: Sequence[Any]) -> set[float]:
+    """The distinct values of all weights."""
+    return {float(value) for weight in weights for value in np.unique(weight)}
 
 
 def save(step: int, best: bool = True, **options: Any) -> None:
@@ -44,8 +54,7 @@ def restored(**options: Any) -> Progress:
     """Restore the last checkpoint; weights and state must have the value of its step."""
     model = model_of(0)
     progress, state = Checkpoints(DIRECTORY, model, **options).restore(state_of(0))
-    values = {float(value) for weight in model.trainable_variables for value in np.unique(weight.numpy())}
-    assert values == {float(progress.step)}
+    assert values_of(model.trainable_variables) == {float(progress.step)}
     assert int(*state.optimizer) == progress.step
     return progress
 

@@ -15,6 +15,7 @@ from chatbot.training.attempt import write_attempt
 from chatbot.training.checkpoints.progress import Progress
 from chatbot.training.checkpoints.store import Checkpoints
 from chatbot.training.replica import TrainState
+from tests.training.checkpoints.step_checkpoints import fill, values_of
 from tests.training.small_run import small_settings
 
 VOCABULARY = Vocabulary(["你", "好", *BYTES])
@@ -25,17 +26,6 @@ NO_STATE = TrainState([np.zeros(3)])
 def model() -> Seq2Seq:
     """An untrained model."""
     return built_model(small_settings().model, len(VOCABULARY), seed=1)
-
-
-def fill(model: Seq2Seq, value: float) -> None:
-    """Set every weight to a value."""
-    for variable in model.trainable_variables:
-        variable.assign(np.full(variable.shape, value))
-
-
-def values(model: Seq2Seq) -> set[float]:
-    """The distinct values of all weights."""
-    return {float(value) for variable in model.trainable_variables for value in np.ravel(variable.numpy())}
 
 
 def test_best_checkpoint_replies_and_last_one_resumes(model: Seq2Seq, work_dir: Path) -> None:
@@ -49,12 +39,12 @@ def test_best_checkpoint_replies_and_last_one_resumes(model: Seq2Seq, work_dir: 
         checkpoints.save(progress, TrainState([np.full(3, step)]), progress.validated({NATS: nats}))
     checkpoints.finish()
     checkpoints.load_best(progress)
-    assert values(model) == {2.0}
+    assert values_of(model.trainable_variables) == {2.0}
     loaded = load_trained(settings.run.directory)
-    assert (loaded.step, values(loaded.model)) == (2, {2.0})
+    assert (loaded.step, values_of(loaded.model.trainable_variables)) == (2, {2.0})
     restored, state = checkpoints.restore(NO_STATE)
     assert restored == Progress(step=3, best_step=2, best_nats=3.0, without_best=1, best_value=3.0)
-    assert (values(model), state.optimizer[0].tolist()) == ({3.0}, [3.0] * 3)
+    assert (values_of(model.trainable_variables), state.optimizer[0].tolist()) == ({3.0}, [3.0] * 3)
 
 
 def test_last_checkpoint_replies_without_validation(model: Seq2Seq, work_dir: Path) -> None:
@@ -63,7 +53,7 @@ def test_last_checkpoint_replies_without_validation(model: Seq2Seq, work_dir: Pa
     checkpoints.save(progress, NO_STATE, best=False)
     checkpoints.finish()
     checkpoints.load_best(progress)
-    assert values(model) == {7.0}
+    assert values_of(model.trainable_variables) == {7.0}
 
 
 def test_one_weight_that_is_not_a_number_is_not_saved(model: Seq2Seq, work_dir: Path) -> None:

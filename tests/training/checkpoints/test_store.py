@@ -6,7 +6,7 @@ import os
 import resource
 import shutil
 from collections import namedtuple
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -79,20 +79,26 @@ def test_data_are_synced_before_they_are_named_and_old_files_go_last(calls: Call
     assert sorted(calls[13:]) == ["remove ckpt-1.json", "remove ckpt-1.safetensors", "remove saving"]
 
 
-def test_process_killed_at_any_call_keeps_a_whole_checkpoint(calls: Calls, monkeypatch: pytest.MonkeyPatch) -> None:
-    save(1)
+def killed_at_each_call(calls: Calls, step: int) -> Iterator[None]:
+    """Save a step in the folder as it is, killed at each of its calls in turn."""
     shutil.copytree(DIRECTORY, "before")
     calls.clear()
-    save(2)
-    total, steps = len(calls), []
-    for limit in range(total):
+    save(step)
+    for limit in range(len(calls)):
         shutil.rmtree(DIRECTORY)
         shutil.copytree("before", DIRECTORY)
         calls.clear()
         calls.limit = limit
         with pytest.raises(KilledError):
-            save(2)
+            save(step)
         calls.limit = None
+        yield
+
+
+def test_process_killed_at_any_call_keeps_a_whole_checkpoint(calls: Calls) -> None:
+    save(1)
+    steps = []
+    for _ in killed_at_each_call(calls, 2):
         progress = restored()
         steps.append(progress.step)
         # `best` names a whole checkpoint, and after a restart the one that the progress says.
@@ -107,28 +113,15 @@ def test_process_killed_at_any_call_keeps_a_whole_checkpoint(calls: Calls, monke
 def test_process_killed_during_the_first_save_can_begin_again(calls: Calls) -> None:
     for name in ("config.json", "vocabulary.txt"):
         (DIRECTORY / name).touch()
-    shutil.copytree(DIRECTORY, "before")
-    save(1)
-    total, resumed = len(calls), []
-    for limit in range(total):
-        shutil.rmtree(DIRECTORY)
-        shutil.copytree("before", DIRECTORY)
-        calls.clear()
-        calls.limit = limit
-        with pytest.raises(KilledError):
-            save(1)
-        calls.limit = None
+    resumed = []
+    for _ in killed_at_each_call(calls, 1):
         resumed.append(has_checkpoint(Settings()))
-        assert restored_or_new().step == int(resumed[-1])
+        progress = restored() if (DIRECTORY / "last").exists() else Progress()
+        assert progress.step == int(resumed[-1])
         save(2)
         assert {path.name for path in DIRECTORY.glob("[!c.]*")} == {"best", "last", "vocabulary.txt"}
     assert resumed == sorted(resumed)
     assert set(resumed) == {False, True}
-
-
-def restored_or_new() -> Progress:
-    """The progress of the last checkpoint, or of a new run."""
-    return restored() if (DIRECTORY / "last").exists() else Progress()
 
 
 def test_progress_with_other_fields_or_types_is_refused(work_dir: Path) -> None:
