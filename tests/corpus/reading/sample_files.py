@@ -104,6 +104,16 @@ def pairs_or_one_line(path: Path, **options: str) -> Pairs | str:
     return message
 
 
+def cut_and_damaged(folder: Path, content: bytes) -> list[Pairs | str]:
+    """The results of reading a file that is cut at each tenth; one with a wrong byte there is read, too."""
+    results = []
+    for place in (len(content) * tenth // 10 for tenth in range(1, 10)):
+        results.append(pairs_or_one_line(written(folder, "cut", content[:place])))
+        damaged = bytes([*content[:place], content[place] ^ 0x55, *content[place + 1 :]])
+        pairs_or_one_line(written(folder, "damaged", damaged))
+    return results
+
+
 # One valid file of each format.
 VALID: dict[str, str] = {
     "tsv": "你好\t你好呀\n吃了吗\t刚吃过\n在吗\t在的\n",

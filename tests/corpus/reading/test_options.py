@@ -6,7 +6,6 @@ import pytest
 
 from chatbot.config.corpus import FORMATS, CorpusSettings
 from chatbot.config.evaluation import EvaluationSettings
-from chatbot.corpus.files import training_files, validation_files
 from chatbot.corpus.reading import detect, read
 from chatbot.corpus.reading.open.sources import find_parts
 from chatbot.corpus.reading.report import ReadOptions, Report
@@ -68,14 +67,3 @@ def test_any_text_under_a_given_format_gives_pairs_or_one_line(tmp_path: Path, f
 def test_other_encodings_are_refused(settings: type, name: str) -> None:
     with pytest.raises(UserError, match=f"--encoding {name}: not an encoding of text in Python; use one such as utf-8"):
         settings(data=("a",), encoding=name)
-
-
-def test_encoding_and_format_are_part_of_the_cache_key_and_of_validation(tmp_path: Path) -> None:
-    path = str(written(tmp_path, "a", "你好\t你好呀\n"))
-    keys = set()
-    for encoding, format_name in ((None, None), ("utf-8", None), (None, "tsv")):
-        settings = CorpusSettings(data=(path,), cache=str(tmp_path), encoding=encoding, format=format_name)
-        validation = validation_files(settings, path)
-        assert validation is not None
-        keys |= {training_files(settings).key, validation.key + "v"}
-    assert len(keys) == 6

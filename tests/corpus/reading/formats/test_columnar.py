@@ -13,7 +13,7 @@ from chatbot.corpus.reading.open.sources import find_parts, find_sources
 from chatbot.corpus.reading.read import read
 from chatbot.corpus.reading.report import Report
 from chatbot.errors import UserError
-from tests.corpus.reading.sample_files import Pairs, dropped, pairs_of, pairs_or_one_line, zipped
+from tests.corpus.reading.sample_files import Pairs, cut_and_damaged, dropped, pairs_of, pairs_or_one_line, zipped
 
 
 def stored(path: Path, rows_per_group: int | None = None, **columns: Any) -> Path:
@@ -73,13 +73,7 @@ def test_columns_that_cannot_be_told_are_listed(tmp_path: Path, wanted: tuple[st
 
 def test_damaged_parquet_is_an_error_or_gives_pairs(tmp_path: Path) -> None:
     content = stored(tmp_path / "a", question=[f"问{i}" for i in range(500)], answer=["答"] * 500).read_bytes()
-    for tenth in range(1, 10):
-        (tmp_path / "cut").write_bytes(content[: len(content) * tenth // 10])
-        assert "a damaged Parquet file" in str(pairs_or_one_line(tmp_path / "cut"))
-        damaged = bytearray(content)
-        damaged[len(content) * tenth // 10] ^= 0x55
-        (tmp_path / "damaged").write_bytes(bytes(damaged))
-        pairs_or_one_line(tmp_path / "damaged")
+    assert all("a damaged Parquet file" in result for result in cut_and_damaged(tmp_path, content))
 
 
 def test_missing_pyarrow_and_archives_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -114,21 +108,6 @@ def test_row_groups_are_read_lazily(tmp_path: Path) -> None:
     assert report.read_bytes == path.stat().st_size
 
 
-def test_layout_of_hugging_face_is_divided(work_dir: Path) -> None:
-    for name, text in {
-        "train-00000-of-00002": "甲",
-        "train-00001-of-00002": "丙",
-        "validation-00000-of-00001": "戊",
-        "test-00000-of-00001": "庚",
-    }.items():
-        stored(Path("set/data") / f"{name}.parquet", question=[text], answer=["答"])
-    Path("set/README.md").write_text("---\nlicense: mit\n---\n")
-    parts = find_parts(["set"])
-    assert [q for source in parts.training for q, *_ in read(source, Report())] == ["甲", "丙"]
-    assert [q for source in parts.validation for q, *_ in read(source, Report())] == ["戊"]
-    assert parts.left_out == ["set/data/test-00000-of-00001.parquet"]
-
-
 def test_saved_folder_of_datasets_is_divided(work_dir: Path) -> None:
     for part, text in {"train": "甲", "test": "丙"}.items():
         folder = Path("set") / part
@@ -143,13 +122,7 @@ def test_saved_folder_of_datasets_is_divided(work_dir: Path) -> None:
 
 def test_damaged_arrow_is_an_error_or_gives_pairs(tmp_path: Path) -> None:
     content = streamed(tmp_path / "a", 100, question=[f"问{i}" for i in range(500)], answer=["答"] * 500).read_bytes()
-    for tenth in range(1, 10):
-        (tmp_path / "cut").write_bytes(content[: len(content) * tenth // 10])
-        pairs_or_one_line(tmp_path / "cut")
-        damaged = bytearray(content)
-        damaged[len(content) * tenth // 10] ^= 0x55
-        (tmp_path / "damaged").write_bytes(bytes(damaged))
-        pairs_or_one_line(tmp_path / "damaged")
+    cut_and_damaged(tmp_path, content)
     (tmp_path / "cut").write_bytes(content[:-300])
     assert "a damaged Arrow file" in str(pairs_or_one_line(tmp_path / "cut"))
 

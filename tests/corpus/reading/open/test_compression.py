@@ -19,7 +19,16 @@ from chatbot.corpus.reading.open.sources import Source
 from chatbot.corpus.reading.read import read
 from chatbot.corpus.reading.report import Report
 from chatbot.errors import UserError
-from tests.corpus.reading.sample_files import COMPRESSORS, VALID, dropped, pairs_of, pairs_or_one_line, written, zipped
+from tests.corpus.reading.sample_files import (
+    COMPRESSORS,
+    VALID,
+    cut_and_damaged,
+    dropped,
+    pairs_of,
+    pairs_or_one_line,
+    written,
+    zipped,
+)
 
 CONTENT = VALID["tsv"].encode()
 
@@ -93,16 +102,10 @@ def test_unknown_zip_compression_is_an_error(tmp_path: Path) -> None:
 @pytest.mark.parametrize("size", [1, 30_000])
 def test_truncated_and_damaged_files_give_pairs_or_one_line(tmp_path: Path, method: str, size: int) -> None:
     lines = "".join(f"问{i * 7919 % 10007}\t答{i * 104729 % 10007}\n" for i in range(size))
-    content = COMPRESSORS[method](lines.encode())
-    for tenth in range(1, 10):
-        cut = content[: len(content) * tenth // 10]
-        assert isinstance(pairs_or_one_line(written(tmp_path, "cut", cut)), str)
-        damaged = bytearray(content)
-        damaged[len(content) * tenth // 10] ^= 0x55
-        pairs_or_one_line(written(tmp_path, "damaged", bytes(damaged)))
+    *results, last = cut_and_damaged(tmp_path, COMPRESSORS[method](lines.encode()))
+    assert all(isinstance(result, str) for result in (*results, last))
     if size > 1:
-        message = "damaged zip file" if method == "zip" else "the data ends early"
-        assert message in str(pairs_or_one_line(tmp_path / "cut"))
+        assert ("damaged zip file" if method == "zip" else "the data ends early") in str(last)
 
 
 def bomb(method: str) -> bytes:

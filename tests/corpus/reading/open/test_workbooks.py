@@ -13,7 +13,7 @@ from chatbot.corpus.reading.open.sources import find_parts
 from chatbot.corpus.reading.read import read
 from chatbot.corpus.reading.report import Report
 from chatbot.errors import UserError
-from tests.corpus.reading.sample_files import dropped, pairs_of, pairs_or_one_line, written, zipped
+from tests.corpus.reading.sample_files import cut_and_damaged, dropped, pairs_of, written, zipped
 
 PAIRS: list[list[object]] = [["问题", "答案"], ["你好", "你好呀"], ["再见", "慢走"]]
 SHEET = "xl/worksheets/sheet1.xml"
@@ -95,13 +95,7 @@ def test_damaged_workbooks_give_pairs_or_one_line(tmp_path: Path) -> None:
     workbook(tmp_path / "new", s=PAIRS)
     old_workbook(tmp_path / "old")
     for name in ("new", "old"):
-        content = (tmp_path / name).read_bytes()
-        for tenth in range(1, 10):
-            place = len(content) * tenth // 10
-            pairs_or_one_line(written(tmp_path, "cut", content[:place]))
-            damaged = bytearray(content)
-            damaged[place] ^= 0x55
-            pairs_or_one_line(written(tmp_path, "damaged", bytes(damaged)))
+        cut_and_damaged(tmp_path, (tmp_path / name).read_bytes())
 
 
 @pytest.mark.parametrize(("package", "name"), [("openpyxl", "two_columns.xlsx"), ("xlrd", "old.xls")])
