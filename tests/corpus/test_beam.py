@@ -15,15 +15,11 @@ from chatbot.corpus.workers import BeamPool
 from chatbot.errors import UserError
 from chatbot.flags import compose, replace
 from tests.commands import run
+from tests.corpus.encoded import encoded_corpus
 
 pytest.importorskip("apache_beam", reason="Apache Beam is an extra: make beam")
 
 PAIRS = [(f"第{i % 190}个问题", "呵呵" if i % 3 == 0 else f"回答{i % 60}！") for i in range(400)]
-
-
-def encoded_corpus(settings: EncodeSettings) -> Corpus:
-    """The corpus as training loads it."""
-    return training_set(settings.corpus, settings.encoding)
 
 
 def on_beam(settings: EncodeSettings) -> Corpus:

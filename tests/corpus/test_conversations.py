@@ -50,15 +50,3 @@ def test_conversation_longer_than_two_chunks_is_cut(tmp_path: Path, monkeypatch:
     files = tokenised_files(written(tmp_path, "a.conv", conv([[str(turn) for turn in range(20)]])), tmp_path)
     assert [chunk.pairs for chunk in files.chunks] == [8, 8, 3]
     assert [talk[0] for talk in conversations_in(files)] == ["0", "8", "16"]
-
-
-def test_conversation_ends_at_a_dropped_pair_but_not_at_equal_turns(tmp_path: Path) -> None:
-    files = tokenised_files(
-        written(tmp_path, "a.conv", conv([["甲", "乙", "", "丙", "丁", "丁", "戊", "己"]])), tmp_path
-    )
-    assert conversations_in(files) == [["甲", "乙"], ["丙", "丁", "丁", "戊", "己"]]
-
-
-def test_rows_of_a_table_are_separate_conversations(tmp_path: Path) -> None:
-    files = tokenised_files(written(tmp_path, "a.tsv", "甲\t乙\n乙\t丙\n"), tmp_path)
-    assert conversations_in(files) == [["甲", "乙"], ["乙", "丙"]]

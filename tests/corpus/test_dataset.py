@@ -132,14 +132,6 @@ def test_max_reply_frequency_caps_replies(tmp_path: Path) -> None:
     assert corpus.reports[0].lines() == ["pairs beyond --max-reply-frequency 3: 7"]
 
 
-def test_blocked_words_drop_pairs(tmp_path: Path) -> None:
-    (tmp_path / "blocked.txt").write_text("\ufeff广告\n\n+V\n", encoding="utf-8")
-    pairs = [("看广告吗", "不看"), ("你好", "加+V信"), ("你好", "你好呀")]
-    corpus = encoded_corpus(settings(tmp_path, pairs, block_list=str(tmp_path / "blocked.txt")))
-    assert texts(corpus) == [("你好", "你好呀")]
-    assert [entry.count for entry in corpus.reports[0].dropped.values()] == [2]
-
-
 def test_block_list_is_cleaned_like_pairs(tmp_path: Path) -> None:
     (tmp_path / "blocked.txt").write_text("ＡＢＣ\n愛\nno  way\n[(\n", encoding="utf-8")
     pairs = [("ＡＢＣ好", "行"), ("我愛你", "我也是"), ("no  way", "真的"), ("[(", "括号"), ("你好", "你好呀")]

@@ -18,6 +18,7 @@ from chatbot.corpus.tokenizer import tokenizer
 from chatbot.corpus.vocabulary import LEAST_SIZE, build_vocabulary
 from chatbot.errors import exit_code_of
 from tests.commands import run
+from tests.corpus.encoded import written
 
 PAIRS = [
     ("你好", "你好呀"),
@@ -27,12 +28,6 @@ PAIRS = [
     ("去哪里", "呵呵"),
     ("同", "同"),
 ]
-
-
-def written(path: Path, pairs: list[tuple[str, str]]) -> str:
-    """A .tsv of these pairs."""
-    path.write_text("".join(f"{q}\t{a}\n" for q, a in pairs), encoding="utf-8")
-    return str(path)
 
 
 def measured(tmp_path: Path, pairs: list[tuple[str, str]], **changes: Any) -> Measurements:

@@ -1,13 +1,15 @@
-"""Tokens contain the spaces of the text, so that the text can be restored."""
+"""Tokens contain the spaces of the text, so that it can be restored; pairs that are held out are prepared alike."""
 
+import dataclasses
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from chatbot.config.corpus import CorpusSettings
 from chatbot.corpus.cleaning import tidy
-from chatbot.corpus.tokenizer import SPACE, text_of, tokenizer
+from chatbot.corpus.tokenizer import SPACE, text_of, tokenizer, without_pair_rules
 
 TEXTS = st.text(max_size=60) | st.text("a 1-.你好,。", max_size=60)
 
@@ -54,3 +56,23 @@ def test_tokenizer_is_made_once_per_dictionary(tmp_path: Path) -> None:
     assert tokenizer("jieba", str(path)) is tokenizer("jieba", str(path))
     path.write_text("机器人会聊天\n", encoding="utf-8")
     assert tokenizer("jieba", str(path))("机器人会聊天") == ["机器人会聊天"]
+
+
+DROPPING = CorpusSettings(
+    clean=("nfkc", "control", "equal", "duplicates"),
+    max_reply_frequency=3,
+    block_list="blocked.txt",
+)
+
+
+def test_rules_that_drop_pairs_are_removed() -> None:
+    kept = without_pair_rules(DROPPING)
+    assert kept == CorpusSettings(clean=("nfkc", "control"))
+    assert without_pair_rules(CorpusSettings(clean=("equal",))).clean == ("none",)
+
+
+def test_text_of_questions_and_answers_is_prepared_in_the_same_way() -> None:
+    settings = CorpusSettings(columns=("1", "3"), clean=("nfkc",), dictionary="words.txt", cache="elsewhere")
+    assert without_pair_rules(settings) == settings
+    characters = dataclasses.replace(settings, dictionary=None, tokenizer="char")
+    assert without_pair_rules(characters) == characters
