@@ -10,11 +10,9 @@ from typing import NamedTuple
 
 from chatbot.corpus.reading.conversation import Pair
 from chatbot.corpus.reading.display import one_line
-from chatbot.corpus.reading.formats import chat_logs, corpora, line_pairs, questions, subtitles
+from chatbot.corpus.reading.formats import chat_logs, corpora, line_pairs, questions, subtitles, tables
 from chatbot.corpus.reading.formats.dialect import dialect_of
 from chatbot.corpus.reading.formats.json_files import is_json, is_json_lines, read_json, read_json_lines
-from chatbot.corpus.reading.formats.message_rows import is_messages, read_message_rows
-from chatbot.corpus.reading.formats.tables import is_csv, is_tsv, may_be_csv, read_csv, read_tsv
 from chatbot.corpus.reading.formats.telegram import is_telegram, read_telegram
 from chatbot.corpus.reading.formats.yaml_files import is_yaml, read_yaml
 from chatbot.corpus.reading.open.text_file import TextFile
@@ -52,16 +50,16 @@ OTHERS = (
     Format("yaml", read_yaml, is_yaml),
     Format("template", corpora.read_template, corpora.is_template),
     Format("ubuntu", corpora.read_ubuntu, corpora.is_ubuntu),
-    Format("messages", read_message_rows, is_messages),
+    Format("messages", tables.read_message_rows, tables.is_messages),
     Format("qa", questions.read_question_lines, questions.is_question_lines),
     Format("eou", corpora.read_eou, corpora.is_eou),
     Format("douban", corpora.read_douban, corpora.is_douban),
-    Format("tsv", read_tsv, is_tsv),
+    Format("tsv", tables.read_tsv, tables.is_tsv),
     Format("headings", questions.read_headings, questions.is_headings),
     Format("lines", line_pairs.read_line_pairs, line_pairs.is_line_pairs),
-    Format("csv", read_csv, is_csv),
+    Format("csv", tables.read_csv, tables.is_csv),
     Format("speakers", chat_logs.read_speakers, chat_logs.is_speakers),
-    Format("csv", read_csv, may_be_csv),
+    Format("csv", tables.read_csv, tables.may_be_csv),
     Format("lines", line_pairs.read_line_pairs, line_pairs.may_be_line_pairs),
 )
 FORMATS = {each.name: each for each in (*MARKED, *OTHERS)}
