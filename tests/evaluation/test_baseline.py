@@ -1,7 +1,5 @@
 """The baseline by retrieval, on tiny corpora."""
 
-import json
-import re
 from pathlib import Path
 
 import pytest
@@ -9,11 +7,9 @@ import pytest
 from chatbot.config.training import Settings
 from chatbot.corpus.vocabulary import BYTES, Vocabulary
 from chatbot.errors import UserError
-from chatbot.evaluation.__main__ import main
 from chatbot.evaluation.baseline import Baseline, corpus_of
 from chatbot.evaluation.measures import Sample, samples_of
 from chatbot.flags import compose
-from tests.training.small_run import train_small
 
 PAIRS = [
     ("今天天气怎么样", "下雨了"),
@@ -47,20 +43,3 @@ def test_training_pairs_of_an_attempt_exclude_its_validation_pairs(
     Path("pairs.tsv").unlink()
     with pytest.raises(UserError, match=r"--baseline: .*pairs\.tsv.*; give pairs with --baseline-data FILE"):
         corpus_of(settings, vocabulary, "cache")
-
-
-def test_command_measures_the_baseline(
-    work_dir: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A baseline that has the held-out pairs answers with their references."""
-    Path("pairs.tsv").write_text("".join(f"{q}\t{a}\n" for q, a in PAIRS[:2]))
-    Path("held_out.tsv").write_text("".join(f"{q}\t{a}\n" for q, a in PAIRS))
-    train_small(1, data=("pairs.tsv",), steps=1)
-    files = ["--data", "held_out.tsv", "--baseline-data", "held_out.tsv", "--report", "r.html"]
-    monkeypatch.setattr("sys.argv", ["evaluation", *files])
-    capsys.readouterr()
-    assert main() == 0
-    printed = capsys.readouterr()
-    assert re.search(r"^baseline +\d", printed.err, re.MULTILINE)
-    assert json.loads(printed.out.splitlines()[-1])["baseline"]["chrf"] == pytest.approx(100)
-    assert "<td>饺子" in Path("r.html").read_text(encoding="utf-8")

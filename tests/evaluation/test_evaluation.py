@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from chatbot.corpus.selection import Selection
 from chatbot.corpus.tokenizer import tokenizer
 from chatbot.corpus.vocabulary import BOS, BYTES, EOS, Vocabulary
 from chatbot.evaluation import evaluate as evaluate_module
+from chatbot.evaluation.__main__ import main
 from chatbot.evaluation.evaluate import evaluate
 from chatbot.evaluation.likelihood import Likelihood, Scorer
 from chatbot.flags import compose
@@ -31,6 +33,7 @@ from chatbot.model.device_copies import DeviceCopies
 from chatbot.model.new_model import built_model
 from chatbot.model.saved import Trained
 from chatbot.model.seq2seq import Seq2Seq
+from tests.training.small_run import train_small
 
 VOCABULARY = Vocabulary(["你好", "你", "好", "吗", "\u2581", *BYTES])
 SETTINGS = compose(Settings, rnn_size=8, embedding_size=6, max_length=6)
@@ -99,9 +102,6 @@ def test_likelihood_is_normalised_per_token_and_character() -> None:
 def test_command_prints_one_json_object(
     work_dir: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from chatbot.evaluation.__main__ import main
-    from tests.training.small_run import train_small
-
     Path("pairs.tsv").write_text("你好\t你好呀\n吃了吗\t吃了\n没有\n")
     train_small(1, data=("pairs.tsv",), steps=1)
     Path("held_out").write_bytes("[a\tb\n[c\tde\nno tab\n".encode("cp037"))  # not detected
@@ -131,6 +131,8 @@ def test_command_prints_one_json_object(
     ]
     assert [*measures["references"]] == [*measures["random"]] == [*measures["baseline"]] == of_replies
     assert measures["question_nats_per_character"] is None  # one direction was learned
+    assert measures["references"]["fluency_nats_per_character"] is None
+    assert "nats by n-grams" not in printed.err
     assert (measures["pairs"], measures["characters"]) == (2, 3)
     assert measures["bleu_tokenize"] == "intl"
     assert "lines without a tab: 1" in printed.err
@@ -139,6 +141,29 @@ def test_command_prints_one_json_object(
     assert [*filter(None, rows)][-5:-1] == ["model", "references", "random of this file", "baseline"]
     assert measures["choice_random_at_1"] is measures["choice_nearest_at_1"] is None
     assert printed.err.endswith("chosen among ten: - with random others, - with replies to the nearest questions.\n")
+
+
+def test_command_compares_with_other_corpora(
+    work_dir: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A baseline that has the held-out pairs answers with their references. Fluency is that of replies alone."""
+    Path("pairs.tsv").write_text("你好\t我很好\n吃了吗\t吃了\n", encoding="utf-8")
+    dialogue = {"conversation": ["他他他", "我很好", "吃了", "我很好"]}
+    Path("usual.jsonl").write_text(json.dumps(dialogue) + "\n", encoding="utf-8")
+    train_small(1, data=("pairs.tsv",), steps=1)
+    flags = ["--baseline-data", "pairs.tsv", "--report", "r.html", "--fluency-corpus", "usual.jsonl"]
+    monkeypatch.setattr("sys.argv", ["evaluation", "--data", "pairs.tsv", *flags])
+    capsys.readouterr()
+    assert main() == 0
+    printed = capsys.readouterr()
+    measures = json.loads(printed.out.splitlines()[-1])
+    assert measures["baseline"]["chrf"] == pytest.approx(100)
+    references, others = (measures[row]["fluency_nats_per_character"] for row in ("references", "random"))
+    assert 0 < references < 3
+    assert others == pytest.approx(references)
+    assert re.search(r"nats by n-grams$", printed.err, re.MULTILINE)
+    assert re.search(r"^baseline +\d", printed.err, re.MULTILINE)
+    assert "<td>我很好" in Path("r.html").read_text(encoding="utf-8")
 
 
 def test_each_reply_is_compared_with_its_own_reference(

@@ -1,8 +1,6 @@
-"""The fluency of replies by n-grams, against a slow twin, and the command."""
+"""The fluency of replies by n-grams, against a slow twin."""
 
-import json
 import math
-import re
 from pathlib import Path
 
 import pytest
@@ -17,7 +15,6 @@ from chatbot.errors import UserError
 from chatbot.evaluation.__main__ import main
 from chatbot.evaluation.fluency import ORDER, Fluency
 from tests.corpus.kneser_ney import SlowKneserNey, grams_of
-from tests.training.small_run import train_small
 
 REPLIES = ["丙乙", "甲乙丁丁", "乙丙甲", "丁乙丙丙", "甲乙丙"]
 
@@ -46,29 +43,6 @@ def test_usual_texts_have_fewer_nats(fluency: Fluency) -> None:
     assert foreign is not None
     assert usual < turned < foreign
     assert fluency(["", " "]) is fluency([]) is None
-
-
-def test_command_measures_fluency(
-    work_dir: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Of the replies, not of the questions, in any format."""
-    Path("pairs.tsv").write_text("你好\t我很好\n吃了吗\t吃了\n", encoding="utf-8")
-    dialogue = {"conversation": ["他他他", "我很好", "吃了", "我很好"]}
-    Path("usual.jsonl").write_text(json.dumps(dialogue) + "\n", encoding="utf-8")
-    train_small(1, data=("pairs.tsv",), steps=1)
-    command = ["evaluation", "--data", "pairs.tsv"]
-    values = []
-    for flags in (["--fluency-corpus", "usual.jsonl"], []):
-        monkeypatch.setattr("sys.argv", [*command, *flags])
-        capsys.readouterr()
-        assert main() == 0
-        printed = capsys.readouterr()
-        measures = json.loads(printed.out.splitlines()[-1])
-        values.append([measures[row]["fluency_nats_per_character"] for row in ("references", "random")])
-        assert bool(re.search(r"nats by n-grams$", printed.err, re.MULTILINE)) == bool(flags)
-    assert values[0][0] == pytest.approx(values[0][1])
-    assert 0 < values[0][0] < 3
-    assert values[1] == [None, None]
 
 
 def test_corpus_that_cannot_be_read_is_an_error(work_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
