@@ -10,10 +10,8 @@ from chatbot.corpus.reading.conversation import NEXT
 from chatbot.corpus.reading.open.sources import find_sources
 from chatbot.corpus.reading.read import read
 from chatbot.corpus.reading.report import Report
-from chatbot.inference.ratings import RATINGS, Rating
-from chatbot.training.data import prepare
+from chatbot.inference.ratings import Rating
 from tests.inference.test_ratings import learned
-from tests.training.small_run import small_settings
 
 
 def test_corrected_rating_is_the_one_that_training_reads(tmp_path: Path) -> None:
@@ -63,23 +61,6 @@ def test_training_reads_good_replies_of_conversations_and_no_bad_ones(tmp_path: 
         ("q1", "r1", 0),
         ("q2", "r2", NEXT),
     ]
-
-
-def test_run_trains_on_good_replies_alone(work_dir: Path) -> None:
-    path = RATINGS
-    rate_last(path, conversation_of(None), "bad", "weibo")
-    rate_last(path, conversation_of(None, None, read=0), "good", "weibo")
-    data = prepare(small_settings(data=(str(path),)), ())
-    assert data.training.all_lengths.counts.sum() == 1
-
-
-def test_run_trains_on_the_corrected_rating(work_dir: Path) -> None:
-    """Although another chat has rated a reply meanwhile."""
-    path, chats = RATINGS, (conversation_of(None, read=0), conversation_of(None, None, read=0))
-    for chat, rating in ((chats[0], "good"), (chats[1], "bad"), (chats[0], "bad"), (chats[1], "good")):
-        rate_last(path, chat, rating, "weibo")  # type: ignore[arg-type]
-    data = prepare(small_settings(data=(str(path),)), ())
-    assert data.training.all_lengths.counts.sum() == 1
 
 
 def test_model_without_history_gets_the_pair_alone(tmp_path: Path) -> None:
