@@ -259,6 +259,7 @@ def test_api_and_commands_report_the_same_error(
     with pytest.raises(chatbot.UserError) as of_command, settings_by_name(chatbot.api.NAMES):
         raise chatbot.UserError(printed.pop())
     assert (str(of_command.value), printed) == (f"error: {line}".split(" (see ")[0], set())
+    assert not Path("checkpoints").exists()
 
 
 @pytest.mark.parametrize(

@@ -174,16 +174,7 @@ def test_server_of_duida_is_on_the_loopback_interface_by_default() -> None:
     [
         (["--steps", "many"], "--steps 'many': expected a whole number"),
         (["--stepz", "1"], "unrecognized arguments: --stepz; the nearest is --steps (see python train.py --help)"),
-        (["--steps", "1", "--epochs", "1"], "give one of the two"),
-        (["--keep-prob", "0"], "--keep-prob 0.0: must be above 0"),
-        (["--cell", "rnn"], "--cell rnn: choose one of lstm, gru"),
-        (["--attempt", "../other"], "without slashes"),
-        (["--config", "none.json"], "none.json: cannot be read"),
-        (["--gpus", "0,1"], "requested 0, 1; found none"),
         (["--data", "none.tsv"], "none.tsv: no such file"),
-        (["--data", "folder"], "folder: a directory without files of pairs"),
-        (["--data", "empty.tsv"], "the file is empty"),
-        (["--data", "good.tsv", "--validation", "none.tsv"], "none.tsv: no such file"),
         (
             ["--data", "good.tsv", "--validation", "good.tsv"],
             "1 pair, none of them left: pairs that are in the validation file too: 1",
@@ -195,8 +186,7 @@ def test_server_of_duida_is_on_the_loopback_interface_by_default() -> None:
     ],
 )
 def test_invalid_train_input_is_a_one_line_error(work_dir: Path, arguments: list[str], message: str) -> None:
-    Path("empty.tsv").touch()
-    Path("folder").mkdir()
+    """More of them are in `test_api_and_commands_report_the_same_error`."""
     Path("good.tsv").write_text("你好 你好 你好\t你好 你好\n")
     completed = run("train.py", *arguments)
     errors = [line for line in completed.stderr.decode().splitlines() if not line.startswith("NO GPU")]
