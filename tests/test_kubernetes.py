@@ -40,6 +40,7 @@ def container_of(workload: dict[str, Any]) -> dict[str, Any]:
 
 
 JOB, SERVICE = (documents("job.yaml")[kind] for kind in ("Job", "Service"))
+DEPLOYMENT = documents("serve.yaml")["Deployment"]
 TFJOB = documents("tfjob.yaml")["TFJob"]
 FILES, CLAIM = (documents("volume.yaml")[kind] for kind in ("Pod", "PersistentVolumeClaim"))
 WORKLOADS = pytest.mark.parametrize("workload", [JOB, TFJOB], ids=["job", "tfjob"])
@@ -76,6 +77,15 @@ def test_every_manifest_field_is_known(document: dict[str, Any], version: str) -
     validate(document, version)
 
 
+def misspelt(document: dict[str, Any], *keys: str) -> dict[str, Any]:
+    """The document with an x at the end of the last of these names, each of which is in the value of the one before."""
+    document = parent = copy.deepcopy(document)
+    for key in keys[:-1]:
+        parent = parent[key]
+    parent[f"{keys[-1]}x"] = parent.pop(keys[-1])
+    return document
+
+
 @pytest.mark.parametrize(
     "field_path",
     [
@@ -84,6 +94,8 @@ def test_every_manifest_field_is_known(document: dict[str, Any], version: str) -
         (SERVICE, "spec", "publishNotReadyAddresses"),
         (CLAIM, "spec", "accessModes"),
         (FILES, "spec", "securityContext", "fsGroup"),
+        (DEPLOYMENT, "spec", "strategy"),
+        (DEPLOYMENT, "spec", "template", "spec", "containers"),
         (TFJOB, "metadata"),
         (TFJOB, "spec", "runPolicy", "cleanPodPolicy"),
         (TFJOB, "spec", "tfReplicaSpecs"),
@@ -93,13 +105,8 @@ def test_every_manifest_field_is_known(document: dict[str, Any], version: str) -
     ids=lambda path: ".".join([path[0]["kind"], *path[1:]]),
 )
 def test_misspelt_field_is_refused(field_path: tuple[Any, ...]) -> None:
-    document, *keys, field = field_path
-    document = parent = copy.deepcopy(document)
-    for key in keys:
-        parent = parent[key]
-    parent[f"{field}x"] = parent.pop(field)
     with pytest.raises((kubernetes_validate.ValidationError, AssertionError, ValueError)):
-        validate(document, VERSIONS[-1])
+        validate(misspelt(*field_path), VERSIONS[-1])
 
 
 def test_each_pod_of_the_job_gets_its_index() -> None:
