@@ -32,7 +32,8 @@ from chatbot.inference.questions import Piece, Question, Usage
 from tests.chat.server.fake_models import FakeEngine, fake_models
 from tests.chat.server.running import running
 from tests.commands import ENVIRONMENT, command
-from tests.export.untrained import QUESTIONS, write_attempt
+from tests.export.untrained import write_attempt
+from tests.inference.texts import EMPTY, UNUSUAL
 
 CHAT = "/v1/chat/completions"
 TASK = """### Task:
@@ -44,18 +45,6 @@ JSON format: { "title": "your concise title here" }
 USER: 你好
 ASSISTANT: 你好吗
 </chat_history>"""
-BAD_QUESTIONS = [
-    *(
-        "",
-        " \n\t",
-        "你" * 10_000,
-        "\0\x07\x1b]0;x\a",
-        "👩‍👩‍👧👍🏽",
-        "\u202eمرحبا بك\u202c",
-        "<script>alert(1)</script>",
-        "﷽\u200b\ufeff",
-    ),
-]
 
 
 @pytest.fixture(scope="module")
@@ -111,19 +100,11 @@ def test_replies_are_those_of_the_model(client: httpx.Client) -> None:
         assert whole["system_fingerprint"].endswith("-step-2")
 
 
-@pytest.mark.parametrize("question", BAD_QUESTIONS, ids=range(len(BAD_QUESTIONS)))
+@pytest.mark.parametrize("question", [*EMPTY, *UNUSUAL], ids=lambda question: ascii(question[:9]))
 def test_unusual_questions_get_a_reply(client: httpx.Client, question: str) -> None:
     for fields in ({}, {"temperature": 1, "seed": 1}, {"stream": True}):
         assert chat(client, question, **fields).status_code == 200
     assert client.post("/v1/completions", json={"prompt": "你好"}).status_code == 200
-
-
-def test_history_of_a_thousand_turns(client: httpx.Client) -> None:
-    turns = [QUESTIONS[i % 5] for i in range(1001)]
-    assert (
-        chat(client, *turns).json()["choices"][0]["message"]
-        == chat(client, *turns[-3:]).json()["choices"][0]["message"]
-    )
 
 
 @pytest.mark.parametrize(
