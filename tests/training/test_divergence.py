@@ -15,8 +15,6 @@ from chatbot.training.step import StepResult
 from tests.training.attempts import saved_step, weights
 from tests.training.small_run import train_small
 
-UNIFORM = math.log(1000)  # 6.9
-
 
 def result_of(loss: float) -> StepResult:
     """The result of a step on two towers, the second of which has three times as many tokens."""

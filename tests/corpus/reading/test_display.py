@@ -1,9 +1,9 @@
-"""The width of text in a terminal, and the length of messages."""
+"""The width of text in a terminal, tables, and the length of messages."""
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chatbot.corpus.reading.display import LINE, counted, cut, listing, numbered, padded, width
+from chatbot.corpus.reading.display import LINE, aligned, counted, cut, listing, numbered, padded, width
 
 
 def test_wide_and_combining_characters() -> None:
@@ -29,3 +29,8 @@ def test_a_list_of_names_ends_with_the_line_but_has_two(message: str, names: lis
     assert line.startswith(message + ", ".join(found[:2]))
     assert len(line) <= max(LINE, len(message + ", ".join(found[:2]) + ", ..."))
     assert line.endswith(", ...") or line == message + ", ".join(found)
+
+
+def test_columns_of_a_table_are_aligned() -> None:
+    rows = [("part", "shape", "ms", "sum"), ("a", "123456789", "5", "")]
+    assert aligned(rows, [True, True, False, False], "  ") == ["  part  shape      ms  sum", "  a     123456789   5"]

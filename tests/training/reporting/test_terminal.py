@@ -2,6 +2,7 @@
 
 import io
 import itertools
+import math
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,7 +13,7 @@ import pytest
 
 import chatbot
 from chatbot.evaluation.measures import Sample
-from chatbot.training.reporting.terminal import Terminal
+from chatbot.training.reporting.terminal import HEADER, Terminal, metrics_line
 from chatbot.training.start import train_here
 from chatbot.training.validation import Validation
 from tests.training.attempts import metrics
@@ -156,3 +157,10 @@ def test_quiet_run_prints_the_summary_only(
         assert printed.out.endswith("Talk to it: python chat.py --attempt default\n")
         assert "Picture" not in printed.out
         assert "Warning: curves.png cannot be drawn (unsupported operand" in printed.err
+
+
+def test_metrics_are_means_in_aligned_columns() -> None:
+    records = [record_of(10, 4.0), record_of(20, 5.0), {**record_of(123_456), "loss": math.nan}]
+    assert HEADER == "   step     loss  tokens/s  wait     norm      rate"
+    assert metrics_line(records, "0:00:05 left") == "123,456   4.5000    12,346    3%    1.500     0.002  0:00:05 left"
+    assert metrics_line([record_of(1, math.nan)]) == "      1        -    12,346    3%    1.500     0.002"
