@@ -39,10 +39,6 @@ class Product:
     n: int
     times: int = 1
 
-    @property
-    def flops(self) -> int:
-        return 2 * self.m * self.k * self.n * self.times
-
 
 def products_of(settings: Settings, vocabulary: int, batch: Batch) -> list[Product]:
     """Return the matrix products of a step, forwards and backwards, on real tokens only.
