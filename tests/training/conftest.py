@@ -18,3 +18,12 @@ def pairs_file(work_dir: Path) -> Path:
     path = work_dir / "pairs.tsv"
     write_pairs(path)
     return path
+
+
+@pytest.fixture
+def held_out(pairs_file: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A validation pair beside pairs.tsv, which decides alone."""
+    monkeypatch.setattr("chatbot.training.data.FEWEST_DECIDING", 1)
+    path = pairs_file.with_name("held_out.tsv")
+    path.write_text("甲甲\t癸癸癸\n")
+    return path

@@ -145,10 +145,8 @@ def random_interruptions(choose: random.Random, last: int) -> dict[int, int]:
 
 @pytest.mark.parametrize("name", OPTIONS)
 def test_chain_of_interruptions_equals_an_uninterrupted_run(
-    name: str, pairs_file: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, held_out: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("chatbot.training.data.FEWEST_DECIDING", 1)
-    Path("held_out.tsv").write_text("甲甲\t癸\n")
     data = prepare(small_settings(data=("pairs.tsv",), validation="held_out.tsv", **RUN))
     chain = Chain(data, monkeypatch, validation="held_out.tsv", **OPTIONS[name])
     stopped = chain.run("whole", {})

@@ -36,12 +36,10 @@ def test_few_or_common_references_never_collapse() -> None:
 
 
 @pytest.fixture
-def held_out(pairs_file: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def held_out(held_out: Path) -> Path:
     """30 validation pairs with different answers, which decide."""
-    monkeypatch.setattr("chatbot.training.data.FEWEST_DECIDING", 1)
-    path = pairs_file.with_name("held_out.tsv")
-    path.write_text("".join(f"甲{i}\t{chr(0x4E00 + i)}\n" for i in range(30)))
-    return path
+    held_out.write_text("".join(f"甲{i}\t{chr(0x4E00 + i)}\n" for i in range(30)))
+    return held_out
 
 
 def test_replies_are_measured_at_each_validation(

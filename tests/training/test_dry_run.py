@@ -23,11 +23,9 @@ def files() -> dict[Path, tuple[bytes, int]]:
 
 
 def test_plan_of_an_attempt_that_exists_changes_no_file(
-    pairs_file: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    pairs_file: Path, held_out: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The attempt is at step 3 of 9, and 10 pairs are 3 batches; 4 pairs in 3 of them, and all in one bucket."""
-    monkeypatch.setattr("chatbot.training.data.FEWEST_DECIDING", 2)
-    held_out = pairs_file.with_name("held_out.tsv")
     held_out.write_text("甲甲\t癸癸癸\n乙乙\t子\n")
     run = {"data": (str(pairs_file),), "validation": str(held_out), "both_directions": "off"}
     train_small(1, **run, steps=3, validate_every=4)

@@ -67,10 +67,7 @@ def test_ratings_change_the_next_reply(pairs_file: Path, capsys: pytest.CaptureF
     assert chatbot.load(directory).reply(question) == first
 
 
-def test_retrieve_pairs_0_keeps_none(pairs_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("chatbot.training.data.FEWEST_DECIDING", 1)
-    held_out = pairs_file.with_name("held_out.tsv")
-    held_out.write_text("甲甲\t癸\n")
+def test_retrieve_pairs_0_keeps_none(pairs_file: Path, held_out: Path) -> None:
     run = {"data": (str(pairs_file),), "validation": str(held_out), "validate_every": 1, "steps": 1}
     train_small(1, **run, retrieve_pairs=0)
     assert not Path("checkpoints/default/retrieval").exists()

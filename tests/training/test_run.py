@@ -99,13 +99,10 @@ def test_token_batches_are_accumulated(work_dir: Path, monkeypatch: pytest.Monke
 
 
 def test_best_weights_reply_at_the_end_and_have_the_reported_likelihood(
-    pairs_file: Path, monkeypatch: pytest.MonkeyPatch
+    pairs_file: Path, held_out: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The run ends after the best validation."""
     monkeypatch.setattr("chatbot.training.run.LEAST_STEPS", 1)
-    monkeypatch.setattr("chatbot.training.data.FEWEST_DECIDING", 1)
-    held_out = pairs_file.with_name("held_out.tsv")
-    held_out.write_text("甲甲\t癸癸癸\n")
     flags = {"learning_rate": 0.5, "validate_every": 1, "patience": 2, "both_directions": "off"}
     settings = small_settings(data=(str(pairs_file),), validation=str(held_out), **flags)
     data = prepare(settings)

@@ -59,18 +59,12 @@ def test_killed_run_repeats_steps_since_the_checkpoint(pairs_file: Path) -> None
 
 
 def test_validation_keeps_the_best_checkpoint_and_stops_early(
-    pairs_file: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    pairs_file: Path, held_out: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("chatbot.training.run.LEAST_STEPS", 5)
-    monkeypatch.setattr("chatbot.training.data.FEWEST_DECIDING", 2)
-    held_out = pairs_file.with_name("held_out.tsv")
     held_out.write_text("甲甲\t癸癸癸\n乙乙\t子\n")  # one of them is not like the training pairs
-    assert (
-        train_small(
-            1, data=(str(pairs_file),), validation=str(held_out), patience=2, learning_rate=0.05, validate_every=5
-        )
-        == 0
-    )
+    run = {"data": (str(pairs_file),), "validation": str(held_out), "patience": 2, "validate_every": 5}
+    assert train_small(1, **run, learning_rate=0.05) == 0
     out = capsys.readouterr().out
     assert "no improvement in 2 validations; the best was" in out
     validations = [
@@ -82,7 +76,7 @@ def test_validation_keeps_the_best_checkpoint_and_stops_early(
     assert load_trained(Path("checkpoints/default")).step == best_step
     checkpoints = {p.name.split(".")[0] for p in Path("checkpoints/default").glob("ckpt-*")}
     assert checkpoints == {f"ckpt-{best_step}", f"ckpt-{best_step + 10}"}
-    assert train_small(1, data=(str(pairs_file),), validation=str(held_out), patience=2, validate_every=5) == 0
+    assert train_small(1, **run) == 0
     assert "no improvement in 2 validations" in capsys.readouterr().out
 
 
@@ -125,11 +119,9 @@ def test_non_finite_loss_ends_run_and_keeps_the_checkpoint(pairs_file: Path) -> 
 
 
 def test_validation_does_not_end_a_run_before_the_least_number_of_steps(
-    pairs_file: Path, monkeypatch: pytest.MonkeyPatch
+    pairs_file: Path, held_out: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("chatbot.training.run.LEAST_STEPS", 17)
-    monkeypatch.setattr("chatbot.training.data.FEWEST_DECIDING", 1)
-    held_out = pairs_file.with_name("held_out.tsv")
     held_out.write_text("辰\t甲乙丙丁\n")
     settings = {"data": (str(pairs_file),), "validation": str(held_out), "patience": 1, "learning_rate": 0.3}
     train_small(1, **settings, validate_every=2)
@@ -168,10 +160,7 @@ def test_other_validation_pairs_reset_the_best(
     assert json.loads(Path("checkpoints/default/best").read_text())["step"] == 4
 
 
-def test_result_of_a_run(pairs_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("chatbot.training.data.FEWEST_DECIDING", 1)
-    held_out = pairs_file.with_name("held_out.tsv")
-    held_out.write_text("甲甲\t癸癸癸\n")
+def test_result_of_a_run(pairs_file: Path, held_out: Path) -> None:
     settings = small_settings(data=(str(pairs_file),), validation=str(held_out), steps=3)
     result = train(open_run(settings, prepare(settings), TOWERS[:1]))
     assert (result.directory, result.step, result.best_step) == (Path("checkpoints/default").absolute(), 3, 3)
