@@ -75,11 +75,13 @@ class TextResponder:
     def attention(self, text: str, reply: str, history: Sequence[str] = ()) -> WordAttention | None:
         """Return which words of a text and of the turns before it each word of a reply to it looked at.
 
-        None for a model that shows no attention. text: with visible characters.
+        None for a model that shows no attention. text: with visible characters. Of a reply that is longer than any that
+        the model generates, such as one from a file, the first --max-length tokens are shown: a Transformer that is
+        exported has no place for the keys of more.
         """
         if self._attention is None:
             return None
-        question, ids = self.source(text, history)[: self._max_length], self.ids(reply)
+        question, ids = (x[: self._max_length] for x in (self.source(text, history), self.ids(reply)))
         return by_word(self.vocabulary, question, ids, self._attention(question, ids))
 
     def stream(self, text: str, history: Sequence[str] = (), last_reply: str | None = None) -> Iterator[str]:

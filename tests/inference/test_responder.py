@@ -86,11 +86,12 @@ def test_last_turns_are_read_with_the_question(trained: Trained, history: list[s
 
 def test_attention_is_that_of_the_ids(trained: Trained) -> None:
     responder = Responder(trained, DecodingSettings())
-    shown = responder.attention("你好吗好他他", "好吗")  # 你好, 吗, 好, three bytes: --max-length 6
+    # 你好, 吗, 好, three bytes, and 好, 吗, 好, three bytes: --max-length 6
+    shown = responder.attention("你好吗好他他", "好吗好他他")
     assert shown is not None
-    ids = responder.ids("你好吗好他"), responder.ids("好吗")
+    ids = responder.ids("你好吗好他"), responder.ids("好吗好他")
     (expected,) = word_attention(trained.model, trained.vocabulary, [ids[0]], [ids[1]])
-    assert (shown.question, shown.reply) == (["你好", "吗", "好", "他"], ["好", "吗", END])
+    assert (shown.question, shown.reply) == (["你好", "吗", "好", "他"], ["好", "吗", "好", "他", END])
     np.testing.assert_array_equal(shown.weights, expected.weights)
     model = built_model(replace(SETTINGS, attention="none").model, len(trained.vocabulary), seed=1)
     without = dataclasses.replace(trained, model=model)
