@@ -177,6 +177,7 @@ def opennmt_config(settings: Settings, text: str) -> dict[str, Any]:
             "hidden_size": model.embedding_size,
             "heads": model.heads,
             "transformer_ff": model.feed_forward_size,
+            "pos_ffn_activation_fn": "silu",
             "attention_dropout": [0.0],
             "add_qkvbias": True,
             "add_ffnbias": True,

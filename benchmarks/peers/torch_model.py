@@ -95,7 +95,7 @@ class Attention(Block):
 
 
 class FeedForward(Block):
-    """Two products with a ReLU between them."""
+    """Two products with a SiLU between them."""
 
     def __init__(self, sizes: argparse.Namespace) -> None:
         super().__init__(sizes, sizes.feed_forward_size)
@@ -103,7 +103,7 @@ class FeedForward(Block):
 
     def forward(self, x: Tensor) -> Tensor:
         """x [rows, time, size] -> the same shape."""
-        return self.narrow(torch.relu(self.project(self.normalise(x))))
+        return self.narrow(functional.silu(self.project(self.normalise(x))))
 
 
 class Transformer(nn.Module):

@@ -81,7 +81,7 @@ class Product(keras.layers.Layer):
 
 
 class FeedForward(keras.layers.Layer):
-    """Normalisation -> product -> ReLU -> product."""
+    """Normalisation -> product -> SiLU -> product."""
 
     def __init__(self, settings: ModelSettings, precision: str) -> None:
         super().__init__()
@@ -93,7 +93,8 @@ class FeedForward(keras.layers.Layer):
 
     def call(self, x: tf.Tensor) -> tf.Tensor:
         """[..., embedding] -> the same shape."""
-        return self.narrow(tf.nn.relu(self.widen(self.normalise(x))))
+        # Rounding turns single units of a ReLU on or off, and Adam makes whole steps of that: towers would drift apart.
+        return self.narrow(tf.nn.silu(self.widen(self.normalise(x))))
 
 
 class SelfAttention(keras.layers.Layer):

@@ -69,7 +69,8 @@ def cross_attention(layer: CrossAttention, number: int, x: Array, memory: Array)
 
 
 def feed_forward(layer: FeedForward, x: Array) -> Array:
-    return product(layer.narrow, np.maximum(product(layer.widen, normalised(layer.normalise, x)), 0))
+    hidden = product(layer.widen, normalised(layer.normalise, x))
+    return product(layer.narrow, hidden / (1 + np.exp(-hidden)))
 
 
 def embedded(model: Seq2Seq, ids: list[int]) -> Array:
