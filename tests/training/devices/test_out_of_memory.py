@@ -26,11 +26,17 @@ from chatbot.training.update import open_update
 
 
 @pytest.mark.parametrize(
-    ("variable_update", "staged", "sampled"),
-    [("parameter_server", False, None), ("parameter_server", True, None), ("replicated", False, 7)],
+    ("name", "variable_update", "staged", "sampled"),
+    [
+        ("Adam", "parameter_server", False, None),
+        ("Adam", "parameter_server", True, None),
+        ("Adam", "replicated", False, 7),
+        ("Adam with a Transformer", "replicated", False, None),
+    ],
 )
 def test_out_of_memory_splits_shares_with_the_same_result(
     cpus: list[Tower],
+    name: str,
     variable_update: str,
     staged: bool,
     sampled: int | None,
@@ -38,7 +44,7 @@ def test_out_of_memory_splits_shares_with_the_same_result(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """The gradient function has memory for three pairs."""
-    settings = replace(CASES["Adam"], variable_update=variable_update, staged_variables=staged, sampled_softmax=sampled)
+    settings = replace(CASES[name], variable_update=variable_update, staged_variables=staged, sampled_softmax=sampled)
     pairs = random_pairs(67, 3)
     expected_weights, expected, _ = train_model(settings, cpus[:2], pairs)
     monkeypatch.setattr("chatbot.training.gradients.gradient_function", with_memory_for(3))
