@@ -17,11 +17,12 @@ from chatbot.config.training import Settings
 from chatbot.corpus import shards
 from chatbot.corpus.batches import Batches
 from chatbot.errors import UserError
+from chatbot.flags import fields_of
 from chatbot.inference.responder import Responder
 from chatbot.model.saved import load_trained
 from chatbot.training.attempt import write_attempt
 from chatbot.training.checkpoints.progress import Progress
-from chatbot.training.data import prepare
+from chatbot.training.data import MOST_PAIRS_BOTH_DIRECTIONS, prepare
 from chatbot.training.update import open_update
 from tests.training.small_run import TOWERS, open_with, small_settings, train_small
 
@@ -134,6 +135,11 @@ def test_few_pairs_are_learned_in_both_directions_with_validation(
     prepared = prepare(small_settings(data=(data,), tokenizer="char", max_length=3, **flags))
     assert prepared.both_directions == both
     assert sum(map(len, prepared.training)) == (3 + 2 if both else 3)
+
+
+def test_text_of_the_flag_names_the_limit_of_both_directions() -> None:
+    text = fields_of(Settings)["both_directions"].metadata["text"]
+    assert f"fewer than {MOST_PAIRS_BOTH_DIRECTIONS:,} pairs" in text
 
 
 def test_resumed_attempt_keeps_its_directions(work_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
