@@ -45,7 +45,7 @@ from chatbot.config.run import preset_for, values_of_preset
 from chatbot.config.stored import stored_settings, with_default_search
 from chatbot.config.training import Settings
 from chatbot.corpus.dataset import Corpus
-from chatbot.corpus.reading.open.sources import find_sources
+from chatbot.corpus.reading.sources import find_sources
 from chatbot.errors import UserError
 from chatbot.flags import Flags, replace, setting
 

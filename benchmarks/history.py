@@ -18,10 +18,10 @@ from chatbot.corpus.chunks import load_chunk
 from chatbot.corpus.dataset import encode
 from chatbot.corpus.files import CorpusFiles, corpus_files, tokenise
 from chatbot.corpus.reading.conversation import NEW
-from chatbot.corpus.reading.display import counted
-from chatbot.corpus.reading.open.sources import find_sources
+from chatbot.corpus.reading.sources import find_sources
 from chatbot.corpus.selection import Selection
 from chatbot.corpus.workers import worker_pool
+from chatbot.display import counted
 from chatbot.errors import UserError
 from chatbot.flags import Flags, setting
 

@@ -19,7 +19,7 @@ from chatbot.command_line import CommandLine
 from chatbot.config.attempts import CONFIG, attempt_directory
 from chatbot.config.corpus import AUTO, NONE
 from chatbot.config.run import PRESETS
-from chatbot.corpus.reading.display import counted
+from chatbot.display import counted
 from chatbot.errors import UserError
 from chatbot.evaluation.report import COLUMNS, table
 from chatbot.flags import Flags, setting

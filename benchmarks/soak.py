@@ -16,7 +16,7 @@ from benchmarks.report import print_json
 from benchmarks.synthetic import write_corpus
 from chatbot.command_line import CommandLine
 from chatbot.config.training import Settings
-from chatbot.corpus.reading.display import counted
+from chatbot.display import counted
 from chatbot.errors import UserError
 from chatbot.flags import Flags, compose, setting
 from chatbot.training.attempt import attempt_lock

@@ -8,9 +8,9 @@ from pathlib import Path
 from chatbot.config.corpus import CorpusSettings, EncodingSettings
 from chatbot.corpus.dataset import Corpus, training_set, validation_set
 from chatbot.corpus.pair_ids import EncodedPairs, Ragged
-from chatbot.corpus.reading.open.sources import find_sources
 from chatbot.corpus.reading.read import read
 from chatbot.corpus.reading.report import Report
+from chatbot.corpus.reading.sources import find_sources
 from chatbot.corpus.tokenizer import tokens_of
 from chatbot.corpus.vocabulary import SPECIALS, UNK, Vocabulary
 

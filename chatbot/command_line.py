@@ -87,6 +87,16 @@ class Help(argparse.Action):
         parser.exit()
 
 
+class Once(argparse.Action):
+    """A flag that is an error where it is given again: neither value is more likely to be meant."""
+
+    def __call__(self, parser: argparse.ArgumentParser, namespace: Any, values: Any, option: str | None = None) -> None:
+        """Store the value."""
+        if hasattr(namespace, self.dest):
+            parser.error(f"{option} is given twice; give one")
+        setattr(namespace, self.dest, values)
+
+
 @dataclasses.dataclass(frozen=True)
 class CommandLine(Generic[Composed]):
     """The flags of a command, and what its help says."""
@@ -199,4 +209,6 @@ class CommandLine(Generic[Composed]):
             options["type"] = functools.partial(parsed_value, field, name=meta["metavar"])
             return {**options, "nargs": "*"} if meta["many"] else {**options, "nargs": "?", "default": None}
         options["type"] = functools.partial(parsed_value, field)
+        if meta["once"]:
+            return {**options, "action": Once}
         return {**options, "nargs": meta["count"] or "+", "action": "extend"} if meta["many"] else options

@@ -13,7 +13,7 @@ from chatbot.command_line import CommandLine, program, run_command
 from chatbot.config.attempts import COMPARE, LIST, PRUNE, RENAME
 from chatbot.config.bots import TELEGRAM, WEBHOOK
 from chatbot.config.chat import CHAT, SERVE, ChatSettings, serve_settings
-from chatbot.config.corpus import ENCODE, INSPECT
+from chatbot.config.corpus import ENCODE, INSPECT, PAIRS
 from chatbot.config.evaluation import EVALUATE
 from chatbot.config.export import EXPORT
 from chatbot.config.stored import train_settings
@@ -27,7 +27,7 @@ Train a chatbot on question-answer pairs, on one or many GPUs, and talk to it.
   train        train a chatbot, or resume the training
   chat         talk to a trained chatbot, in a terminal or through a pipe
   serve        serve a trained chatbot: OpenAI's API, and a page for browsers
-  data         inspect or encode files of pairs
+  data         inspect, write or encode the pairs of files
   evaluate     measure a trained chatbot on held-out pairs
   attempts     list training runs; or compare, prune, rename
   export       write a trained chatbot as ONNX or SavedModel
@@ -111,5 +111,5 @@ COMMANDS: dict[str, Callable[[Sequence[str]], int | None]] = {
 }
 # The commands that have flags. Some are commands of a command, such as `data inspect`.
 COMMAND_LINES: list[CommandLine[Any]] = [
-    *(TRAIN, CHAT, SERVE, INSPECT, ENCODE, EVALUATE, LIST, COMPARE, PRUNE, RENAME, EXPORT, TELEGRAM, WEBHOOK),
+    *(TRAIN, CHAT, SERVE, INSPECT, PAIRS, ENCODE, EVALUATE, LIST, COMPARE, PRUNE, RENAME, EXPORT, TELEGRAM, WEBHOOK),
 ]

@@ -42,6 +42,7 @@ class Flag:
     fixed: bool = False  # the value cannot change when the attempt is resumed
     stored: bool = True  # the value is written to config.json
     negatable: bool = False  # there is --no-NAME, too, as for every bool that is on by default
+    once: bool = False  # the flag is an error where it is given twice; of others, the last counts
     metavar: str | None = None
     kind: type = str  # of a value; `Flags` has it from the annotation
     many: bool = False  # whether the flag takes several values; the same

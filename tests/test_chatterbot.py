@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from chatbot.corpus.reading.open.sources import find_parts
 from chatbot.corpus.reading.read import read
 from chatbot.corpus.reading.report import Report
+from chatbot.corpus.reading.sources import find_parts
 from tests.commands import run
 
 

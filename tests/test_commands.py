@@ -124,7 +124,7 @@ def test_version_flag_prints_package_version(script: str, arguments: list[str]) 
             ["tran"],
             "tran: no such command; choose train, chat, serve, data, evaluate, attempts, export, bot, init-config ",
         ),
-        (["data", "look"], "look: no such command; choose inspect or encode\n"),
+        (["data", "look"], "look: no such command; choose inspect, pairs or encode\n"),
         (["bot", "irc"], "irc: no such command; choose telegram or webhook\n"),
         (["attempts", "list"], "list: no such command; choose compare, prune or rename\n"),
         (["train", "--stepz", "1"], "nearest is --steps (see python -m chatbot train --help)\n"),

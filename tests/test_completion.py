@@ -33,7 +33,7 @@ CASES = {
     "duida train --help ": "data text model speed learning devices parallel machines run",
     "duida serve --help tok": "tokens",
     "duida export weibo --format ": "onnx savedmodel",
-    "duida data ": "inspect encode --help --version",
+    "duida data ": "inspect pairs encode --help --version",
     "duida data --h": "--help",
     "duida data inspect --js": "--json",
     "duida attempts ": "compare prune rename --json --help --version",

@@ -23,10 +23,11 @@ from chatbot.config.chat import CHAT, serve_settings
 from chatbot.config.corpus import FORMATS
 from chatbot.config.evaluation import EVALUATE
 from chatbot.config.export import EXPORT
-from chatbot.config.run import FEWER_PAIRS_THAN, PRESETS
-from chatbot.config.stored import train_settings
+from chatbot.config.run import FEWER_PAIRS_THAN, PRESETS, RunSettings
+from chatbot.config.stored import FIXED, OF_PAIRS, changed_settings, train_settings
 from chatbot.config.template import INIT_CONFIG
-from chatbot.corpus.__main__ import encode_command, inspect_command
+from chatbot.config.training import Settings
+from chatbot.corpus.__main__ import encode_command, inspect_command, pairs_command
 from chatbot.errors import UserError
 
 ROOT = Path(__file__).parents[1]
@@ -34,7 +35,7 @@ DOCUMENTS = sorted(path for folder in (".", "docs", "kubernetes", "data") for pa
 CHINESE = [path for path in DOCUMENTS if path.name.endswith(".zh.md")]
 GUIDES = [path for path in DOCUMENTS if path.parent.name in ("docs", "kubernetes") or path.stem.startswith("README")]
 
-CORPUS = {"inspect": inspect_command, "encode": encode_command}
+CORPUS = {"inspect": inspect_command, "pairs": pairs_command, "encode": encode_command}
 PARSERS: dict[str, Callable[[Sequence[str]], Any]] = {
     "python train.py": train_settings,
     "python chat.py": CHAT.parse,
@@ -162,6 +163,22 @@ def test_every_command_parses(path: Path, work_dir: Path) -> None:
             check(command)
         except Exception as error:
             pytest.fail(f"{command}\n{error}")
+
+
+@each(DOCUMENTS)
+def test_commands_train_another_attempt_than_make_train(path: Path, work_dir: Path) -> None:
+    """With other pairs or fixed settings, the attempt `default` that `make train` has made would be refused."""
+    Path("checkpoints/weibo").mkdir(parents=True)
+    Path("checkpoints/weibo/config.json").write_text("{}")
+    Path("settings.yaml").write_text("attempt: mine\n")
+    for command in commands(path):
+        words = arguments_of(command.replace("duida train", "python train.py"))
+        if words[:2] == ["python", "train.py"] and not {"-h", "--help", "--version", "--selftest"} & {*words}:
+            settings = train_settings(words[2:])
+            changed = changed_settings(Settings(), settings, [*FIXED, *OF_PAIRS])
+            assert settings.run.attempt != RunSettings.attempt or not changed, f"{command}: add --attempt"
+    for line in code_blocks(path) + code_spans(path):  # also within a loop
+        assert not re.search(r"(train\.py|duida train) (?!.*--attempt).*--data \S", line), f"{line}: add --attempt"
 
 
 def test_documents_contain_commands() -> None:

@@ -8,7 +8,7 @@ from chatbot.attempts.attempt import Attempt, check_saved, read_attempt
 from chatbot.attempts.table import NONE, megabytes, millions, nats, number
 from chatbot.config.attempts import CONFIG, LAST, CompareSettings, trained_directory
 from chatbot.config.stored import storable, stored_settings
-from chatbot.corpus.reading.display import aligned
+from chatbot.display import aligned
 from chatbot.flags import flag_of
 from chatbot.model.checkpoint import read_pointer
 

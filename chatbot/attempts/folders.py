@@ -11,7 +11,7 @@ from chatbot.attempts.attempt import check_not_training, is_training, size_of
 from chatbot.attempts.table import megabytes
 from chatbot.config.attempts import CHECKPOINTS, CONFIG, TENSORBOARD, PruneSettings, RenameSettings
 from chatbot.config.stored import stored_settings
-from chatbot.corpus.reading.display import aligned
+from chatbot.display import aligned
 from chatbot.errors import UserError
 from chatbot.model.checkpoint import checkpoint_path, group_sizes, pointed_steps, saved_steps, verified_manifest
 

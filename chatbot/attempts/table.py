@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 
 from chatbot.attempts.attempt import BROKEN, DAMAGED, Attempt
-from chatbot.corpus.reading.display import aligned, cut, one_line
+from chatbot.display import aligned, cut, one_line
 
 NONE = "-"
 # The columns: heading, and its cell. "nats" are the best nats per character of validation, and "at" is their step.

@@ -11,8 +11,8 @@ from chatbot.config.attempts import BEST, LAST, RETRIEVAL, trained_directory
 from chatbot.config.decoding import DecodingSettings
 from chatbot.config.run import RunSettings
 from chatbot.config.stored import with_default_search
-from chatbot.corpus.reading.display import counted
 from chatbot.corpus.workers import cores
+from chatbot.display import counted
 from chatbot.export.manifest import MANIFEST, Manifest
 from chatbot.export.runtime import ExportedResponder, load_export
 from chatbot.inference.ratings import RATINGS

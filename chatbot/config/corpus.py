@@ -16,9 +16,24 @@ MOST_HISTORY = 1_000
 
 # Formats of files of pairs. `chatbot.corpus.reading.detect.FORMATS` has their readers.
 FORMATS = (
-    *("tsv", "csv", "conv", "jsonl", "json", "yaml", "douban", "qa", "lines", "messages"),
-    *("whatsapp", "telegram", "qq", "discord", "kakaotalk", "line", "imessage", "srt", "ass"),
-    *("speakers", "headings", "eou", "ubuntu", "template"),
+    *(
+        "tsv",
+        "csv",
+        "jsonl",
+        "json",
+        "yaml",
+        "conv",
+        "lines",
+        "qa",
+        "douban",
+        "eou",
+        "parlai",
+        "template",
+        "srt",
+        "ass",
+    ),
+    *("whatsapp", "qq", "qqnt", "qq-chat-exporter", "weflow", "wechatexporter", "discord", "line", "kakaotalk"),
+    "imessage",
 )
 # Rules that change the text of an utterance, in the order in which they are applied.
 TEXT_RULES = {
@@ -63,9 +78,24 @@ class CorpusSettings(Flags):
     format: str | None = setting(
         None, f"format of all files: {', '.join(FORMATS)}; default: detected", choices=FORMATS, metavar="FORMAT"
     )
+    map: str | None = setting(
+        None,
+        "what to read from the objects or rows of all files, in JMESPath: '{question: q, answer: a}', "
+        "'messages[].{speaker: from, text: body, time: date}', '{id: id, parent: reply_to, text: text}', "
+        "'dialog[].text'",
+        once=True,
+        metavar="EXPRESSION",
+    )
+    head: str | None = setting(
+        None,
+        "the line above or before each message of a text, such as '{name} ({time}):', or before each answer, such as "
+        "'## {question}'",
+        once=True,
+        metavar="PATTERN",
+    )
     me: str | None = setting(
         None,
-        "in chat exports, learn only this person's replies: a name, a QQ number, or me; default: all",
+        "learn only this person's replies: a name, a number or me; 1 or 2 where turns have no names; default: all",
         metavar="NAME",
     )
     clean: tuple[str, ...] = setting(
@@ -98,6 +128,10 @@ class CorpusSettings(Flags):
             raise UserError(f"--clean {' '.join(self.clean)}: {NONE} excludes all other values")
         if len(self.columns) not in (0, 2):
             raise UserError(f"--columns {' '.join(self.columns)}: give two, the question's and the answer's")
+        if self.map is not None and (self.columns or self.head is not None):
+            raise UserError(f"--map: with {'--columns' if self.columns else '--head'}, which says the same; give one")
+        if self.head is not None and self.format is not None:
+            raise UserError("--head: with --format, which says the same; give one")
         if self.dictionary is not None and self.tokenizer != "jieba":
             raise UserError(f"--dictionary: --tokenizer {self.tokenizer} has none; use --tokenizer jieba")
 
@@ -164,12 +198,22 @@ class EncodeSettings(Flags):
     )
 
 
+@dataclasses.dataclass(frozen=True)
+class PairsSettings(Flags):
+    """The settings of python -m chatbot.corpus pairs."""
+
+    corpus: CorpusSettings = dataclasses.field(default_factory=CorpusSettings)
+    json: bool = setting(
+        False, "write a conversation on each line, as a list of utterances or of messages", group="report"
+    )
+
+
 INSPECT = CommandLine(
     InspectSettings,
     "-m chatbot.corpus inspect",
     "Report on question-answer pairs before training on them. Changes nothing on disk.",
     "pairs.tsv",
-    "data columns encoding format me json fail_on_warnings",
+    "data columns map head encoding format me json fail_on_warnings",
     positional="data",
 )
 ENCODE = CommandLine(
@@ -177,6 +221,14 @@ ENCODE = CommandLine(
     "-m chatbot.corpus encode",
     "Encode question-answer pairs into the cache, where training with the same flags finds them.",
     "pairs.tsv",
-    "data columns me validation history cache runner",
+    "data columns map head me validation history cache runner",
+    positional="data",
+)
+PAIRS = CommandLine(
+    PairsSettings,
+    "-m chatbot.corpus pairs",
+    "Write the pairs that training would read: a question, a tab and its answer on each line.",
+    "chat.txt",
+    "data columns map head encoding format me json",
     positional="data",
 )

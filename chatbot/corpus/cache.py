@@ -1,7 +1,8 @@
 """Folders that are computed once: named by a hash of their inputs, complete or absent, verified before use.
 
 A cache is bounded. Folders that were not used for long are removed when another one has been made, the least recently
-used first. The date of a manifest is the time of the last use of its folder, as `note_use` sets it.
+used first, and what killed processes left before it is made. The date of a manifest is the time of the last use of its
+folder, as `note_use` sets it.
 """
 
 import json
@@ -21,7 +22,7 @@ from typing import Any
 import filelock
 import xxhash
 
-from chatbot.corpus.reading.open.file_kinds import CACHE_TAG
+from chatbot.corpus.reading.file_kinds import CACHE_TAG
 from chatbot.errors import UserError
 
 MANIFEST = "manifest.json"
@@ -32,6 +33,7 @@ DAY = 86_400  # seconds
 # The limits of a cache: bytes in all folders, and seconds since the last use of each. What was used within a day stays.
 MOST_BYTES, MOST_SECONDS = 20 * 10**9, 90 * DAY
 NAME = re.compile(r"[a-z]+-[0-9a-f]{32}")  # of a folder with a key
+PART = ".part-"  # after the name of a folder that is being made or removed
 
 
 def key_of(**parts: Any) -> str:
@@ -62,21 +64,27 @@ def make_once(folder: Path) -> Iterator[Path | None]:
     One process makes the folder while others wait. A damaged folder is replaced. A complete folder needs no write
     permission. Other folders beyond the limits are removed. Raises UserError if the disk is full.
     """
-    if _is_usable(folder):
+    if is_complete(folder):
+        note_use(folder)
         yield None
         return
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
+        _remove_abandoned(folder.parent)
         with _lock(folder):
-            if _is_usable(folder):  # made by another process in the meantime
+            if is_complete(folder):  # made by another process in the meantime
                 yield None
             else:
-                with interruptible(), _temporary(folder) as part:
+                with temporary_folder(folder.parent, f"{folder.name}{PART}") as part:
                     yield part
                     (part / CACHE_TAG).write_text(CACHE_TAG_CONTENT, encoding="ascii")
                     files = {path.name: content_key(path) for path in sorted(part.iterdir())}
                     (part / MANIFEST).write_text(json.dumps({"files": files}), encoding="utf-8")
-                    _replace(folder, part)
+                    if folder.exists():
+                        print(f"{folder}: damaged; made again")
+                        shutil.rmtree(folder)
+                    part.chmod(0o755)
+                    os.replace(part, folder)
                 _remove_unused(folder.parent)
     except OSError as error:
         if error.filename is not None:
@@ -116,18 +124,13 @@ def interruptible() -> Iterator[None]:
 
 
 @contextmanager
-def temporary_folder(parent: Path | None = None) -> Iterator[Path]:
-    """Yield an empty folder that is removed at the end. parent: None: the system's folder for temporary files."""
-    with interruptible(), tempfile.TemporaryDirectory(prefix="chatbot-corpus-", dir=parent) as folder:
+def temporary_folder(parent: Path | None = None, prefix: str = "chatbot-corpus-") -> Iterator[Path]:
+    """Yield an empty folder that is removed at the end, unless it was moved.
+
+    parent: None: the system's folder for temporary files.
+    """
+    with interruptible(), tempfile.TemporaryDirectory(prefix=prefix, dir=parent, ignore_cleanup_errors=True) as folder:
         yield Path(folder)
-
-
-def _is_usable(folder: Path) -> bool:
-    """Return whether the folder is complete, and if so, note its use."""
-    complete = is_complete(folder)
-    if complete:
-        note_use(folder)
-    return complete
 
 
 def note_use(folder: Path) -> None:
@@ -153,11 +156,23 @@ def _remove_unused(cache: Path) -> None:
         if unused <= (DAY if total > MOST_BYTES else MOST_SECONDS):
             break
         with suppress(OSError):
-            removed = folder.with_name(f"{folder.name}.part-removed")
+            removed = folder.with_name(f"{folder.name}{PART}removed")
             os.rename(folder, removed)
             shutil.rmtree(removed)
             total -= size
             print(f"{folder}: removed, not used for {unused / DAY:.0f} days")
+
+
+def _remove_abandoned(cache: Path) -> None:
+    """Remove the temporary folders of processes that were killed: of folders that no process has locked.
+
+    Raises no error: some may be another user's.
+    """
+    for part in cache.iterdir():
+        name, is_part, _ = part.name.partition(PART)
+        if is_part and NAME.fullmatch(name):
+            with suppress(OSError), filelock.FileLock(cache / f"{name}.lock", timeout=0):
+                shutil.rmtree(part)
 
 
 def _lock(folder: Path) -> filelock.BaseFileLock:
@@ -168,23 +183,3 @@ def _lock(folder: Path) -> filelock.BaseFileLock:
     except filelock.Timeout:
         print(f"Waiting for another process that is writing {folder} ...", flush=True)
     return lock
-
-
-@contextmanager
-def _temporary(folder: Path) -> Iterator[Path]:
-    """Yield a new folder beside `folder`, removed at the end unless it was moved. The caller holds the lock."""
-    for abandoned in folder.parent.glob(f"{folder.name}.part-*"):  # by processes that were killed
-        shutil.rmtree(abandoned)
-    part = Path(tempfile.mkdtemp(prefix=f"{folder.name}.part-", dir=folder.parent))
-    try:
-        yield part
-    finally:
-        shutil.rmtree(part, ignore_errors=True)
-
-
-def _replace(folder: Path, part: Path) -> None:
-    if folder.exists():
-        print(f"{folder}: damaged; made again")
-        shutil.rmtree(folder)
-    part.chmod(0o755)
-    os.replace(part, folder)

@@ -95,7 +95,7 @@ def tokenise_chunk(pairs: Sequence[Pair], first: int, report: Report, settings: 
         np.frombuffer("\n".join(tokens).encode(), np.uint8),
         ids.astype(np.uint16 if len(tokens) <= 1 << 16 else np.uint32),
         lengths.astype(np.uint32),
-        hashes_of(texts),
+        np.fromiter(map(xxhash.xxh3_64_intdigest, map(str.encode, texts)), np.uint64),
         np.fromiter((pair[2] for pair in cleaned), np.uint8, len(cleaned)),
     )
 
@@ -118,11 +118,6 @@ def clean_pairs(pairs: Iterable[Pair], first: int, report: Report, settings: Cor
         yield question, answer, link if gap is None or link == NEW else gap
         gap = None
     report.changed = dict(changed)
-
-
-def hashes_of(texts: Iterable[str]) -> Hashes:
-    """Return the 64-bit hash of each text, [texts] uint64."""
-    return np.fromiter(map(xxhash.xxh3_64_intdigest, map(str.encode, texts)), np.uint64)
 
 
 def mixed(first: Hashes, second: Hashes) -> Hashes:
@@ -149,9 +144,3 @@ def _numbered(
     is_break = ids == line_break
     ends = np.append(np.flatnonzero(is_break), len(ids))[: len(texts)]
     return list(numbers)[1:], ids[~is_break] - 1, np.diff(ends, prepend=-1) - 1
-
-
-def count_chunk(chunk: Chunk, kept: Mask) -> tuple[list[str], npt.NDArray[np.int64]]:
-    """Return the distinct tokens of the pairs of a chunk that are kept, and how often each occurs, [tokens]."""
-    counts = np.bincount(chunk.rows(kept).joined(), minlength=len(chunk.tokens))
-    return list(itertools.compress(chunk.tokens, counts)), counts[counts > 0]

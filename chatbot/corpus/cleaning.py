@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Collection
 
 from chatbot.config.corpus import TEXT_RULES
-from chatbot.corpus.reading.display import CHINESE
+from chatbot.display import CHINESE
 from chatbot.errors import UserError
 
 # An utterance is cut into words if spaces are at this share of the places between its Chinese characters, no word is
@@ -75,7 +75,7 @@ def cleaner(rules: Collection[str], changed: Counter[str] | None = None) -> Call
     """
     functions = {
         "markup": _without_markup,
-        "nfkc": _nfkc,
+        "nfkc": lambda text: unicodedata.normalize("NFKC", text),
         "control": _without_control,
         "spaces": lambda text: _SPACE_NEXT_TO_CHINESE.sub("", text),
         "simplified": _simplified() if "simplified" in rules else tidy,
@@ -110,10 +110,6 @@ def is_cut_into_words(text: str) -> bool:
             is_cut = spaces >= LEAST_SHARE * (sum(lengths) - 1) and max(lengths) <= LONGEST_WORD and min(lengths) == 1
             cut, whole = cut + is_cut, whole + (not is_cut)
     return cut >= FEWEST_UTTERANCES and cut >= LEAST_UTTERANCES * (cut + whole)
-
-
-def _nfkc(text: str) -> str:
-    return text if unicodedata.is_normalized("NFKC", text) else unicodedata.normalize("NFKC", text)
 
 
 def _without_markup(text: str) -> str:

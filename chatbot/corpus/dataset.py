@@ -15,18 +15,16 @@ import numpy.typing as npt
 
 from chatbot.config.corpus import AUTO, NONE, CorpusSettings, EncodingSettings
 from chatbot.corpus.cache import content_key, key_of, make_once
-from chatbot.corpus.chunks import count_chunk, load_chunk
+from chatbot.corpus.chunks import load_chunk
 from chatbot.corpus.files import CorpusFiles, TokenisedFiles, tokenise, training_files, validation_files
-from chatbot.corpus.pair_ids import Lengths, Mask
-from chatbot.corpus.reading.display import counted
-from chatbot.corpus.reading.open.file_kinds import TRAINING, VALIDATION
+from chatbot.corpus.pair_ids import NO_PAIRS, Lengths, Mask, lengths_of
+from chatbot.corpus.reading.file_kinds import TRAINING, VALIDATION
 from chatbot.corpus.reading.report import Report
 from chatbot.corpus.selection import Selection, select
 from chatbot.corpus.shards import (
     ShardArrays,
     Shards,
     by_shard,
-    count_lengths,
     dtype_for,
     encode_chunk,
     shards_needed,
@@ -34,6 +32,7 @@ from chatbot.corpus.shards import (
 )
 from chatbot.corpus.vocabulary import Vocabulary, build_vocabulary, load_vocabulary
 from chatbot.corpus.workers import Pool, worker_pool
+from chatbot.display import counted
 from chatbot.errors import UserError
 
 # Increase this whenever the same tokens and selection give other shards, or another description, than before.
@@ -150,7 +149,7 @@ def _write(
     tasks = tokenised.tasks(kept, folder, shards, turns)
     parts = itertools.chain.from_iterable(pool.in_order(_encode, tasks, len(tasks) <= SERIAL_CHUNKS))
     write_shards(folder, shards, parts)
-    lengths = count_lengths(folder, shards)
+    lengths = lengths_of(Shards(folder, shards, dtype_for(vocabulary).name, NO_PAIRS))
     description = {
         "fingerprint": key_of(files=[(path.name, content_key(path)) for path in sorted(folder.iterdir())]),
         "shards": shards,
@@ -172,18 +171,25 @@ def complete_reports(tokenised: TokenisedFiles, dropped: Mapping[str, Mask]) -> 
     return reports
 
 
+def described(report: Report) -> list[str]:
+    """Return lines for a terminal about a file: what was read as pairs, left out, not used and cleaned."""
+    lines = [f"  {columns}" for columns in report.columns]
+    lines += [f"  left out: {line}" for line in report.lines()]
+    lines += [f"  note: {line}" for line in report.notes()]
+    lines += [f"  --clean {rule} changed {counted(count, 'utterance')}" for rule, count in report.changed.items()]
+    return lines
+
+
 def check_not_empty(pairs: int, reports: Sequence[Report]) -> None:
     """Raise UserError when no pair is left, with the reasons for each file."""
-    if not pairs:
-        raise UserError("; ".join(map(_why_empty, reports)) + ". Check --format, --columns and --clean")
-
-
-def _why_empty(report: Report) -> str:
-    reasons = ", ".join(report.lines())
-    if report.pairs:
-        return f"{report.file}: {counted(report.pairs, 'pair')}, none of them left: {reasons}"
-    nothing = f"nothing in it is {' or '.join(report.formats)}" if report.formats else "the file is empty"
-    return f"{report.file}: no question-answer pairs: {reasons or nothing}"
+    if pairs:
+        return
+    why = []
+    for report in reports:
+        found = f"{counted(report.pairs, 'pair')}, none of them left" if report.pairs else "no question-answer pairs"
+        nothing = f"nothing in it is {' or '.join(report.formats)}" if report.formats else "the file is empty"
+        why.append(f"{report.file}: {found}: {', '.join(report.lines()) or nothing}")
+    raise UserError("; ".join(why) + ". Check --format, --columns and --clean")
 
 
 def count_tokens(tokenised: TokenisedFiles, kept: Mask, pool: Pool) -> dict[str, int]:
@@ -198,7 +204,10 @@ def count_tokens(tokenised: TokenisedFiles, kept: Mask, pool: Pool) -> dict[str,
 
 
 def _count(path: Path, kept: Mask) -> tuple[list[str], npt.NDArray[np.int64]]:
-    return count_chunk(load_chunk(path), kept)
+    """Return the distinct tokens of the kept pairs of a chunk, and how often each occurs, [tokens]."""
+    chunk = load_chunk(path)
+    counts = np.bincount(chunk.rows(kept).joined(), minlength=len(chunk.tokens))
+    return list(itertools.compress(chunk.tokens, counts)), counts[counts > 0]
 
 
 def _encode(path: Path, kept: Mask, folder: Path, shards: int, turns: int) -> list[tuple[int, ShardArrays]]:

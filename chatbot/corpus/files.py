@@ -9,7 +9,7 @@ import json
 import unicodedata
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TextIO
 
 import numpy as np
 
@@ -20,23 +20,22 @@ from chatbot.corpus.cleaning import cleaner, is_cut_into_words
 from chatbot.corpus.history import pair_hashes
 from chatbot.corpus.pair_ids import Mask
 from chatbot.corpus.reading.conversation import NEW, Pair
-from chatbot.corpus.reading.open.sources import Parts, Source, find_parts, find_sources
-from chatbot.corpus.reading.open.text_file import open_text_files
 from chatbot.corpus.reading.read import read
 from chatbot.corpus.reading.report import ReadOptions, Report, report_of
+from chatbot.corpus.reading.sources import Parts, Source, find_parts, find_sources
 from chatbot.corpus.selection import PairHashes, read_block_list
 from chatbot.corpus.tokenizer import tokenizer, without_pair_rules
 from chatbot.corpus.workers import Pool, progress_bar, worker_pool
 from chatbot.errors import UserError
 
 # Increase this whenever the same files and settings give other tokens than before.
-VERSION = 10
+VERSION = 11
 # Smaller files are tokenised in this process, before worker processes would have started.
 SERIAL_BYTES = 3_000_000
 
 DESCRIPTION = "tokens.json"
 SPACES = "spaces"  # the cleaning rule
-TEXTS = 8  # of an archive that are examined for spaces between words
+FIRST_PAIRS = 2_000  # that are examined for spaces between words
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,6 +65,7 @@ class CorpusFiles:
             options=dataclasses.asdict(self.options),
             preparation=[rules, word_lists, settings.tokenizer],
             rjieba=importlib.metadata.version("rjieba"),
+            jieba=importlib.metadata.version("jieba") if settings.dictionary else None,  # its dictionary is added to
             unicode=unicodedata.unidata_version,
             opencc=importlib.metadata.version("opencc") if "simplified" in rules else None,
         )
@@ -73,18 +73,15 @@ class CorpusFiles:
     @property
     def options(self) -> ReadOptions:
         """How the files are read."""
-        return ReadOptions(self.settings.columns, self.settings.encoding, self.settings.format, self.settings.me)
+        settings = self.settings
+        return ReadOptions(
+            settings.columns, settings.encoding, settings.format, settings.me, map=settings.map, head=settings.head
+        )
 
     @property
     def folder(self) -> Path:
         """The folder with the chunks of tokens."""
         return Path(self.settings.cache) / f"tokens-{self.key}"
-
-    def check_unchanged(self) -> None:
-        """Raise UserError when the files have changed since the key was computed."""
-        if dataclasses.replace(self).key != self.key:
-            names = ", ".join(source.name for source in self.sources)
-            raise UserError(f"{names}: changed while it was read; run the command again when it is complete")
 
     def renamed_reports(self, reports: Sequence[dict[str, Any]]) -> list[Report]:
         """Restore reports from the cache, with the present names of the files."""
@@ -127,24 +124,26 @@ def _parts(settings: CorpusSettings) -> Parts:
     return find_parts(settings.data, settings.source_file, settings.target_file)
 
 
-def without_word_spaces(settings: CorpusSettings) -> CorpusSettings:
+def without_word_spaces(settings: CorpusSettings, notes: TextIO | None = None) -> CorpusSettings:
     """Return the settings, with the cleaning rule "spaces" if a file has spaces between its Chinese words.
 
     Some corpora were published so, and nobody types them in a chat. The beginning of each file decides; one line names
-    the first such file. `--clean none` adds no rule. Raises UserError when a file cannot be used.
+    the first such file. `--clean none` adds no rule. notes: where this line goes, None for standard output.
+    Raises UserError when a file cannot be used.
     """
     if SPACES in settings.clean or NONE in settings.clean:
         return settings
     for source in training_files(settings).sources:
-        if source.kind != "chatterbot" and any(_is_cut(path, source.name, settings) for path in source.paths):
-            print(f"{source.name}: the spaces between its Chinese words are removed, as in chat (--clean {SPACES}).")
+        if source.kind != "chatterbot" and _is_cut(source, corpus_files([source], settings).options):
+            note = f"{source.name}: the spaces between its Chinese words are removed, as in chat (--clean {SPACES})."
+            print(note, file=notes)
             return dataclasses.replace(settings, clean=(*settings.clean, SPACES))
     return settings
 
 
-def _is_cut(path: Path, name: str, settings: CorpusSettings) -> bool:
-    with contextlib.closing(open_text_files(path, name, Report(), charset=settings.encoding)) as texts:
-        return any(is_cut_into_words(text.sample) for text in itertools.islice(texts, TEXTS))
+def _is_cut(source: Source, options: ReadOptions) -> bool:
+    with contextlib.closing(read(source, Report(), options)) as pairs:
+        return is_cut_into_words("\n".join(text for pair in itertools.islice(pairs, FIRST_PAIRS) for text in pair[:2]))
 
 
 class ChunkFile(NamedTuple):
@@ -194,7 +193,9 @@ def tokenise(files: CorpusFiles, pool: Pool | None = None) -> TokenisedFiles:
         if part:
             with contextlib.nullcontext(pool) if pool else worker_pool() as workers:
                 chunks, reports = _write_chunks(files, part, workers)
-            files.check_unchanged()
+            if dataclasses.replace(files).key != files.key:
+                names = ", ".join(source.name for source in files.sources)
+                raise UserError(f"{names}: changed while it was read; run the command again when it is complete")
             description = {"chunks": chunks, "reports": [dataclasses.asdict(report) for report in reports]}
             (part / DESCRIPTION).write_text(json.dumps(description), encoding="utf-8")
     description = json.loads((files.folder / DESCRIPTION).read_text(encoding="utf-8"))

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import re
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,20 +14,21 @@ import numpy.typing as npt
 from chatbot.command_line import program
 from chatbot.config.corpus import CorpusSettings
 from chatbot.config.model import ModelSettings
+from chatbot.config.run import RunSettings
 from chatbot.corpus.chunks import load_chunk
-from chatbot.corpus.dataset import check_not_empty, complete_reports, count_tokens
+from chatbot.corpus.dataset import check_not_empty, complete_reports, count_tokens, described
 from chatbot.corpus.files import CorpusFiles, TokenisedFiles, tokenise
 from chatbot.corpus.pair_ids import SOURCE, TARGET, Hashes, Mask
-from chatbot.corpus.reading.display import counted
-from chatbot.corpus.reading.formats.chat import NO_TEXT, NOTICES
-from chatbot.corpus.reading.formats.corpora import FALSE_RESPONSES
-from chatbot.corpus.reading.formats.subtitles import NO_SPEECH
+from chatbot.corpus.reading.lines import FALSE_RESPONSES
+from chatbot.corpus.reading.messages import NO_TEXT, NOTICES
 from chatbot.corpus.reading.read import NO_DATA
 from chatbot.corpus.reading.report import Report
+from chatbot.corpus.reading.subtitles import NO_SPEECH
 from chatbot.corpus.selection import Selection, select
 from chatbot.corpus.shards import encode_chunk
 from chatbot.corpus.vocabulary import Vocabulary, build_vocabulary
 from chatbot.corpus.workers import worker_pool
+from chatbot.display import counted, visible
 from chatbot.flags import command_line
 
 # With fewer chunks, one process is faster than starting others.
@@ -153,10 +155,7 @@ def report_lines(measured: Measurements, settings: CorpusSettings) -> list[str]:
         report = file.report
         kind = f"{', '.join(report.formats)}; {', '.join(report.charsets)}"
         lines.append(f"{report.file}: {kind}; {counted(report.pairs, 'pair')}, {file.kept:,} kept")
-        lines += [f"  {columns}" for columns in report.columns]
-        lines += [f"  left out: {line}" for line in report.lines()]
-        lines += [f"  note: {line}" for line in report.notes()]
-        lines += [f"  --clean {rule} changed {counted(count, 'utterance')}" for rule, count in report.changed.items()]
+        lines += described(report)
     lines += ["", "The first pairs:"]
     lines += [f"  {question} -> {answer}" for question, answer in measured.samples]
     lines += ["", "Lengths in tokens:"]
@@ -168,7 +167,11 @@ def report_lines(measured: Measurements, settings: CorpusSettings) -> list[str]:
         f"Vocabulary: {counted(measured.tokens, 'different token')}, {measured.characters:,} of them characters.",
     ]
     lines += ["Tokens outside the vocabulary are spelled in characters, and characters outside it in bytes."]
-    lines += [f"  {size:>6,} entries cover {covered:6.1%} of all tokens" for size, covered in measured.coverage.items()]
+    if any(measured.coverage.values()):
+        sizes = measured.coverage.items()
+        lines += [f"  {size:>6,} entries cover {covered:6.1%} of all tokens" for size, covered in sizes]
+    else:
+        lines += ["  No token occurs twice, so that all are spelled."]
     lines += ["", f"The {len(measured.top_replies)} most frequent replies are {measured.top_share:.1%} of all:"]
     lines += [f"  {count:>8,}  {text}" for text, count in measured.top_replies]
     longer = int((measured.lengths.max(axis=1) > MAX_LENGTH).sum())
@@ -177,9 +180,17 @@ def report_lines(measured: Measurements, settings: CorpusSettings) -> list[str]:
         f"Longer than the default --max-length {MAX_LENGTH}: {counted(longer, 'pair')}, which training drops.",
     ]
     flags = f"--max-length {measured.max_length} --vocabulary-size {measured.vocabulary_size}"
-    lines += ["", f"Suggested: {program('train.py')} {command_line(settings)} {flags}"]
+    words = [program("train.py"), command_line(settings), f"--attempt {_attempt_for(settings)}", flags]
+    lines += ["", f"Suggested: {' '.join(filter(None, words))}"]
     lines += [f"Warning: {warning}" for warning in warnings(measured, settings)] or ["No warnings."]
-    return lines
+    return list(map(visible, lines))
+
+
+def _attempt_for(settings: CorpusSettings) -> str:
+    """Return a name for an attempt, as that of the first file begins: the default one may have learned other pairs."""
+    first, *_ = (*settings.data, settings.source_file or "chatterbot")
+    name = re.match(r"\w[\w-]{,49}", Path(first).stem)
+    return name[0] if name and name[0] != RunSettings.attempt else "mine"
 
 
 def warnings(measured: Measurements, settings: CorpusSettings) -> list[str]:

@@ -11,7 +11,7 @@ import zipfile
 import zlib
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, BinaryIO
 
 import numpy as np
 import numpy.typing as npt
@@ -30,7 +30,6 @@ UNREADABLE = (ValueError, LookupError, EOFError, RuntimeError, zlib.error, struc
 # A context is one number: the sum of its ids times powers of this, modulo 2 ** 64. Two contexts of a corpus with ten
 # million contexts have the same number with a probability of 1 in 400,000.
 MULTIPLIER = -7046029254386353131
-
 
 # Rows of ids, and n-grams, that are handled at once.
 ROWS_AT_ONCE, GRAMS_AT_ONCE = 1 << 12, 1 << 20
@@ -136,28 +135,21 @@ def ngrams_of(sequences: Iterable[Ragged], vocabulary_size: int, order: int) -> 
     del parts
     orders: list[Order] = []
     for _ in range(order - 1):  # the longest first
-        grams, histories, ids = _distinct(histories, ids)
-        starts = np.append(0, np.cumsum(grams.sizes))
-        probabilities, masses = _smoothed(grams.counts, starts)
-        orders.insert(0, Order(grams.contexts, masses.astype(np.float32), starts, ids.astype(np.int64), probabilities))
+        contexts, sizes, counts, histories, ids = _distinct(histories, ids)
+        starts = np.append(0, np.cumsum(sizes))
+        probabilities, masses = _smoothed(counts, starts)
+        orders.insert(0, Order(contexts, masses.astype(np.float32), starts, ids.astype(np.int64), probabilities))
     counts = np.bincount(ids, minlength=vocabulary_size)
     probabilities, (mass,) = _smoothed(counts, np.array([0, vocabulary_size]))
     return Ngrams((probabilities + mass / vocabulary_size).astype(np.float32), orders)
 
 
-class _Grams(NamedTuple):
-    """The different n-grams of one length, sorted by the numbers of their contexts, then by their last ids."""
+def _distinct(histories: Int32s, ids: Int32s) -> tuple[Ids, Ids, Ids, Int32s, Int32s]:
+    """Return the different n-grams, sorted by the numbers of their contexts, then by their last ids.
 
-    contexts: Ids  # [contexts]
-    sizes: Ids  # [contexts] the number of n-grams of each
-    counts: Ids  # [n-grams]
-
-
-def _distinct(histories: Int32s, ids: Int32s) -> tuple[_Grams, Int32s, Int32s]:
-    """Return the different n-grams, their histories without the first id, and their last ids.
-
-    So each different n-gram counts once for the n-gram without its first id. histories: [positions, ids before].
-    ids: [positions].
+    They are: the contexts and the number of n-grams of each, [contexts]; how often each n-gram occurs, its history
+    without the first id, and its last id, [n-grams]. So each different n-gram counts once for the n-gram without its
+    first id. histories: [positions, ids before]. ids: [positions].
     """
     numbers = context_numbers(histories)
     ranges = len(ids) // GRAMS_AT_ONCE + 1
@@ -180,7 +172,7 @@ def _distinct(histories: Int32s, ids: Int32s) -> tuple[_Grams, Int32s, Int32s]:
             parts.append((numbers[firsts[first_grams]], sizes, counts, histories[firsts, 1:], ids[firsts]))
     del numbers, range_of
     contexts, sizes, counts, shorter, last = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
-    return _Grams(contexts, sizes, counts), shorter, last
+    return contexts, sizes, counts, shorter, last
 
 
 def positions_of(sequences: Ragged, order: int) -> tuple[Ids, Ids]:

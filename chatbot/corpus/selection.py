@@ -12,8 +12,8 @@ import numpy.typing as npt
 from chatbot.config.corpus import CorpusSettings
 from chatbot.corpus.cleaning import cleaner
 from chatbot.corpus.pair_ids import Hashes, Mask
-from chatbot.corpus.reading.open.file_kinds import TRAINING
-from chatbot.corpus.reading.open.text_file import read_word_list
+from chatbot.corpus.reading.file_kinds import TRAINING
+from chatbot.corpus.reading.text_file import read_word_list
 
 # The maximum number of hashes sorted at once, which bounds the memory.
 AT_ONCE = 4_000_000

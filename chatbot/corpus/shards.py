@@ -21,7 +21,7 @@ import numpy.typing as npt
 from chatbot.corpus.cache import note_use
 from chatbot.corpus.chunks import Chunk
 from chatbot.corpus.history import questions_alone, rows_with_history, turns_that_fit
-from chatbot.corpus.pair_ids import NO_PAIRS, SOURCE, TARGET, EncodedPairs, Hashes, Lengths, Mask, Ragged, lengths_of
+from chatbot.corpus.pair_ids import EncodedPairs, Hashes, Lengths, Mask, Ragged, lengths_of
 from chatbot.corpus.tokenizer import SPACE
 from chatbot.corpus.vocabulary import MARKS, UNK, Vocabulary, code_points
 from chatbot.errors import UserError
@@ -30,7 +30,7 @@ from chatbot.errors import UserError
 PAIRS_PER_SHARD = 1 << 17
 # Bytes that are collected in memory before they are written to their shards.
 BUFFER = 32_000_000
-CHARACTERS = 2  # the column of lengths after SOURCE and TARGET
+CHARACTERS = 2  # the column of lengths after those of the source and of the answer
 PAIR_BYTES = 3 * np.dtype(np.uint32).itemsize  # of a row of lengths
 
 
@@ -78,15 +78,6 @@ def _append(folder: Path, buffers: dict[str, list[bytes]]) -> None:
     for name, parts in buffers.items():
         with (folder / name).open("ab") as file:
             file.writelines(parts)
-
-
-def count_lengths(folder: Path, shards: int) -> Lengths:
-    """Count the lengths of all pairs in the shards of a folder."""
-    counted = NO_PAIRS
-    for n in range(shards):
-        sizes = np.fromfile(folder / f"{n:05}.lengths", np.uint32).reshape(-1, 3)
-        counted += Lengths.of(np.stack([sizes[:, SOURCE], sizes[:, TARGET] + 1]))
-    return counted
 
 
 @dataclasses.dataclass(frozen=True)

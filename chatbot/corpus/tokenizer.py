@@ -3,14 +3,17 @@
 import dataclasses
 import functools
 import io
+import itertools
 import logging
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
+from pathlib import Path
 from typing import Any
 
 from chatbot.config.corpus import NONE, TEXT_RULES, CorpusSettings
 from chatbot.corpus.cleaning import cleaner
-from chatbot.corpus.reading.open.text_file import read_word_list
+from chatbot.corpus.reading.text_file import read_word_list
+from chatbot.display import SHOWN_NAME, listing, one_line
 from chatbot.errors import UserError
 
 # Precedes a word that follows a space, as in SentencePiece (Kudo and Richardson, 2018).
@@ -47,14 +50,14 @@ def _made(name: str, dictionary: str | None, content: object) -> Tokenizer:
 
 
 def _with_spaces(words: Iterable[str]) -> list[str]:
-    """Replace each space by SPACE at the beginning of the next word."""
+    """Replace each space by SPACE, at the beginning of the next word or in a word."""
     tokens: list[str] = []
     space = ""
     for word in words:
         if word == " ":
             space = SPACE
         else:
-            tokens.append(space + word)
+            tokens.append(space + word.replace(" ", SPACE))
             space = ""
     return tokens
 
@@ -107,18 +110,37 @@ _MAX_TOTAL = 2**63
 def jieba_segmenter(dictionary: str | None = None) -> Tokenizer:
     """Return the function from a text without lone surrogates to the words of `jieba.lcut`.
 
-    dictionary: path of a user dictionary, with one "word [frequency] [tag]" on a line.
+    dictionary: path of a user dictionary, with one "word [frequency] [tag]" on a line. Its words with characters at
+    which jieba always cuts, such as "·" and spaces, are words here.
     Raises UserError when the dictionary cannot be used.
     """
     import rjieba  # a tenth of a second
 
     if dictionary is None:
         return _segmenter(rjieba, rjieba.Jieba.empty().cut)
-    words, split_words = _load(dictionary)
+    words, split_words, whole_words = _load(dictionary)
     segment = _segmenter(words, rjieba.Jieba.empty().cut)
-    if not split_words:
-        return segment
-    return lambda text: [part for word in segment(text) for part in (word if word in split_words else (word,))]
+
+    def split(text: str) -> list[str]:
+        return [part for word in segment(text) for part in (word if word in split_words else (word,))]
+
+    def keep_whole(text: str) -> list[str]:
+        parts = enumerate(is_whole.split(text))  # every second one is a word of the dictionary
+        return [word for number, part in parts for word in ([part] if number % 2 else cut(part))]
+
+    cut = split if split_words else segment
+    is_whole = _pattern_of(whole_words)
+    return keep_whole if whole_words else cut
+
+
+def _pattern_of(words: Collection[str]) -> "re.Pattern[str]":
+    """Return the pattern of the words, the longest that fits. In Latin script it finds no parts of words.
+
+    Words are grouped by their first characters, since alternatives are tried one after the other.
+    """
+    groups = itertools.groupby(sorted(words, reverse=True), lambda word: word[0])
+    patterns = [f"{re.escape(first)}(?:{'|'.join(re.escape(w[1:]) for w in group)})" for first, group in groups]
+    return re.compile(rf"(?!(?<=\w)\w)({'|'.join(patterns)})(?!(?<=\w)\w)", re.ASCII)
 
 
 def _segmenter(dictionary: Any, cut_by_model: Tokenizer) -> Tokenizer:
@@ -174,8 +196,8 @@ def _segmenter(dictionary: Any, cut_by_model: Tokenizer) -> Tokenizer:
     return segment
 
 
-def _load(path: str) -> tuple[Any, frozenset[str]]:
-    """Return (the words of jieba and of the user dictionary, words to be split).
+def _load(path: str) -> tuple[Any, frozenset[str], frozenset[str]]:
+    """Return (the words of jieba and of the user dictionary, words to be split, words that jieba always cuts).
 
     jieba splits words of frequency 0 where its model finds them.
     """
@@ -205,4 +227,36 @@ def _load(path: str) -> tuple[Any, frozenset[str]]:
             words.add_word(word, frequency, None)
     # jieba's total counts a word's former frequencies, too. No block has a line end in it.
     words.add_word("\n", loaded.total - sum(loaded.FREQ.values()), None)
-    return words, frozenset(word for word in removed if not loaded.FREQ[word])
+    whole = {word for word, *_ in _entries(text) if loaded.FREQ[word] and not jieba.re_han_default.fullmatch(word)}
+    return words, frozenset(word for word in removed if not loaded.FREQ[word]), frozenset(whole)
+
+
+def _entries(dictionary: str) -> list[tuple[str, str, str]]:
+    """Return the word, the frequency and the tag of each line of a user dictionary, as jieba reads them."""
+    import jieba
+
+    lines = filter(None, map(str.strip, io.StringIO(dictionary)))
+    return [jieba.re_userdict.match(line).groups("") for line in lines]
+
+
+def print_unused_words(settings: CorpusSettings) -> None:
+    """Print one line with the words of --dictionary that change nothing, if there are some.
+
+    They are cut nevertheless, as a rare word is, or cleaning changes them. Or a part of the word was taken for its
+    frequency or tag ("iPhone 16"), and the rest is a word anyway.
+    """
+    if settings.dictionary is None:
+        return
+    tokens, usual_tokens = tokens_of(settings), tokenizer()
+    entries = _entries(read_word_list(settings.dictionary, "dictionary")[0])
+    unused = []
+    for word, frequency, tag in entries:
+        is_removed = bool(frequency) and not int(frequency)
+        is_whole = [text_of([token]) for token in tokens(word)] == [word]
+        is_usual = bool(frequency) != bool(tag) and word.isascii() and len(usual_tokens(word)) == 1
+        if not is_removed and (is_usual or not is_whole):
+            unused.append(one_line(f"{word}{frequency}{tag}", SHOWN_NAME))
+    if unused:
+        name, number = one_line(Path(settings.dictionary).name, 2 * SHOWN_NAME), f"{len(unused):,} of {len(entries):,}"
+        remedy = "a word with a space needs a frequency, a rare word a higher one"
+        print(listing(f"{name}: lines without effect: {number}; {remedy}: ", unused))

@@ -131,7 +131,7 @@ def build_vocabulary(tokens: Mapping[str, int], size: int, marks: bool = False) 
     by_point = np.bincount(points, np.repeat([*tokens.values()], lengths)).astype(np.int64)
     characters = {chr(point): int(by_point[point]) for point in np.flatnonzero(by_point).tolist()}
     counts = {SPACE: characters.pop(SPACE, 0), **_most_frequent(characters, size)}
-    words = {token: count for token, count in tokens.items() if len(token) > 1}
+    words = {token: count for token, count in tokens.items() if len(token) > 1 and token not in (*SPECIALS, *BYTES)}
     counts |= _most_frequent(words, size + 1 - len(counts))
     return Vocabulary([*_by_count(counts), *(MARKS if marks else ()), *BYTES])
 

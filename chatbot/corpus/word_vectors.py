@@ -10,11 +10,11 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from chatbot.corpus.reading.display import counted
-from chatbot.corpus.reading.open.text_file import open_files
 from chatbot.corpus.reading.report import Report
+from chatbot.corpus.reading.text_file import open_files
 from chatbot.corpus.tokenizer import SPACE
 from chatbot.corpus.vocabulary import SPECIALS, Vocabulary
+from chatbot.display import counted
 from chatbot.errors import UserError
 
 Row = npt.NDArray[np.float32]  # [size]

@@ -112,7 +112,8 @@ class BeamPool:
                     expanded = numbered | beam.FlatMap(functools.partial(_expanded, expand))
                     _ = expanded | beam.Reshuffle() | beam.Map(save)
             except Exception as error:  # a runner may raise anything
-                raise UserError(f"--runner {self._runner}: {str(error).strip().splitlines()[-1]}") from error
+                reason = [type(error).__name__, *str(error).strip().splitlines()][-1]
+                raise UserError(f"--runner {self._runner}: {reason}") from error
             for path in sorted(folder.glob(f"*{RESULT}")):
                 yield pickle.loads(path.read_bytes())
 

@@ -14,7 +14,7 @@ from chatbot.config.attempts import trained_directory
 from chatbot.config.corpus import EncodingSettings
 from chatbot.config.evaluation import EVALUATE, NEAREST, EvaluationSettings
 from chatbot.config.stored import with_default_search
-from chatbot.corpus.reading.display import counted
+from chatbot.display import counted
 from chatbot.errors import UserError, exit_code_of
 
 
@@ -47,7 +47,7 @@ def _evaluate(settings: EvaluationSettings) -> dict[str, Any]:
     """
     directory = trained_directory(settings.attempt)
     decoding = with_default_search(settings.decoding, directory)
-    from chatbot.corpus.reading.open.sources import find_parts
+    from chatbot.corpus.reading.sources import find_parts
     from chatbot.evaluation.sheet import KEY, SHEET, source_of, write_sheet
 
     if settings.report is not None:

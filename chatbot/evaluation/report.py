@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from chatbot.corpus.pair_ids import EncodedPairs, Ragged
-from chatbot.corpus.reading.display import aligned, counted
 from chatbot.corpus.vocabulary import Vocabulary
+from chatbot.display import aligned, counted
 from chatbot.evaluation.likelihood import Scorer
 from chatbot.evaluation.measures import Sample, ranked_first
 from chatbot.inference.replier import BATCH

@@ -15,8 +15,8 @@ from typing import NamedTuple
 
 from chatbot.config.attempts import CHECKPOINTS, trained_directory
 from chatbot.config.evaluation import SOURCES
-from chatbot.corpus.reading.display import aligned, counted, visible
-from chatbot.corpus.reading.open.charset import detect_charset
+from chatbot.corpus.reading.charset import detect_charset
+from chatbot.display import aligned, counted, visible
 from chatbot.durable import read_json, write_file, write_json
 from chatbot.errors import UserError
 from chatbot.evaluation.measures import SEED

@@ -14,10 +14,10 @@ from chatbot.config.stored import with_default_search
 from chatbot.corpus.dataset import Corpus, encode
 from chatbot.corpus.files import corpus_files
 from chatbot.corpus.history import question_of
-from chatbot.corpus.reading.display import counted
-from chatbot.corpus.reading.open import sources as files
+from chatbot.corpus.reading import sources as files
 from chatbot.corpus.selection import Selection
 from chatbot.corpus.tokenizer import without_pair_rules
+from chatbot.display import counted
 from chatbot.errors import UserError
 from chatbot.evaluation.baseline import Baseline
 from chatbot.evaluation.evaluate import reply

@@ -13,11 +13,11 @@ from chatbot.config.stored import storable, with_default_search
 from chatbot.config.training import Settings
 from chatbot.corpus.dataset import encode, validation_set
 from chatbot.corpus.files import corpus_files
-from chatbot.corpus.reading.display import counted
-from chatbot.corpus.reading.open.sources import find_parts
+from chatbot.corpus.reading.sources import find_parts
 from chatbot.corpus.selection import Selection
 from chatbot.corpus.shards import Shards
 from chatbot.corpus.tokenizer import without_pair_rules
+from chatbot.display import counted
 from chatbot.durable import unused_name
 from chatbot.errors import UserError
 from chatbot.evaluation.likelihood import Scorer

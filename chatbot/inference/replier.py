@@ -14,11 +14,11 @@ from chatbot.config.model import ModelSettings
 from chatbot.config.training import Settings
 from chatbot.corpus.cleaning import cleaner
 from chatbot.corpus.history import question_of
-from chatbot.corpus.reading.display import counted
 from chatbot.corpus.retrieval import Retrieval
 from chatbot.corpus.vocabulary import ASK, EOS, PAD, Vocabulary, spelling_automaton
 from chatbot.decoding.automaton import Automaton, BoundedAutomaton, without_words
 from chatbot.decoding.hypotheses import length_penalty
+from chatbot.display import counted
 from chatbot.errors import UserError
 from chatbot.inference.model import Floats, IsWanted, Model, Rows, log_probabilities
 from chatbot.inference.reply_text import Origin, Reply, ReplyText, before_stop

@@ -44,8 +44,8 @@ from chatbot.config.run import preset_for, values_of_preset
 from chatbot.config.stored import OF_PAIRS, OF_WEIGHTS, as_flags, changed_settings, storable, stored_settings
 from chatbot.config.training import Settings
 from chatbot.corpus.ngrams import Ngrams
-from chatbot.corpus.reading.display import counted
 from chatbot.corpus.vocabulary import BYTES, SPECIALS, Vocabulary, load_vocabulary
+from chatbot.display import counted
 from chatbot.durable import read_json, remove_unfinished, write_file, write_json
 from chatbot.errors import UserError
 from chatbot.flags import flatten, replace

@@ -12,15 +12,15 @@ from chatbot.config.learning import QUESTION_NATS
 from chatbot.config.run import FEWER_PAIRS_THAN
 from chatbot.config.stored import stored_settings
 from chatbot.config.training import Settings
-from chatbot.corpus.dataset import Corpus, training_set, validation_set
+from chatbot.corpus.dataset import Corpus, described, training_set, validation_set
 from chatbot.corpus.files import SPACES, left_out, validation_files, without_word_spaces
 from chatbot.corpus.history import source_of, with_history
-from chatbot.corpus.reading.display import counted
 from chatbot.corpus.reading.report import Report
 from chatbot.corpus.shards import Shards
-from chatbot.corpus.tokenizer import tokens_of
+from chatbot.corpus.tokenizer import print_unused_words, tokens_of
 from chatbot.corpus.vocabulary import Vocabulary, load_vocabulary
 from chatbot.corpus.word_vectors import check_readable
+from chatbot.display import counted, visible
 from chatbot.errors import UserError
 from chatbot.evaluation.measures import Sample, sample_of
 from chatbot.flags import replace
@@ -99,6 +99,7 @@ def prepare(settings: Settings, probe: Sequence[str] = ()) -> Data:
             source = began.encoding.validation
     else:
         settings = replace(settings, clean=without_word_spaces(settings.corpus).clean)
+        print_unused_words(settings.corpus)
         if settings.model.word_vectors is not None:
             check_readable(Path(settings.model.word_vectors))  # before minutes of reading pairs
     encoding = replace(settings.encoding, validation=source)
@@ -168,7 +169,7 @@ def _describe(settings: Settings, corpus: Corpus, shards: Shards) -> None:
         print(f"  left out: pairs longer than --max-length {longest} tokens: {corpus.pairs - pairs:,}")
     for pair in _spread(shards, SAMPLES):
         question, reply = (" ".join(corpus.vocabulary.tokens_of(side)) for side in pair)
-        print(f"  {question} -> {reply}")
+        print(visible(f"  {question} -> {reply}"))
 
 
 def _describe_validation(source: str, validation: Corpus, parts: bool, history: int) -> None:
@@ -196,14 +197,8 @@ def _print_reports(reports: list[Report]) -> None:
             continue  # of many files, only those with dropped pairs are shown
         kinds = ", ".join([*report.formats, *report.charsets])
         print(f"  {report.file}: {kinds}, {counted(report.pairs, 'pair')}")
-        for columns in report.columns:
-            print(f"    {columns}")
-        for rule, count in report.changed.items():
-            print(f"    changed by --clean {rule}: {counted(count, 'utterance')}")
-        for line in report.lines():
-            print(f"    left out: {line}")
-        for line in report.notes():
-            print(f"    note: {line}")
+        for line in described(report):
+            print(f"  {line}")
 
 
 def _samples(shards: Shards, number: int, vocabulary: Vocabulary) -> list[Sample]:

@@ -7,7 +7,7 @@ import os
 import sys
 from typing import Any, TextIO
 
-from chatbot.corpus.reading.display import one_line
+from chatbot.display import one_line
 from chatbot.quiet import kept_output
 
 # The reader of a pipe has exited, or the terminal is closed.

@@ -9,7 +9,7 @@ from contextlib import closing
 from typing import Any
 
 from chatbot.config.stored import as_flags, storable
-from chatbot.corpus.reading.display import aligned, counted
+from chatbot.display import aligned, counted
 from chatbot.training.attempt import TrainingResult
 from chatbot.training.devices.memory import peak_growth
 from chatbot.training.display import line_stream

@@ -17,11 +17,11 @@ from chatbot.config.learning import LearningSettings
 from chatbot.config.training import Settings
 from chatbot.corpus.batches import Batches
 from chatbot.corpus.ngrams import Ngrams, ngrams_of
-from chatbot.corpus.reading.display import counted
 from chatbot.corpus.retrieval import write_retrieval
 from chatbot.corpus.vocabulary import Vocabulary
 from chatbot.corpus.word_vectors import read_word_vectors
 from chatbot.corpus.workers import prefetched
+from chatbot.display import counted
 from chatbot.errors import UserError
 from chatbot.flags import replace
 from chatbot.model.copying import spelling_table

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from chatbot.config.learning import CONSTANT, COSINE, INVERSE_SQUARE_ROOT, ONE_CYCLE, LearningSettings
 from chatbot.config.training import Settings
-from chatbot.corpus.reading.display import counted
+from chatbot.display import counted
 from chatbot.errors import UserError
 
 # The batch size that --learning-rate refers to if --scale-learning-rate is given.

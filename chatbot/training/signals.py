@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-from chatbot.corpus.reading.display import counted
+from chatbot.display import counted
 
 # Seconds after SIGTERM or SIGHUP to finish a step and save; the pods of kubernetes/ have 120.
 GRACE_SECONDS = 100.0

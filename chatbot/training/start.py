@@ -9,7 +9,7 @@ from typing import Any
 from chatbot.config.parallel import ParallelSettings
 from chatbot.config.run import seconds_of
 from chatbot.config.training import Settings
-from chatbot.corpus.reading.display import counted
+from chatbot.display import counted
 from chatbot.errors import UserError
 from chatbot.flags import replace
 from chatbot.quiet import quiet

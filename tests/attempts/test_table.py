@@ -12,8 +12,8 @@ import pytest
 from chatbot.attempts.__main__ import main
 from chatbot.attempts.attempt import Attempt, all_attempts
 from chatbot.attempts.table import table
-from chatbot.corpus.reading.display import width
 from chatbot.corpus.vocabulary import BYTES, Vocabulary
+from chatbot.display import width
 from chatbot.errors import exit_code_of
 from tests.attempts.folders import save_attempt
 

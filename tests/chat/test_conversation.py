@@ -7,9 +7,9 @@ import pytest
 
 from chatbot.chat.conversation import Conversation, rate_last
 from chatbot.corpus.reading.conversation import NEXT
-from chatbot.corpus.reading.open.sources import find_sources
 from chatbot.corpus.reading.read import read
 from chatbot.corpus.reading.report import Report
+from chatbot.corpus.reading.sources import find_sources
 from chatbot.inference.ratings import Rating
 from tests.inference.test_ratings import learned
 

@@ -173,12 +173,27 @@ def test_waiting_for_another_process_is_printed(tmp_path: Path, capfd: pytest.Ca
     assert not (tmp_path / "calls").exists()
 
 
-def test_leftovers_of_killed_processes_are_removed(tmp_path: Path) -> None:
-    for name in ("name", "other"):
-        (tmp_path / f"{name}.part-x").mkdir()
-        (tmp_path / f"{name}.part-x" / "file").write_text("half")
-    make(tmp_path / "name")
-    assert sorted(path.name for path in tmp_path.iterdir() if path.is_dir()) == ["name", "other.part-x"]
+def test_leftovers_of_killed_processes_are_removed_and_those_of_running_ones_stay(tmp_path: Path) -> None:
+    killed_name, running_name, new = (f"encoded-{key_of(name=name)}" for name in ("killed", "running", "new"))
+    started = []
+    for name in (killed_name, running_name):
+        command = [sys.executable, "-c", INTERRUPTED.replace("cache/name", str(tmp_path / name))]
+        started.append(subprocess.Popen(command, env=ENVIRONMENT, stdout=subprocess.PIPE))
+    (tmp_path / "of-the-user.part-1").mkdir()
+    for process in started:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"writing\n"
+        process.stdout.close()
+    killed, running = started
+    killed.kill()
+    killed.wait(30)
+    make(tmp_path / new)
+    left = {path.name.partition(".part-")[0] for path in tmp_path.iterdir() if path.is_dir()}
+    running.kill()
+    running.wait(30)
+    assert left == {"of-the-user", running_name, new}
+    make(tmp_path / running_name)
+    assert {path.name for path in tmp_path.iterdir() if path.is_dir()} == {"of-the-user.part-1", running_name, new}
 
 
 def long_ago(path: Path, days: float = 91) -> None:

@@ -9,7 +9,7 @@ from chatbot.config.corpus import CorpusSettings
 from chatbot.corpus import files as files_module
 from chatbot.corpus.chunks import load_chunk
 from chatbot.corpus.files import TokenisedFiles, corpus_files, tokenise
-from chatbot.corpus.reading.open.sources import find_sources
+from chatbot.corpus.reading.sources import find_sources
 from chatbot.corpus.workers import worker_pool
 from tests.corpus.reading.sample_files import conversations, written
 

@@ -136,7 +136,7 @@ def test_fields_and_notices_beside_the_pairs_give_no_warning(tmp_path: Path) -> 
     assert [(file.report.pairs, file.kept) for file in measurements.files] == [(500, 500), (599, 599)]
     assert warnings(measurements, settings) == []
     lines = report_lines(measurements, settings)
-    assert f"  note: fields that are not used: category: 500 (first: {record_file}, line 1)" in lines
+    assert f"  note: fields that are not used: category, source (first: {record_file})" in lines
     assert any(line.startswith("  left out: notices of the application") for line in lines)
 
 
@@ -146,7 +146,50 @@ def test_suggested_command_parses(tmp_path: Path) -> None:
     (suggested,) = [line.removeprefix("Suggested: python train.py ") for line in lines if line.startswith("Suggested")]
     chosen = train_settings(shlex.split(suggested))
     assert chosen.corpus == settings
+    assert (chosen.run.attempt, chosen.model.max_length) == ("my", 9)
     assert "Longer than the default --max-length 50: 0 pairs, which training drops." in lines
+
+
+@pytest.mark.parametrize(
+    ("given", "attempt"),
+    [
+        ({}, "chatterbot"),
+        ({"data": ("../语料-2.tar.gz",)}, "语料-2"),
+        ({"data": ("a/*.tsv",)}, "mine"),
+        ({"data": ("default.tsv",)}, "mine"),
+        ({"data": ("长" * 80,)}, "长" * 50),
+        ({"source_file": "q.txt", "target_file": "a.txt"}, "q"),
+    ],
+)
+def test_suggested_command_is_of_an_attempt_of_its_own(tmp_path: Path, given: dict[str, Any], attempt: str) -> None:
+    """The default one exists after `make train`, with other pairs."""
+    settings = CorpusSettings(**given)
+    lines = report_lines(measured(tmp_path, PAIRS), settings)
+    (suggested,) = [line for line in lines if line.startswith("Suggested")]
+    assert f" --attempt {attempt} --max-length 9 " in suggested
+    assert "  " not in suggested
+    assert train_settings(shlex.split(suggested)[3:]).run.attempt == attempt
+
+
+def test_coverage_of_tokens_that_occur_once_is_said_in_words(tmp_path: Path) -> None:
+    lines = report_lines(measured(tmp_path, [("你好", "再见")]), CorpusSettings())
+    assert "  No token occurs twice, so that all are spelled." in lines
+    assert not any(" of all tokens" in line for line in lines)
+
+
+def test_control_characters_of_pairs_and_names_are_not_printed(work_dir: Path) -> None:
+    """Those of pairs stay with --clean markup."""
+    lines = "".join(f"问\x1b[2J{i}好吗,好\x9b31m的{i}\u202e\n" for i in range(4))
+    for part in ("train", "valid", "test"):
+        path = Path("corpus", part, "a\x1b[31m.csv")
+        path.parent.mkdir(parents=True)
+        path.write_text(f"question\x1b,answer\n{lines}坏行\n", encoding="utf-8")
+    completed = run("chatbot.corpus", "inspect", "corpus", "--clean", "markup", "--columns", "1", "2")
+    assert completed.returncode == 0, completed.stderr
+    text = completed.stdout.decode()
+    assert "\n  问\ufffd[2J0好吗 -> 好\ufffd31m的0\ufffd\n" in text
+    assert "\n         1  好\ufffd31m的0\ufffd\n" in text
+    assert text.replace("\n", "").isprintable()
 
 
 def test_healthy_corpus_has_no_warnings(chat_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -189,6 +232,14 @@ def test_command_prints_one_json_object_per_file_and_writes_nothing(work_dir: Pa
             "unused": {},
         },
     ]
+
+
+@pytest.mark.parametrize("command", [["chatbot.corpus", "inspect"], ["chatbot.corpus", "encode"]])
+def test_lines_of_the_dictionary_without_effect_are_named_once(work_dir: Path, command: list[str]) -> None:
+    written(work_dir / "a.tsv", PAIRS)
+    (work_dir / "words.txt").write_text("iPhone 16\n", encoding="utf-8")
+    completed = run(*command, "a.tsv", "--dictionary", "words.txt")
+    assert completed.stdout.decode().count("words.txt: lines without effect: 1 of 1; ") == 1
 
 
 def test_warnings_change_exit_code_only_with_flag(work_dir: Path) -> None:

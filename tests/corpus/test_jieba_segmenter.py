@@ -3,6 +3,7 @@
 import itertools
 import logging
 import marshal
+import re
 from pathlib import Path
 
 import jieba
@@ -13,9 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jieba import finalseg
 
-from chatbot.corpus.reading.open.sources import find_parts
 from chatbot.corpus.reading.read import read
 from chatbot.corpus.reading.report import Report
+from chatbot.corpus.reading.sources import find_parts
 from chatbot.corpus.tokenizer import Tokenizer, jieba_segmenter
 from chatbot.errors import UserError
 
@@ -85,7 +86,10 @@ def user_segment(user_dictionary: Path) -> Tokenizer:
 
 @pytest.fixture(scope="module")
 def user_reference(user_dictionary: Path) -> Tokenizer:
-    """jieba itself, with the user dictionary, whose words of frequency 0 it keeps for all dictionaries."""
+    """jieba itself, with the user dictionary, whose words of frequency 0 it keeps for all dictionaries.
+
+    Words with characters at which it always cuts are taken out before.
+    """
     loaded = jieba.Tokenizer()
     with user_dictionary.open("rb") as file:
         loaded.load_userdict(file)
@@ -94,7 +98,8 @@ def user_reference(user_dictionary: Path) -> Tokenizer:
     def segment(text: str) -> list[str]:
         finalseg.Force_Split_Words = split_words
         try:
-            return loaded.lcut(text)
+            parts = enumerate(re.split("(New York|你好，世界|𠮷野家)", text))
+            return [word for n, part in parts for word in ([part] if n % 2 else loaded.lcut(part))]
         finally:
             finalseg.Force_Split_Words = set()
 
@@ -183,6 +188,44 @@ def test_user_dictionary_adds_words_to_its_own_segmenter_only(tmp_path: Path) ->
     path.write_text("\ufeff小黄鸡机器人 5 n\n会聊天\n\n", encoding="utf-8")
     assert jieba_segmenter(str(path))(sentence) == ["小黄鸡机器人", "会聊天"]
     assert "小黄鸡机器人" not in jieba_segmenter()(sentence)  # the default dictionary has not changed
+
+
+# Words with characters at which jieba cuts whatever the dictionary says, one of them within another. A word is no part
+# of a longer one in Latin script, and what has frequency 0 is no word.
+CUT_BY_JIEBA = """\
+糖类抗原19-9 9999 n
+让·雷诺 2000 nr
+让·雷诺德
+*ST海鸥 2000 n
+T/T付款 1
+iPhone 15 2000 n
+《山海谣》 2000 n
+<NUM> 2000
+a,b 0
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("糖类抗原19-9偏高", "糖类抗原19-9|偏高"),
+        ("你喜欢让·雷诺吗", "你|喜欢|让·雷诺|吗"),
+        ("让·雷诺德和让·雷诺", "让·雷诺德|和|让·雷诺"),
+        ("*ST海鸥今天涨了吗", "*ST海鸥|今天|涨|了|吗"),
+        ("可以T/T付款吗", "可以|T/T付款|吗"),
+        ("AT/T付款", "AT|/|T|付款"),
+        ("iPhone 15还有货吗", "iPhone 15|还有|货|吗"),
+        ("iPhone 15s", "iPhone| |15s"),
+        ("《山海谣》是谁唱的", "《山海谣》|是|谁|唱|的"),
+        ("我买了<NUM>块钱的菜", "我|买|了|<NUM>|块钱|的|菜"),
+        ("a,b", "a|,|b"),
+        ("", ""),
+    ],
+)
+def test_words_of_a_dictionary_are_whole_where_jieba_always_cuts(tmp_path: Path, text: str, words: str) -> None:
+    path = tmp_path / "words.txt"
+    path.write_text(CUT_BY_JIEBA, encoding="utf-8")
+    assert jieba_segmenter(str(path))(text) == [word for word in words.split("|") if word]
 
 
 def test_removed_words_are_split_by_their_dictionary_only(tmp_path: Path) -> None:

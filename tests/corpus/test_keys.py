@@ -13,7 +13,7 @@ from chatbot.corpus import dataset
 from chatbot.corpus import files as files_module
 from chatbot.corpus.dataset import corpus_folder
 from chatbot.corpus.files import CorpusFiles, training_files
-from chatbot.corpus.reading.open.file_kinds import TRAINING, VALIDATION
+from chatbot.corpus.reading.file_kinds import TRAINING, VALIDATION
 from chatbot.corpus.reading.report import ReadOptions
 from chatbot.corpus.selection import Selection
 from chatbot.corpus.vocabulary import BYTES, Vocabulary
@@ -26,7 +26,7 @@ PREPARED = {
     "dictionary": "words.txt",
 }
 # The same for `ReadOptions`, where --encoding is `charset`. A reader sets its `part`.
-READ = {"columns": ("1", "3"), "encoding": "gb18030", "format": "csv", "me": "甲"}
+READ = {"columns": ("1", "3"), "encoding": "gb18030", "format": "csv", "me": "甲", "map": "@", "head": "{name}: "}
 
 
 @pytest.fixture
@@ -101,16 +101,23 @@ def test_questions_and_answers_are_not_interchangeable(folder: Path) -> None:
     assert files(**given).key != files(data=("pairs.csv", "other.csv")).key
 
 
-@pytest.mark.parametrize("package", ["rjieba", "opencc", "unicode", "this one"])
+@pytest.mark.parametrize("package", ["rjieba", "jieba", "opencc", "unicode", "this one"])
 def test_versions_change_the_key_of_the_tokens(folder: Path, package: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    before, version = files(clean=("simplified",)).key, importlib.metadata.version
+    needs_all = {"clean": ("simplified",), "dictionary": "words.txt"}
+    before, version = files(**needs_all).key, importlib.metadata.version
     if package == "unicode":
         monkeypatch.setattr(files_module, "unicodedata", SimpleNamespace(unidata_version="99.0.0"))
     elif package == "this one":
         monkeypatch.setattr(files_module, "VERSION", files_module.VERSION + 1)
     else:
         monkeypatch.setattr(importlib.metadata, "version", lambda name: "99" if name == package else version(name))
-    assert files(clean=("simplified",)).key != before
+    assert files(**needs_all).key != before
+
+
+def test_the_version_of_jieba_counts_with_a_dictionary_only(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before, version = files().key, importlib.metadata.version
+    monkeypatch.setattr(importlib.metadata, "version", lambda name: "99" if name == "jieba" else version(name))
+    assert files().key == before
 
 
 @pytest.mark.parametrize(

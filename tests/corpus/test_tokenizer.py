@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from chatbot.config.corpus import CorpusSettings
 from chatbot.corpus.cleaning import tidy
-from chatbot.corpus.tokenizer import SPACE, text_of, tokenizer, without_pair_rules
+from chatbot.corpus.tokenizer import SPACE, print_unused_words, text_of, tokenizer, without_pair_rules
 
 TEXTS = st.text(max_size=60) | st.text("a 1-.你好,。", max_size=60)
 
@@ -56,6 +56,62 @@ def test_tokenizer_is_made_once_per_dictionary(tmp_path: Path) -> None:
     assert tokenizer("jieba", str(path)) is tokenizer("jieba", str(path))
     path.write_text("机器人会聊天\n", encoding="utf-8")
     assert tokenizer("jieba", str(path))("机器人会聊天") == ["机器人会聊天"]
+
+
+def test_a_word_with_a_space_is_one_token(tmp_path: Path) -> None:
+    path = tmp_path / "words.txt"
+    path.write_text("iPhone 15 2000\n", encoding="utf-8")
+    tokens = tokenizer("jieba", str(path))("the iPhone 15!")
+    assert tokens == [f"{SPACE}the", f"{SPACE}iPhone{SPACE}15", "!"]
+    assert text_of(tokens) == "the iPhone 15!"
+
+
+# Each line without effect: the rest of a word is read as its frequency or tag, a rare word is cut, a tab is no space,
+# and the rule "nfkc" changes a word. Those with an effect: a word that jieba cuts elsewhere, with a space and a
+# frequency, that is removed, and one that jieba knows with another frequency. Nobody misreads the last line.
+WITHOUT = ["iPhone 16", "hot dog", "上海市长 1", "词?5", "ＡＢ 3"]
+WORDS = [
+    "iPhone 16",
+    "hot dog",
+    "上海市长 1",
+    "词\t5",
+    "ＡＢ 3",
+    "让·雷诺",
+    "hot pot 1",
+    "中国 0",
+    "微信 9",
+    "C-POP 5",
+    "GPT 9 n",
+]
+
+
+def unused_words(tmp_path: Path, lines: list[str], name: str = "words.txt") -> None:
+    """Print the lines without effect of a dictionary of these lines."""
+    path = tmp_path / name
+    path.write_text("\n".join(lines), encoding="utf-8")
+    print_unused_words(CorpusSettings(clean=("nfkc",), dictionary=str(path)))
+
+
+def test_lines_of_a_dictionary_without_effect_are_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    unused_words(tmp_path, WORDS)
+    remedy = "a word with a space needs a frequency, a rare word a higher one"
+    assert capsys.readouterr().out == f"words.txt: lines without effect: 5 of 11; {remedy}: {', '.join(WITHOUT)}\n"
+
+
+def test_many_lines_without_effect_are_one_short_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    unused_words(tmp_path, [f"{'very' * 20}{i} long" for i in range(2000)], f"{'dictionary' * 20}.txt")
+    printed = capsys.readouterr().out
+    assert ": 2,000 of 2,000; " in printed
+    assert printed.endswith(", ...\n")
+    assert len(printed) <= 200
+
+
+def test_nothing_is_printed_of_a_dictionary_whose_words_have_an_effect(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    unused_words(tmp_path, WORDS[5:])
+    print_unused_words(CorpusSettings())
+    assert not capsys.readouterr().out
 
 
 DROPPING = CorpusSettings(

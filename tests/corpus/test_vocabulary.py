@@ -62,6 +62,12 @@ def test_unknown_word_is_spelled_in_characters_and_unknown_character_in_bytes() 
     assert vocabulary.tokens_of([ids[3], 5]) == ["\ufffd", "你好"]
 
 
+def test_words_of_a_text_that_look_like_special_tokens_are_spelled() -> None:
+    vocabulary = build_vocabulary(Counter({"<unk>": 9, "<0x0A>": 9, "<num>": 9}), 999)
+    assert [entry for entry in entries(vocabulary) if len(entry) > 1] == ["<num>"]
+    assert vocabulary.text(vocabulary.ids(["<unk>", "<num>", "<0x0A>"])) == "<unk><num><0x0A>"
+
+
 def test_vocabulary_has_the_most_frequent_characters_then_words() -> None:
     counts = Counter({"天安门": 3, "北京": 9, "一次": 1, "我": 2, "上海": 5})
     assert set(entries(build_vocabulary(counts, LEAST_SIZE + 8 + 2))) == set("天安门北京我上海") | {

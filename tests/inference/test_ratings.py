@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from chatbot.corpus.reading.open.sources import find_sources
 from chatbot.corpus.reading.read import read
 from chatbot.corpus.reading.report import Report
+from chatbot.corpus.reading.sources import find_sources
 from chatbot.errors import UserError
 from chatbot.inference import ratings
 from chatbot.inference.ratings import GivenReply, append_rating, comparison_of, given_replies, rating_of

@@ -163,6 +163,23 @@ def test_attempt_keeps_cleaning_and_dictionary(work_dir: Path) -> None:
     assert [loaded.vocabulary.tokens[i] for i in ids] == ["小黄鸡机器人"]
 
 
+def test_samples_are_printed_without_control_characters(work_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """They stay in the pairs with --clean markup."""
+    prepare(small_settings(data=(write("pairs.tsv", ("你\x1b好", "在吗"), ("嗯", "好")),), clean=("markup",)))
+    out = capsys.readouterr().out
+    assert "你 \ufffd 好 -> 在 吗" in out
+    assert "\x1b" not in out
+
+
+def test_lines_of_the_dictionary_without_effect_are_printed_by_a_new_attempt(
+    work_dir: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("words.txt").write_text("iPhone 16\n")
+    data = write("pairs.tsv", ("你好", "你好呀"), ("吃了吗", "吃了"))
+    prepare(small_settings(data=(data,), dictionary="words.txt"))
+    assert capsys.readouterr().out.startswith("words.txt: lines without effect: 1 of 1; ")
+
+
 def test_many_files_are_one_corpus(work_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for number in range(8):
         Path(f"part{number}.tsv").write_text(f"问{number}\t答{number}\n" + ("坏行\n" if number == 6 else ""))

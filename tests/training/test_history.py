@@ -15,7 +15,7 @@ from chatbot.config.corpus import CorpusSettings
 from chatbot.config.decoding import DecodingSettings
 from chatbot.corpus.dataset import encode
 from chatbot.corpus.files import corpus_files
-from chatbot.corpus.reading.open.sources import find_sources
+from chatbot.corpus.reading.sources import find_sources
 from chatbot.corpus.selection import Selection
 from chatbot.errors import UserError
 from chatbot.evaluation.evaluate import evaluate

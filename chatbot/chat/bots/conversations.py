@@ -17,7 +17,7 @@ from pathlib import Path
 from chatbot.chat.conversation import Conversation, rate_last
 from chatbot.chat.service import RateLimit, Submit, answers
 from chatbot.config.bots import BotSettings
-from chatbot.corpus.reading.display import counted
+from chatbot.display import counted
 from chatbot.errors import UserError
 from chatbot.inference.engine import BusyError
 from chatbot.inference.questions import Piece, Question

@@ -16,7 +16,7 @@ from telegram.error import BadRequest, InvalidToken, NetworkError, RetryAfter, T
 from telegram.ext import Application, ApplicationBuilder, CallbackContext, MessageHandler, filters
 
 from chatbot.chat.bots.conversations import Answer, RefusedError
-from chatbot.corpus.reading.display import visible
+from chatbot.display import visible
 from chatbot.errors import UserError
 
 App = Application[Any, Any, Any, Any, Any, Any]

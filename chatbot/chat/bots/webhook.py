@@ -28,7 +28,7 @@ from starlette.routing import Route
 
 from chatbot.chat.bots.conversations import Answer, RefusedError
 from chatbot.chat.service import ClientLeftError, LargeBodyError, read_body
-from chatbot.corpus.reading.display import visible
+from chatbot.display import visible
 from chatbot.errors import UserError
 
 LARGEST_BODY = 2**16  # bytes

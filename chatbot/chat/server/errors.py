@@ -11,7 +11,7 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
-from chatbot.corpus.reading.display import counted
+from chatbot.display import counted
 from chatbot.errors import UserError
 from chatbot.inference.engine import BusyError
 

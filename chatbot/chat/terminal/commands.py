@@ -16,7 +16,7 @@ from chatbot.chat.terminal.session import Session
 from chatbot.chat.terminal.transcript import load, save
 from chatbot.config.chat import ChatSettings
 from chatbot.config.decoding import DecodingSettings
-from chatbot.corpus.reading.display import counted, decodable, visible
+from chatbot.display import counted, decodable, visible
 from chatbot.errors import UserError
 from chatbot.flags import fields_of, parsed_value, settings_by_name
 from chatbot.inference.ratings import RATINGS, Rating

@@ -11,7 +11,7 @@ from typing import Any
 
 from chatbot.chat.terminal.commands import COMMANDS, DEFAULT, FIELDS, SLASH
 from chatbot.config.attempts import CHECKPOINTS, CONFIG
-from chatbot.corpus.reading.display import visible
+from chatbot.display import visible
 
 PROMPT = "> "
 # Terminals without cursor movements.

@@ -7,7 +7,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from chatbot.corpus.reading.display import visible
+from chatbot.display import visible
 from chatbot.inference.text_responder import WordAttention
 
 # Words of the question that /why shows for each word of the reply, the largest weights first.

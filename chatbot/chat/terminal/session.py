@@ -10,7 +10,7 @@ from chatbot.chat.loading import LoadedModel, load_model, pointer_of, version_of
 from chatbot.config.attempts import trained_directory
 from chatbot.config.chat import ChatSettings
 from chatbot.config.decoding import DecodingSettings
-from chatbot.corpus.reading.display import counted, decodable
+from chatbot.display import counted, decodable
 from chatbot.errors import UserError
 from chatbot.export.manifest import MANIFEST
 from chatbot.inference.reply_text import Origin, Reply

@@ -12,7 +12,7 @@ from typing import TextIO
 from chatbot.chat.loading import LoadedModel
 from chatbot.chat.terminal.session import CurrentModel
 from chatbot.config.chat import ChatSettings
-from chatbot.corpus.reading.display import visible
+from chatbot.display import visible
 from chatbot.errors import UserError, as_user_errors, in_c_locale
 from chatbot.inference.text_responder import EMPTY_QUESTION_REPLY
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from chatbot.chat.conversation import Exchange
-from chatbot.corpus.reading.display import decodable
+from chatbot.display import decodable
 from chatbot.durable import write_file
 from chatbot.errors import UserError
 from chatbot.inference.ratings import rating_of

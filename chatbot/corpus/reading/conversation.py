@@ -16,6 +16,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain, repeat
 from typing import NamedTuple
 
+from chatbot.display import listing, one_line
+from chatbot.errors import UserError
+
 Pair = tuple[str, str, int]
 
 NEW, OVERLAP, NEXT, RESUMED = range(4)
@@ -63,3 +66,25 @@ def without_lost(pairs: Iterable[Pair], lost: str, drop: Callable[[], None]) -> 
         else:
             yield question, answer, NEW if interrupted else link
             interrupted = False
+
+
+def of_position(pairs: Iterable[Pair], position: int) -> Iterator[Pair]:
+    """Yield the pairs that one of two speakers without names answers. position: 1 for the one who begins, 2."""
+    turn = 0  # the position of the last answer, from 0
+    kept_turn = -2
+    for question, answer, link in pairs:
+        turn = turn + 1 if link == OVERLAP else turn + 2 if link == NEXT else 1
+        if link == NEW:
+            kept_turn = -2
+        if turn % 2 == (position - 1) % 2:
+            yield question, answer, NEXT if turn - kept_turn == 2 else OVERLAP if turn - kept_turn == 1 else NEW
+            kept_turn = turn
+
+
+def nobody_is(me: str, people: Iterable[str], place: str) -> UserError:
+    """Return the error about a name for --me that nobody has. people: their names."""
+    names = [one_line(name, 30) for name in people if name]
+    if not names:
+        reason = "nothing in it has a name; leave --me out, or give 1 or 2"
+        return UserError(f"{place}: --me {one_line(me, 30)}, but {reason}")
+    return UserError(listing(f"{place}: nobody is called {one_line(me, 30)}; give --me one of: ", names))

@@ -1,94 +1,235 @@
-"""The formats, and detection of a text's format: the name of the file is evidence, the content is proof.
+"""The formats of texts, and which one a text has: exactly one signature fits, or the user is asked.
 
-A layout that no other text has is recognised under any name. A name such as chats.csv decides where the content could
-be a table as well as prose, and a name that the content contradicts, such as that of a .json file without JSON, is an
-error. Where neither tells enough, the format is in doubt: the first pairs are shown, and the user names the format.
+The name of a file is evidence, never proof: a table named .csv is one where its content could be prose as well, and a
+.json file without JSON is an error. The modules of readers are imported where a line may be of their formats.
 """
 
-from collections.abc import Callable, Iterator
-from typing import NamedTuple
+import functools
+import re
+from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
+
+import orjson
 
 from chatbot.corpus.reading.conversation import Pair
-from chatbot.corpus.reading.display import one_line
-from chatbot.corpus.reading.formats import chat_logs, corpora, line_pairs, questions, subtitles, tables
-from chatbot.corpus.reading.formats.dialect import dialect_of
-from chatbot.corpus.reading.formats.json_files import is_json, is_json_lines, read_json, read_json_lines
-from chatbot.corpus.reading.formats.telegram import is_telegram, read_telegram
-from chatbot.corpus.reading.formats.yaml_files import is_yaml, read_yaml
-from chatbot.corpus.reading.open.text_file import TextFile
-from chatbot.corpus.reading.report import DETECTED, ReadOptions, Report
+from chatbot.corpus.reading.file_kinds import MARKUP
+from chatbot.corpus.reading.report import ReadOptions, Report
+from chatbot.corpus.reading.rows import Dialect, Table, dialects_of, rows_of_text, sample_of, usual_width
+from chatbot.corpus.reading.tables import has_known_header, pairs_of_table
+from chatbot.corpus.reading.text_file import TextFile
+from chatbot.display import one_line
 from chatbot.errors import UserError
 
+Read = Callable[[TextFile, ReadOptions, Report], Iterator[Pair]]
+Fits = Callable[[TextFile], bool]
 
-class Format(NamedTuple):
-    """A format of texts."""
-
-    name: str
-    read: Callable[[TextFile, ReadOptions, Report], Iterator[Pair]]
-    matches: Callable[[TextFile], bool | str]  # whether a text has this format; if in doubt, why
-
-
+BEGINNING = 50  # filled lines, of which one shows that a format is possible
+# What one of the first lines of a format begins with. The readers look closer.
+LINES = {
+    "ass": r"(?i:\[script info\]|\[events\])",
+    "srt": r"WEBVTT|.{0,40}-->",
+    "jsonl": r"[\[{]",
+    "json": r"[\[{]",
+    "yaml": r"[-\"'\w]",
+    "heads": r".{0,80}\d{1,2}[:.]\d{2}",
+    "conv": r"[EM](?: |$)",
+    "template": r"<|### |\[",
+    "parlai": r"text:|1 ",
+    "douban": r"[01]\t",
+    "qa": r".{1,40}[:：．、.】\]]",
+    "eou": r".*__eou__",
+}
+STRUCTURED = ("ass", "srt", "jsonl", "json", "yaml")  # which may contain lines of any other format
+# The least share of the rows with the same number of columns, by the name of a table and without it.
+NAMED, SAME_WIDTH = 0.6, 0.95
 # Endings of names that promise a format that is marked, and what the text lacks without it.
 PROMISES = {
     **dict.fromkeys(("json", "jsonl", "ndjson"), "not JSON"),
     **dict.fromkeys(("srt", "vtt", "ass", "ssa"), "no times of subtitles"),
 }
 
-# The formats in the order in which they are tried: first those whose layout no other text has.
-MARKED = (
-    Format("ass", subtitles.read_ass, subtitles.is_ass),
-    Format("srt", subtitles.read_srt, subtitles.is_srt),
-    Format("whatsapp", chat_logs.reader_of("whatsapp"), chat_logs.matcher_of("whatsapp")),
-    Format("qq", chat_logs.reader_of("qq"), chat_logs.is_qq),
-    Format("telegram", read_telegram, is_telegram),
-    Format("jsonl", read_json_lines, is_json_lines),
-    Format("json", read_json, is_json),
-)
-OTHERS = (
-    *(Format(name, chat_logs.reader_of(name), chat_logs.matcher_of(name)) for name in chat_logs.APPLICATIONS),
-    Format("conv", corpora.read_conv, corpora.is_conv),
-    Format("yaml", read_yaml, is_yaml),
-    Format("template", corpora.read_template, corpora.is_template),
-    Format("ubuntu", corpora.read_ubuntu, corpora.is_ubuntu),
-    Format("messages", tables.read_message_rows, tables.is_messages),
-    Format("qa", questions.read_question_lines, questions.is_question_lines),
-    Format("eou", corpora.read_eou, corpora.is_eou),
-    Format("douban", corpora.read_douban, corpora.is_douban),
-    Format("tsv", tables.read_tsv, tables.is_tsv),
-    Format("headings", questions.read_headings, questions.is_headings),
-    Format("lines", line_pairs.read_line_pairs, line_pairs.is_line_pairs),
-    Format("csv", tables.read_csv, tables.is_csv),
-    Format("speakers", chat_logs.read_speakers, chat_logs.is_speakers),
-    Format("csv", tables.read_csv, tables.may_be_csv),
-    Format("lines", line_pairs.read_line_pairs, line_pairs.may_be_line_pairs),
-)
-FORMATS = {each.name: each for each in (*MARKED, *OTHERS)}
+
+def _format(name: str) -> tuple[Fits, Read]:
+    """Return whether a text has a format, and its reader."""
+    if name in ("ass", "srt"):
+        from chatbot.corpus.reading import subtitles
+
+        return subtitles.is_ass if name == "ass" else subtitles.is_srt, subtitles.read_subtitles
+    if name in ("jsonl", "json", "yaml"):
+        from chatbot.corpus.reading import values
+
+        return {
+            "jsonl": (is_json_lines, values.read_json_lines),
+            "json": (is_json, values.read_json),
+            "yaml": (is_yaml, values.read_yaml),
+        }[name]
+    if name == "qa":
+        from chatbot.corpus.reading import questions
+
+        return questions.is_question_lines, questions.read_question_lines
+    from chatbot.corpus.reading import lines
+
+    return {
+        "conv": (lines.is_conv, lines.read_conv),
+        "template": (lines.is_template, lines.read_template),
+        "parlai": (lines.is_parlai, lines.read_parlai),
+        "douban": (lines.is_douban, lines.read_douban),
+        "eou": (lines.is_eou, lines.read_eou),
+        "lines": (lambda text: lines.are_lines(text) is True, lines.read_lines),
+    }[name]
 
 
-def detect_format(text: TextFile, options: ReadOptions = DETECTED) -> tuple[str, str]:
-    """Return the format of a text, "" if it is unknown, and why it may be another, "" if it is clear.
+def reader_of(name: str) -> Read:
+    """Return the reader of a format by its name."""
+    if name in ("tsv", "csv"):
+        return read_table
+    if name in LINES or name == "lines":
+        return _format(name)[1]
+    from chatbot.corpus.reading import heads
 
-    options: with columns, the text is a table. Raises UserError if the content contradicts the name of the file.
+    return functools.partial(heads.read_heads, layout=heads.texts().get(name))
+
+
+def detect_format(text: TextFile, options: ReadOptions) -> tuple[str, str]:
+    """Return the format of a text, "" if it is unknown, and why it may be another with the flag that settles it.
+
+    Raises UserError if the content contradicts the name of the file.
     """
     filled = [line for line in text.first_lines if line.strip()]
     if sum("\0" in line for line in filled) * 2 >= len(filled):
         return "", ""  # blank, or a binary file, such as a picture
-    formats = [each for each in OTHERS if each.name != "messages"] if options.columns else OTHERS
-    for each in (*MARKED, *formats):
-        if each is OTHERS[0] and text.ending in PROMISES:
-            raise UserError(
-                f"{text.place}: named .{text.ending}, but {PROMISES[text.ending]}: it begins with "
-                f"{one_line(filled[0].strip(), 30)!r}; give --format"
-            )
-        if options.columns and each.name == "csv" and dialect_of(text.first_lines, 0):
-            return "csv", ""
-        if match := each.matches(text):
-            return each.name, match if isinstance(match, str) else ""
-    return "", ""
+    found = _signed(text, filled[:BEGINNING], STRUCTURED)
+    if not found and not options.columns and not options.map:
+        found = _signed(text, filled[:BEGINNING], [name for name in LINES if name not in STRUCTURED])
+    if text.ending in PROMISES and not {*found} & {"jsonl", "json", "srt", "ass"}:
+        raise UserError(
+            f"{text.place}: named .{text.ending}, but {PROMISES[text.ending]}: it begins with "
+            f"{one_line(filled[0].strip(), 30)!r}; give --format"
+        )
+    if found:
+        doubt = f"it may be {' or '.join(found)}; give --format {found[0]}" if len(found) > 1 else ""
+        return found[0], doubt
+    return _unsigned(text, bool(options.columns or options.map))
+
+
+def _signed(text: TextFile, beginning: Sequence[str], names: Sequence[str]) -> list[str]:
+    """Return those of these formats whose signature a text has."""
+    possible = [name for name in names if any(map(re.compile(LINES[name]).match, map(str.lstrip, beginning)))]
+    if "heads" in possible:
+        from chatbot.corpus.reading import heads
+
+        others = [name for name in possible if name != "heads" and _format(name)[0](text)]
+        return [*heads.formats_of(text), *others]
+    return [name for name in possible if _format(name)[0](text)]
+
+
+def _unsigned(text: TextFile, is_given: bool) -> tuple[str, str]:
+    """Return the format of a text without a signature, as `detect_format`. is_given: whether it is known as a table."""
+    table = _division(text)
+    name = "tsv" if any(dialect.separator == "\t" for dialect in dialects_of(text)) else "csv"
+    if is_given or table == "known":
+        return name, ""
+    from chatbot.corpus.reading import heads, lines
+
+    settled = "; if the pairs above are right, give"
+    if head := heads.usual_head(text):
+        return "head", f"the lines begin with names or questions{settled} --head {head!r}"
+    turns = lines.are_lines(text)
+    if turns is True:
+        return "lines", ""
+    if table == "even":
+        why = "nearly all lines have the same number of columns, as a table or prose may have"
+        return "csv", f"{why}{settled} --format csv"
+    return ("lines", f"{turns}{settled} --format lines") if turns else ("", "")
+
+
+def _division(text: TextFile) -> str:
+    """Return "known" for a table by its header, its tabs or its name, "even" if only its rows are as wide, else ""."""
+    if text.ending in MARKUP and not any(line.startswith("|") for line in text.first_lines):
+        return ""
+    samples = [(dialect, sample_of(text, dialect)) for dialect in dialects_of(text)]
+    if any(dialect.separator == "\t" or has_known_header(sample) for dialect, sample in samples):
+        return "known"
+    shares = [share for width, share in (usual_width(sample) for _, sample in samples) if width > 1]
+    if text.ending in ("csv", "tsv", "tab") and max(shares, default=0) >= NAMED:
+        return "known"
+    return "even" if max(shares, default=0) >= SAME_WIDTH else ""
+
+
+def read_table(text: TextFile, options: ReadOptions, report: Report) -> Iterator[Pair]:
+    """Yield the pairs of a table, in the dialect in which its header is known, or its rows are most even."""
+    dialects = dialects_of(text, options.format == "tsv") or [Dialect(",")]
+    samples = [(dialect, sample_of(text, dialect)) for dialect in dialects]
+
+    def evenness(divided: tuple[Dialect, list[list[str]]]) -> tuple[bool, bool, float]:
+        width, share = usual_width(divided[1])
+        return len(samples) > 1 and has_known_header(divided[1]), width > 1, share * len(divided[1])
+
+    dialect, sample = max(samples, key=evenness)
+    if not sample:
+        return iter(())
+    name = "tsv" if dialect.separator == "\t" else "csv"
+    table = Table(text.place, name, sample, rows_of_text(text, dialect, report))
+    return pairs_of_table(table, options, report)
+
+
+def has_header(text: TextFile) -> bool:
+    """Return whether a text is a table whose header is known."""
+    return any(has_known_header(sample_of(text, dialect)) for dialect in dialects_of(text))
+
+
+def is_json_lines(text: TextFile) -> bool:
+    """Return whether each line is a JSON value, or the only one an object or a list of utterances."""
+    return _json_format(text) == "jsonl"
+
+
+def is_json(text: TextFile) -> bool:
+    """Return whether the text begins as a JSON document of lists and objects does."""
+    return _json_format(text) == "json"
+
+
+_JSON_START = re.compile(r"[\[{]\s*([\"'\[\]{}]|$)")
+
+
+def _json_format(text: TextFile) -> str | None:
+    filled = [line.strip("\r\n ") for line in text.first_lines if line.strip()]
+    values = [_value(line) for line in filled if line[0] in "[{"]
+    complete = [value for value in values if value is not None]
+    if len(filled) == 1 and complete:
+        # A single line is valid in both formats; only a document is a list of conversations.
+        is_list = isinstance(complete[0], list) and any(isinstance(item, list | dict) for item in complete[0])
+        return "json" if is_list else "jsonl"
+    # In a document of several lines, only the last value can be a complete line: the others end in a comma.
+    if complete and (_value(filled[0]) is not None or len(complete) * 2 >= len(filled)):
+        return "jsonl"
+    return "json" if _JSON_START.match(filled[0]) and "\t" not in filled[0] else None
+
+
+def _value(line: str) -> list[object] | dict[str, object] | None:
+    try:
+        value = orjson.loads(line)
+    except orjson.JSONDecodeError:
+        return None
+    return value if isinstance(value, list | dict) else None
+
+
+_YAML_KEY = r"(?:[^\s:：\"'#-][^:：\n]{0,40}|\"[^\"\n]{0,60}\"|'[^'\n]{0,60}'):(?=\s|$)"
+_YAML_START = re.compile(r"(categories|conversations)\s*:|-( +- | +\[|\s*$)")
+_YAML_OBJECT = re.compile(rf"- +{_YAML_KEY}.*\n +{_YAML_KEY}")
+
+
+def is_yaml(text: TextFile) -> bool:
+    """Return whether the text is YAML: by its name and its first line, or as a list of lists or of objects."""
+    filled = [*islice((s for s in text.first_lines if s.strip() and not s.startswith(("#", "---", "%YAML"))), 2)]
+    first = filled[0] if filled else ""
+    if "\t" in first or text.ending in MARKUP:
+        return False
+    named = text.ending in ("yaml", "yml") and re.match(rf"{_YAML_KEY}|-(\s|$)", first)
+    return bool(named or _YAML_START.match(first.strip()) or _YAML_OBJECT.match("".join(filled)))
 
 
 def refusal(text: TextFile) -> UserError:
     """Return the error about a text that is left out: of unknown format, damaged, or no text."""
     begins = one_line(text.sample.strip(), 30)
-    remedy = "write one pair on each line: question, tab, answer; or give --format"
+    remedy = "write one pair on each line: question, tab, answer; or give --format or --head"
     return UserError(f"{text.place}: {text.damage or f'unknown format, it begins with {begins!r}; {remedy}'}")

@@ -1,30 +1,31 @@
 """From a source of any format to its pairs."""
 
 import dataclasses
+import functools
 import itertools
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 
-from chatbot.corpus.reading.conversation import Pair
-from chatbot.corpus.reading.detect import FORMATS, detect_format, refusal
-from chatbot.corpus.reading.display import one_line
-from chatbot.corpus.reading.formats.columnar import columnar_kind, read_columnar
-from chatbot.corpus.reading.formats.columns import check_columns, header_row
-from chatbot.corpus.reading.formats.corpora import read_cornell, read_parallel
-from chatbot.corpus.reading.formats.fields import UnknownFieldsError
-from chatbot.corpus.reading.formats.yaml_files import read_yaml
-from chatbot.corpus.reading.open.file_kinds import is_no_data
-from chatbot.corpus.reading.open.sources import Source
-from chatbot.corpus.reading.open.text_file import TextFile, open_text_files
-from chatbot.corpus.reading.open.workbooks import is_workbook
-from chatbot.corpus.reading.report import DETECTED, UNUSED_FIELDS, ReadOptions, Report
+from chatbot.corpus.reading.arrow import arrow_kind
+from chatbot.corpus.reading.charset import damage_of
+from chatbot.corpus.reading.conversation import Pair, nobody_is, of_position, without_lost
+from chatbot.corpus.reading.detect import detect_format, reader_of, refusal
+from chatbot.corpus.reading.file_kinds import is_no_data
+from chatbot.corpus.reading.report import DETECTED, UNUSED_FIELDS, ReadOptions, Report, UnknownFieldsError
+from chatbot.corpus.reading.rows import Table
+from chatbot.corpus.reading.sources import Source
+from chatbot.corpus.reading.tables import check_columns, has_known_header, pairs_of_table
+from chatbot.corpus.reading.text_file import UNDECODABLE, TextFile, open_text_files
+from chatbot.corpus.reading.workbooks import is_workbook, sheets
+from chatbot.display import one_line
 from chatbot.errors import UserError
 
+COMPARED_PAIRS = 100  # of a file, that are looked at for damage
 SHOWN, LONGEST = 3, 60  # pairs of a reading in doubt; characters of each question and answer
 THOUGHTS = f"{UNUSED_FIELDS}: the reasoning before an answer"
 _THOUGHTS = re.compile(  # its first mark may stand in the template of the question; its last, after the end of a text
-    r"\s*<(think|thinking)>(?:.*?</\1>|.*)|[^<]*\n</think>\s*\n", re.DOTALL
+    r"\s*<(think|thinking)>(?:.*?</\1>|.*)|.*?\n</think>\s*\n", re.DOTALL
 )
 NO_PAIRS = "sheets that are no pairs"
 NO_FIELDS = "files without question and answer"
@@ -32,16 +33,16 @@ NO_DATA = "files that are not pairs by their names"
 UNKNOWN = "files of unknown format"
 
 
-def read(source: Source, report: Report, options: ReadOptions = DETECTED) -> Iterator[Pair]:
+def read(source: Source, report: Report, options: ReadOptions = DETECTED) -> Generator[Pair, None, None]:
     """Yield the raw pairs of a source lazily and in order, and update the report.
 
-    Raises UserError for columns that are not two different ones, for an unknown format and for data too damaged to be
-    used. A source without pairs is not an error.
+    Raises UserError for columns that are not two different ones, for an unknown format, for one that is in doubt, which
+    shows the first pairs, and for data too damaged to be used. A source without pairs is not an error.
     """
     check_columns(options.columns)
     report.file = source.name
     try:
-        for pair in _pairs(source, report, options):
+        for pair in _pairs(source, report, dataclasses.replace(options, part=source.part)):
             report.pairs += 1
             if "think>" in pair[1] and (thoughts := _THOUGHTS.match(pair[1])):
                 report.drop(THOUGHTS, source.name)
@@ -53,12 +54,12 @@ def read(source: Source, report: Report, options: ReadOptions = DETECTED) -> Ite
 
 def _pairs(source: Source, report: Report, options: ReadOptions) -> Iterator[Pair]:
     if source.kind == "parallel":
-        return read_parallel(source.paths, source.name, report, options.charset)
-    if source.kind == "cornell":
-        return read_cornell(source, report, options.charset)
+        from chatbot.corpus.reading.lines import read_parallel
+
+        return _chosen(read_parallel(source.paths, source.name, report, options.charset), options, report, source.name)
     if source.kind == "chatterbot":
         return _pairs_of_chatterbot(source, report)
-    return _pairs_of_files(source, report, dataclasses.replace(options, part=source.part))
+    return _pairs_of_files(source, report, options)
 
 
 def _pairs_of_files(source: Source, report: Report, options: ReadOptions) -> Iterator[Pair]:
@@ -69,87 +70,140 @@ def _pairs_of_files(source: Source, report: Report, options: ReadOptions) -> Ite
         if is_no_data(path.name) and len(source.paths) > 1:
             report.drop(NO_DATA, name)
             report.read_bytes += path.stat().st_size
-        elif kind := columnar_kind(path):
-            report.note(kind, "UTF-8")
-            yield from _settled(read_columnar(path, kind, name, options, report), kind, name, "UTF-8", report)
+        elif options.head and (arrow_kind(path) or is_workbook(path)):
+            raise UserError(f"{name}: --head, but JSON and tables have no heads; leave it out")
+        elif kind := arrow_kind(path):
+            read_into = functools.partial(_pairs_of_arrow, path, kind, name, options)
+            yield from _settled(read_into, options, (kind, "UTF-8"), name, report)
+        elif is_workbook(path):
+            yield from _pairs_of_sheets(sheets(path, name, report, source.members), options, report, refused)
         else:
-            workbook = is_workbook(path)
-            headed = _headed_sheets(path, source, options) if workbook and not options.columns else set()
             for text in open_text_files(path, name, report, source.members, options.charset):
-                if text.whole and not text.sample.strip():
-                    continue
-                if headed and text.member not in headed:
-                    report.drop(NO_PAIRS, text.place)
-                    continue
-                format_name = _format_of(text, options, report, refused)
-                if not format_name:
-                    continue
-                report.note(format_name, text.charset)
-                pairs = FORMATS[format_name].read(text, options, report)
-                pairs = _settled(pairs, format_name, text.place, text.charset, report)
-                try:  # one sheet or file of pairs is enough
-                    first = list(itertools.islice(pairs, 1))
-                except UserError as error:
-                    if not workbook and not isinstance(error, UnknownFieldsError):
-                        raise
-                    report.drop(NO_PAIRS if workbook else NO_FIELDS, text.place)
-                    refused.append(error)
-                else:
-                    yield from first
-                    yield from pairs
+                if not text.whole or text.sample.strip():
+                    yield from _pairs_of_text(text, options, report, refused)
     if refused and report.pairs == before:
         raise refused[0]
 
 
-def _headed_sheets(path: Path, source: Source, options: ReadOptions) -> set[str]:
-    """Return the sheets of a workbook whose header names the question and the answer."""
-    texts = open_text_files(path, source.name, Report(), source.members, options.charset)
-    return {text.member for text in texts if header_row([line.split("\t") for line in text.first_lines])[1]}
+def _pairs_of_arrow(path: Path, kind: str, name: str, options: ReadOptions, report: Report) -> Iterator[Pair]:
+    from chatbot.corpus.reading.arrow import arrow_rows
+    from chatbot.corpus.reading.objects import Located
+    from chatbot.corpus.reading.values import pairs_of_values
+
+    located = Located("row", name)
+
+    def rows() -> Iterator[object]:
+        for number, row in enumerate(arrow_rows(path, kind, name, report), start=1):
+            located.number = number
+            yield row
+
+    def lost() -> None:
+        report.drop("pairs with characters that were lost before", str(located))
+
+    pairs = _undamaged(pairs_of_values(rows(), options, report, located), name)
+    return without_lost(pairs, UNDECODABLE, lost)
 
 
-def _format_of(text: TextFile, options: ReadOptions, report: Report, refused: list[UserError]) -> str:
-    """Return the name of the format; "" for a text that is left out, with an error about it in `refused`."""
+def _pairs_of_text(text: TextFile, options: ReadOptions, report: Report, refused: list[UserError]) -> Iterator[Pair]:
     error = refusal(text)
+    reason, name, doubt = UNKNOWN, "", ""
     if text.member and is_no_data(text.member):
         reason = NO_DATA
     elif text.damage:
         reason = "damaged files, or files that are no text"
-    elif options.format:
-        return options.format
     else:
-        reason = UNKNOWN
         try:
-            name, doubt = detect_format(text, options)
-            if name and not doubt:
-                return name
-            if doubt:  # raises an error with the first pairs, if there are any
-                pairs = FORMATS[name].read(text, options, Report())
-                list(_settled(pairs, name, text.place, text.charset, report, doubt))
-        except UserError as doubtful:
+            if options.head:
+                name = "head"
+            else:
+                name, doubt = (options.format, "") if options.format else detect_format(text, options)
+            if name:
+                read_into = functools.partial(reader_of(name), text, options)
+                yield from _settled(read_into, options, (name, text.charset), text.place, report, doubt)
+                return
+        except UnknownFieldsError as unknown:  # one file of pairs is enough
+            reason, error = NO_FIELDS, unknown
+        except _DoubtError as doubtful:
             reason, error = "files whose format is in doubt", doubtful
     report.drop(reason, text.place)
     refused.append(error)
-    return ""
+
+
+def _pairs_of_sheets(
+    opened: Iterator[Table], options: ReadOptions, report: Report, refused: list[UserError]
+) -> Iterator[Pair]:
+    """Yield the pairs of the sheets whose header is known; without any, of all of two columns."""
+    book = [*opened]
+    headed = [sheet for sheet in book if not options.columns and not options.map and has_known_header(sheet.sample)]
+    for sheet in book:
+        if not sheet.sample:
+            continue
+        if headed and sheet not in headed:
+            report.drop(NO_PAIRS, sheet.place)
+            continue
+        try:  # one sheet of pairs is enough
+            read_into = functools.partial(pairs_of_table, sheet, options)
+            pairs = _settled(read_into, options, (sheet.format, "UTF-8"), sheet.place, report)
+            first = [*itertools.islice(pairs, 1)]
+        except UserError as error:
+            report.drop(NO_PAIRS, sheet.place)
+            refused.append(error)
+        else:
+            yield from itertools.chain(first, pairs)
+
+
+class _DoubtError(UserError):
+    """The reading of a text is in doubt."""
 
 
 def _settled(
-    pairs: Iterator[Pair], format_name: str, place: str, charset: str, report: Report, doubt: str = ""
+    read_into: Callable[[Report], Iterator[Pair]],
+    options: ReadOptions,
+    reading: tuple[str, str],
+    place: str,
+    report: Report,
+    doubt: str = "",
 ) -> Iterator[Pair]:
-    """Yield the pairs of a file. Raises UserError, which shows the first ones, if their reading is in doubt."""
-    before, report.doubt = report.columns, ""
+    """Return the pairs of a file. Raises UserError, which shows the first ones, if their reading is in doubt.
+
+    reading: the name of the format, and of the charset.
+    """
+    trial = Report() if doubt else report
+    before, trial.doubt, trial.has_names = trial.columns, "", False
+    pairs = _undamaged(read_into(trial), place)
     first = list(itertools.islice(pairs, SHOWN))
-    question = f"{doubt}; if the pairs above are right, give --format {format_name}" if doubt and first else ""
-    if doubt := report.doubt or question:
-        columns = report.columns[-1:] if report.columns is not before else ()
-        reading = ", ".join(filter(None, (f"format {format_name}", charset, *columns)))
+    if doubt or trial.doubt:
+        read_columns = trial.columns[-1:] if trial.columns is not before else []
+        title = ", ".join([f"format {reading[0]}", reading[1], *read_columns])
         shown = [f"  {one_line(pair[0], LONGEST)}  ->  {one_line(pair[1], LONGEST)}" for pair in first]
-        raise UserError(f"{place}: {doubt}", (f"{place}, read as {reading}:", *shown))
-    yield from first
-    yield from pairs
+        raise _DoubtError(f"{place}: {trial.doubt or doubt}", (f"{place}, read as {title}:", *shown))
+    if options.map and not first:
+        raise UserError(
+            f"{place}: --map {one_line(options.map, 60)} selects no pair; run inspect without it to see what is there"
+        )
+    report.note(*reading)
+    return _chosen(itertools.chain(first, pairs), options, report, place)
+
+
+def _undamaged(pairs: Iterator[Pair], place: str) -> Iterator[Pair]:
+    """Return the pairs. Raises UserError if their texts were saved in a wrong charset before, as in escapes of JSON."""
+    first = list(itertools.islice(pairs, COMPARED_PAIRS))
+    if damage := damage_of("\n".join(text for pair in first for text in pair[:2])):
+        raise UserError(f"{place}: {damage}")
+    return itertools.chain(first, pairs)
+
+
+def _chosen(pairs: Iterator[Pair], options: ReadOptions, report: Report, place: str) -> Iterator[Pair]:
+    """Yield the pairs that `options.me` answers. Raises UserError for a name where nothing has one."""
+    if options.me is None or report.has_names:
+        return pairs
+    if options.me.strip() not in ("1", "2"):
+        raise nobody_is(options.me, (), place)
+    return of_position(pairs, int(options.me))
 
 
 def _pairs_of_chatterbot(source: Source, report: Report) -> Iterator[Pair]:
     for path in source.paths:
         for text in open_text_files(path, path.name, report):
             report.note(source.kind, text.charset)
-            yield from read_yaml(text, DETECTED, report)
+            yield from reader_of("yaml")(text, DETECTED, report)

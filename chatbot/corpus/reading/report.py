@@ -4,6 +4,12 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Any
 
+from chatbot.errors import UserError
+
+
+class UnknownFieldsError(UserError):
+    """Nothing is known of the fields of a file, which is left out if other files have pairs."""
+
 
 @dataclass(frozen=True)
 class ReadOptions:
@@ -11,16 +17,18 @@ class ReadOptions:
 
     columns: tuple[str, ...] = ()  # of question and answer, by name or by number from 1; () to detect them
     charset: str | None = None  # one of Python's codecs
-    format: str | None = None  # one of FORMATS in read.py
+    format: str | None = None  # the name of one of FORMATS in detect.py
     me: str | None = None  # the name or number of the person whose replies in chat exports are learned; None for all
     part: str | None = None  # of a JSON object, the part whose keys are read; None for all keys
+    map: str | None = None  # a JMESPath expression from a value of JSON, or a row, to what is learned
+    head: str | None = None  # the pattern of the line above or before each message of a text
 
 
 DETECTED = ReadOptions()
 
 
 # Reasons that count parts of records whose pairs were read. They are counted apart from what was dropped.
-UNUSED_FIELDS, UNUSED_TURNS = "fields that are not used", "turns that no pair uses"
+UNUSED_FIELDS = "fields that are not used"
 ALONE = "conversations of one utterance"
 
 
@@ -41,6 +49,7 @@ class Report:
     charsets: list[str] = dataclasses.field(default_factory=list)
     columns: list[str] = dataclasses.field(default_factory=list)  # of tables, distinct, and whether they have headers
     doubt: str = ""  # why the reading may be wrong, and the flag that settles it; set before the first pair of a text
+    has_names: bool = False  # whether turns have names, so that --me can choose among them
     pairs: int = 0  # parsed, before cleaning
     read_bytes: int = 0  # from the disk so far
     dropped: dict[str, Dropped] = dataclasses.field(default_factory=dict)
@@ -55,15 +64,21 @@ class Report:
 
     def drop(self, reason: str, place: str = "", count: int = 1) -> None:
         """Count items dropped for this reason. place: the place of the first, such as 'chats.tsv, line 7'."""
-        counts = self.unused if reason.startswith((UNUSED_FIELDS, UNUSED_TURNS)) else self.dropped
+        counts = self.unused if reason.startswith(UNUSED_FIELDS) else self.dropped
         entry = counts.setdefault(reason, Dropped(0, place))
         entry.count += count
         entry.first = entry.first or place
 
+    def warn(self, problem: str, place: str) -> None:
+        """Add something that is not known about what is read, once for each place."""
+        self.unused.setdefault(problem, Dropped(0, place))
+
     def add(self, other: "Report") -> None:
         """Add the counts of another part of the same file."""
-        for reason, entry in (other.dropped | other.unused).items():
-            self.drop(reason, entry.first, entry.count)
+        for mine, others in ((self.dropped, other.dropped), (self.unused, other.unused)):
+            for reason, entry in others.items():
+                total = mine.setdefault(reason, Dropped(0, entry.first))
+                total.count += entry.count
         for rule, count in other.changed.items():
             self.changed[rule] = self.changed.get(rule, 0) + count
 
@@ -80,7 +95,7 @@ def _lines(counts: dict[str, Dropped]) -> list[str]:
     lines = []
     for reason, entry in sorted(counts.items(), key=lambda item: -item[1].count):
         place = f" (first: {entry.first})" if entry.first else ""
-        lines.append(f"{reason}: {entry.count:,}{place}")
+        lines.append(f"{reason}: {entry.count:,}{place}" if entry.count else f"{reason}{place}")
     return lines
 
 

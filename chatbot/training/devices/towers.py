@@ -10,7 +10,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from chatbot.corpus.reading.display import aligned, counted
+from chatbot.display import aligned, counted
 from chatbot.errors import UserError
 from chatbot.memory import keep_freed_memory
 from chatbot.quiet import import_tensorflow, let_gpu_memory_grow

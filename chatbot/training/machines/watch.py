@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
-from chatbot.corpus.reading.display import counted
+from chatbot.display import counted
 from chatbot.errors import EXIT_LOST
 from chatbot.training.machines.cluster import host_and_port
 

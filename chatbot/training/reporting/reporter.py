@@ -7,7 +7,7 @@ from chatbot.command_line import program
 from chatbot.config.attempts import CHECKPOINTS, is_validated
 from chatbot.config.corpus import NONE
 from chatbot.config.run import WANDB
-from chatbot.corpus.reading.display import counted
+from chatbot.display import counted
 from chatbot.evaluation.curves import METRICS, draw, read_records
 from chatbot.training.alarms import SlowTowers, TowerOutliers
 from chatbot.training.attempt import INTERRUPTED

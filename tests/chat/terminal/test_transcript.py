@@ -10,9 +10,9 @@ import pytest
 from chatbot.chat.conversation import Exchange
 from chatbot.chat.terminal import transcript
 from chatbot.chat.terminal.transcript import load, save
-from chatbot.corpus.reading.open.sources import find_sources
 from chatbot.corpus.reading.read import read
 from chatbot.corpus.reading.report import Report
+from chatbot.corpus.reading.sources import find_sources
 from chatbot.errors import UserError
 from chatbot.inference.ratings import rating_of
 from tests.chat.terminal.typed import Line, Printed, printed

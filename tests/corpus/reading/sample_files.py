@@ -4,6 +4,7 @@ import bz2
 import gzip
 import io
 import lzma
+import tarfile
 import zipfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -11,9 +12,9 @@ from pathlib import Path
 import zstandard
 
 from chatbot.corpus.reading.conversation import NEXT, OVERLAP, Pair
-from chatbot.corpus.reading.open.sources import find_sources
 from chatbot.corpus.reading.read import read
 from chatbot.corpus.reading.report import ReadOptions, Report
+from chatbot.corpus.reading.sources import find_sources
 from chatbot.errors import UserError
 
 Pairs = list[tuple[str, str]]
@@ -32,6 +33,18 @@ def zipped(members: Mapping[str, str | bytes]) -> bytes:
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, content in members.items():
             archive.writestr(name, content)
+    return buffer.getvalue()
+
+
+def tarred(members: Mapping[str, str | bytes], compression: str = "") -> bytes:
+    """A tar file with these members."""
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode=f"w:{compression}") as archive:  # type: ignore[call-overload]
+        for name, content in members.items():
+            info = tarfile.TarInfo(name)
+            data = content if isinstance(content, bytes) else content.encode()
+            info.size = len(data)
+            archive.addfile(info, io.BytesIO(data))
     return buffer.getvalue()
 
 
@@ -74,16 +87,16 @@ def conversations(pairs: Iterable[Pair]) -> list[list[str]]:
     return found
 
 
-def conversations_of(path: Path, me: str | None = None) -> tuple[list[list[str]], Report]:
-    """The conversations of a file, and the report."""
+def conversations_of(path: Path, me: str | None = None, **options: str) -> tuple[list[list[str]], Report]:
+    """The conversations of a file, and the report. options: others of ReadOptions."""
     (source,) = find_sources([str(path)])
     report = Report()
-    return conversations(read(source, report, ReadOptions(me=me))), report
+    return conversations(read(source, report, ReadOptions((), me=me, **options))), report
 
 
 def dropped(report: Report) -> dict[str, int]:
-    """The number of items dropped or not used for each reason."""
-    return {reason: entry.count for reason, entry in (report.dropped | report.unused).items()}
+    """The number of items dropped for each reason."""
+    return {reason: entry.count for reason, entry in report.dropped.items()}
 
 
 def pairs_or_one_line(path: Path, **options: str) -> Pairs | str:

@@ -1,5 +1,7 @@
-"""Any file: the format is detected from the content, and any content gives pairs or a one-line error."""
+"""Any file gives pairs or an error of one line; the encoding and the format that the user gives."""
 
+import hashlib
+import json
 import tracemalloc
 from pathlib import Path
 from typing import IO
@@ -8,12 +10,23 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from chatbot.corpus.reading.open.sources import Source
-from chatbot.corpus.reading.open.text_file import MAX_LINE
+from chatbot.config.corpus import CorpusSettings
+from chatbot.config.evaluation import EvaluationSettings
 from chatbot.corpus.reading.read import read
-from chatbot.corpus.reading.report import Report
+from chatbot.corpus.reading.report import ReadOptions, Report
+from chatbot.corpus.reading.sources import Source, find_parts
+from chatbot.corpus.reading.text_file import MAX_LINE
 from chatbot.errors import UserError
-from tests.corpus.reading.sample_files import COMPRESSORS, VALID, dropped, pairs_of, pairs_or_one_line, written
+from tests.corpus.reading.sample_files import (
+    COMPRESSORS,
+    VALID,
+    Pairs,
+    dropped,
+    pairs_of,
+    pairs_or_one_line,
+    texts,
+    written,
+)
 
 PROSE = "It was a dark and stormy night.\nThe rain fell in torrents, except at times,\nwhen it was checked.\nSo, no.\n"
 
@@ -66,7 +79,7 @@ def test_pairs_are_read_lazily_and_file_is_closed(tmp_path: Path, monkeypatch: p
     pairs = read(Source("a", (path,), "file"), report)
     next(pairs)
     assert report.read_bytes < path.stat().st_size / 2
-    pairs.close()  # type: ignore[attr-defined]
+    pairs.close()
     assert opened
     assert all(file.closed for file in opened)
 
@@ -116,3 +129,61 @@ def test_mutated_files_give_pairs_or_one_line(
         else:
             content[start:start] = data.draw(st.binary(max_size=8))
     pairs_or_one_line(written(tmp_path_factory.getbasetemp(), "mutated", bytes(content)))
+
+
+WELL = "well, hello\noh, hi\nyes, I do\n"
+
+
+@pytest.mark.parametrize(
+    ("content", "options", "expected"),
+    [
+        ("焊烹\t赂赂\n".encode("gbk"), {"charset": "gb18030"}, [("焊烹", "赂赂")]),
+        ("a\tb\n".encode("cp037"), {"charset": "cp037"}, [("a", "b")]),
+        ("一上三\t上\n".encode("utf-16-le"), {"charset": "utf-16-le"}, [("一上三", "上")]),
+        ("\ufeff好\t上\n".encode("utf-16-be"), {"charset": "utf-16-be"}, [("好", "上")]),
+        ("\ufeff好\t上\n".encode(), {"charset": "utf8"}, [("好", "上")]),
+        ("\ufeff好\t上\n".encode(), {"charset": "utf-8-sig"}, [("好", "上")]),
+        (WELL.encode(), {"format": "csv"}, [("well", "hello"), ("oh", "hi"), ("yes", "I do")]),
+        (b"[1\t2\n", {"format": "tsv"}, [("[1", "2")]),
+        (b"E\tM\nM a\nM b\n", {"format": "conv"}, [("a", "b")]),
+    ],
+)
+def test_given_encoding_and_format_override_detection(
+    tmp_path: Path, content: bytes, options: dict[str, str], expected: Pairs
+) -> None:
+    for compress in (bytes, COMPRESSORS["gz"], COMPRESSORS["zip"]):
+        pairs, report = pairs_of(written(tmp_path, "a", compress(content)), **options)
+        assert pairs == expected
+        assert options.items() <= {"charset": report.charsets[0], "format": report.formats[0]}.items()
+
+
+def test_given_encoding_is_that_of_parallel_files(tmp_path: Path) -> None:
+    files = [str(written(tmp_path, name, text.encode("cp037"))) for name, text in (("q", "a\nb"), ("a", "c\nd"))]
+    (source,) = find_parts([], *files).training
+    assert texts(read(source, Report(), ReadOptions(charset="cp037"))) == [("a", "c"), ("b", "d")]
+
+
+def test_unusable_lines_under_a_given_encoding_name_the_flag(tmp_path: Path) -> None:
+    path = written(tmp_path, "a", "早上好\t晚安\n".encode("gbk"))
+    with pytest.raises(UserError, match=r"a: read as utf-8, .*; name the encoding with --encoding, or save"):
+        pairs_of(path, charset="utf-8", format="tsv")
+    with pytest.raises(UserError, match=r"a: cannot be read as utf-16 .*; give --encoding utf-16-le or utf-16-be"):
+        pairs_of(path, charset="utf-16")
+
+
+@pytest.mark.parametrize("flags", [CorpusSettings, EvaluationSettings])
+@pytest.mark.parametrize("name", ["no-such", "gzip", "rot13", "idna", "undefined"])
+def test_other_encodings_are_refused(flags: type, name: str) -> None:
+    with pytest.raises(UserError, match=f"--encoding {name}: not an encoding of text in Python; use one such as utf-8"):
+        flags(data=("a",), encoding=name)
+
+
+def test_built_in_corpus_has_552_pairs() -> None:
+    report = Report()
+    (source,) = find_parts([]).training
+    pairs = texts(read(source, report))
+    # The pairs that yaml.safe_load gives, in their order.
+    digest = hashlib.sha256(json.dumps(pairs, ensure_ascii=False).encode()).hexdigest()
+    assert (len(pairs), digest[:16]) == (552, "e973df32378e84d3")
+    assert (report.pairs, report.formats, report.charsets, report.dropped) == (552, ["chatterbot"], ["UTF-8"], {})
+    assert report.read_bytes == sum(path.stat().st_size for path in source.paths)

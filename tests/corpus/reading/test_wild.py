@@ -6,7 +6,9 @@ Beside each file, NAME.expected.json has one of:
     {"refused": "part of the message"}         nothing in it is a pair
     {"asks": "--flag", "options": {"columns": ["1", "2"]}, "pairs": [...]}
                                                without options, the reading is shown and this flag is asked for; with
-                                               the options, which are those of ReadOptions, these are the pairs
+                                               the options, which are those of ReadOptions, these are the pairs. The
+                                               flag is the end of the message, ready to paste; "--columns" alone asks
+                                               for two of those that it lists
 
 "options" may stand beside "pairs" alone, too, and beside "refused". The texts are those after the default cleaning.
 "links", a list of numbers, may give how each pair follows the previous one, and "report" parts of the report's lines.
@@ -14,18 +16,21 @@ Beside each file, NAME.expected.json has one of:
 The thresholds in `chatbot/corpus/reading` are set by this collection and by nothing else.
 """
 
+import dataclasses
 import json
+import shlex
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from chatbot.config.corpus import TEXT_RULES, CorpusSettings
+from chatbot.config.corpus import INSPECT, TEXT_RULES, CorpusSettings
 from chatbot.corpus.cleaning import cleaner
+from chatbot.corpus.files import CorpusFiles
 from chatbot.corpus.reading.conversation import Pair
-from chatbot.corpus.reading.open.sources import find_sources
 from chatbot.corpus.reading.read import read
 from chatbot.corpus.reading.report import ReadOptions, Report
+from chatbot.corpus.reading.sources import find_sources
 from chatbot.errors import UserError
 from tests.corpus.reading.wild_binaries import BINARIES
 
@@ -44,12 +49,7 @@ def test_every_file_has_an_expectation() -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_wild_file(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = WILD
-    if name in BINARIES:
-        folder = tmp_path
-        BINARIES[name](tmp_path / name)
-    monkeypatch.chdir(folder)
-    expected = json.loads((WILD / f"{name}{SUFFIX}").read_text(encoding="utf-8"))
+    expected = _placed(name, tmp_path, monkeypatch)
     options = _options(expected.get("options", {}))
     if "refused" in expected:
         message = str(_refused(name, options))
@@ -61,6 +61,9 @@ def test_wild_file(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         # The pairs as they would be read, each on one line, and how they are read.
         assert 1 <= len(error.details) <= SHOWN + 1
         assert all("\n" not in line for line in error.details)
+        pasted = _pasted(str(error), expected["asks"])
+        assert dataclasses.replace(options, **pasted) == options
+        options = _options({**expected["options"], **pasted})
     pairs, report = _read(name, options)
     clean = cleaner([rule for rule in CorpusSettings().clean if rule in TEXT_RULES])
     assert [[clean(pair[0]), clean(pair[1])] for pair in pairs] == expected["pairs"]
@@ -68,6 +71,33 @@ def test_wild_file(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         assert [pair[2] for pair in pairs] == expected["links"]
     for part in expected.get("report", []):
         assert any(part in line for line in report.lines())
+
+
+def pairs_of_wild(name: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[Pair]:
+    """The pairs of a wild file with the options that it wants."""
+    expected = _placed(name, folder, monkeypatch)
+    return _read(name, _options(expected.get("options", {})))[0]
+
+
+def _placed(name: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """What is expected of a file, which lies in the working directory."""
+    if name in BINARIES:
+        BINARIES[name](folder / name)
+    monkeypatch.chdir(folder if name in BINARIES else WILD)
+    expected: dict[str, Any] = json.loads((WILD / f"{name}{SUFFIX}").read_text(encoding="utf-8"))
+    return expected
+
+
+def _pasted(message: str, asks: str) -> dict[str, Any]:
+    """The options that the flag in a message gives on the command line."""
+    if asks == "--columns":
+        assert "give --columns and two of: " in message or "give the two names with --columns" in message
+        return {}
+    words = shlex.split("--" + message.rpartition("give --")[2])
+    words = words[: 3 if words[0] == "--columns" else 2]
+    assert words == shlex.split(asks)
+    settings = INSPECT.parse(["file", *words]).corpus
+    return {name: value for name, value in vars(CorpusFiles((), settings).options).items() if value}
 
 
 def _options(values: dict[str, Any]) -> ReadOptions:

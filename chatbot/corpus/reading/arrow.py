@@ -1,0 +1,99 @@
+"""Columnar files: Parquet, Arrow and Feather, and so the saved folders of Hugging Face's `datasets`.
+
+Each row is an object with the names of the columns, or the value of the only one that has lists. pyarrow reads them; it
+is an optional dependency.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from chatbot.corpus.reading.compression import Allowance, allowance
+from chatbot.corpus.reading.file_kinds import ARROW, ARROW_STREAM, PARQUET
+from chatbot.corpus.reading.report import Report
+from chatbot.display import one_line
+from chatbot.errors import UserError
+
+ROWS = 512  # converted to Python's objects at once
+KINDS = {PARQUET: "parquet", ARROW: "arrow", ARROW_STREAM: "arrow"}  # a Feather file is an Arrow file
+
+
+def arrow_kind(path: Path) -> str:
+    """Return the format of a columnar file, "" for any other file."""
+    with path.open("rb") as file:
+        head = file.read(8)
+    return next((kind for magic, kind in KINDS.items() if head.startswith(magic)), "")
+
+
+def arrow_rows(path: Path, kind: str, place: str, report: Report) -> Iterator[Any]:
+    """Yield each row. Holds a few in memory.
+
+    Raises UserError when pyarrow is not installed, and for a damaged file.
+    """
+    try:
+        import pyarrow.ipc
+        import pyarrow.parquet
+    except ModuleNotFoundError:
+        title = {"parquet": "a Parquet file", "arrow": "an Arrow file"}[kind]
+        raise UserError(f"{place}: {title}; run `pip install pyarrow`, which reads it") from None
+    size, before = path.stat().st_size, report.read_bytes
+    allowed = allowance(place, size)
+    try:
+        if kind == "parquet":
+            # Buffers bound the memory for large row groups; memory mapping and pre-buffering would not.
+            with pyarrow.parquet.ParquetFile(path, buffer_size=2**20, pre_buffer=False) as file:
+                yield from _rows(_parquet_batches(file, allowed), size, before, report)
+        else:
+            with pyarrow.OSFile(str(path)) as stream:
+                yield from _rows(_arrow_batches(stream, size, allowed), size, before, report)
+    except UserError:
+        raise
+    except (pyarrow.ArrowException, OSError, ValueError) as error:
+        if isinstance(error, OSError) and error.errno is not None:
+            raise
+        reason = one_line(str(error), 60)
+        raise UserError(f"{place}: a damaged {kind.title()} file ({reason}); download it again") from None
+    report.read_bytes = before + size
+
+
+def _rows(batches: Iterator[tuple[Any, float]], size: int, before: int, report: Report) -> Iterator[Any]:
+    for batch, share in batches:
+        report.read_bytes = before + int(size * share)
+        names = [field.name for field in batch.schema if has_text(field.type) or not field.type.num_fields]
+        lists = [name for name in names if batch.schema.field(name).type.num_fields]
+        for row in batch.select(names).to_pylist():
+            yield row[lists[0]] if len(names) == len(lists) == 1 else row
+
+
+def has_text(kind: Any) -> bool:
+    """Return whether a type of Arrow is text, or a list or an object that contains text."""
+    if kind.num_fields:
+        return any(has_text(kind.field(number).type) for number in range(kind.num_fields))
+    value = getattr(kind, "value_type", kind)  # of a dictionary of repeated texts
+    return str(value) in ("string", "large_string", "string_view")
+
+
+def _parquet_batches(file: Any, allowed: Allowance) -> Iterator[tuple[Any, float]]:
+    """Yield batches of at most ROWS rows, each with the share of the file that was read before it."""
+    groups = file.metadata.num_row_groups
+    allowed.spend(sum(file.metadata.row_group(number).total_byte_size for number in range(groups)))
+    columns = [field.name for field in file.schema_arrow if has_text(field.type) or not field.type.num_fields]
+    for group in range(groups):
+        for batch in file.iter_batches(ROWS, [group], columns, use_threads=False):
+            yield batch, group / groups
+
+
+def _arrow_batches(stream: Any, size: int, allowed: Allowance) -> Iterator[tuple[Any, float]]:
+    """Yield the batches of an Arrow file, or of a stream as `datasets` saves it."""
+    import pyarrow.ipc
+
+    is_file = stream.read(len(ARROW)) == ARROW
+    stream.seek(0)
+    reader = pyarrow.ipc.open_file(stream) if is_file else pyarrow.ipc.open_stream(stream)
+    share = 0.0
+    for batch in map(reader.get_batch, range(reader.num_record_batches)) if is_file else reader:
+        allowed.spend(batch.nbytes)
+        batch.validate(full=True)  # a damaged offset would end the process
+        for start in range(0, batch.num_rows, ROWS):
+            yield batch.slice(start, ROWS), share
+        share = min(1.0, stream.tell() / size)

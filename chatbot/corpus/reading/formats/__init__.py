@@ -1,1 +1,0 @@
-"""From a text to its pairs, by format: tables, nested values, conversations."""

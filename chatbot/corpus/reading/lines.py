@@ -1,0 +1,225 @@
+"""Texts of conversations without names: a line is an utterance, a turn with its answer, or a whole conversation.
+
+conv      "E" begins a conversation, "M text" is an utterance; several corpora have slashes between words
+douban    label, turns and response, with tabs; the Douban corpus, the Ubuntu corpus V1 and E-commerce
+eou       DailyDialog: turns that end in __eou__, a conversation on each line
+parlai    ParlAI's text:... and labels:..., and its older form: number, turn, tab, answer
+template  turns between the marks of a language model's template
+lines     an utterance on each line, with a blank line or a rule between conversations; without any, each two are a pair
+parallel  two files: line i of the second answers line i of the first
+"""
+
+import contextlib
+import re
+from collections.abc import Iterable, Iterator
+from itertools import groupby, islice, pairwise, zip_longest
+from pathlib import Path
+
+from chatbot.corpus.reading.conversation import NEW, NEXT, Pair, Turn, pairs_of_texts, pairs_of_turns
+from chatbot.corpus.reading.doubts import doubt_of
+from chatbot.corpus.reading.marked_text import TEMPLATES, pairs_of_dialogue, separated, turns_of
+from chatbot.corpus.reading.report import ReadOptions, Report
+from chatbot.corpus.reading.text_file import FIRST_LINES, TextFile, decoded, is_rule, lines, open_text_files, whole_text
+from chatbot.display import counted, one_line
+from chatbot.errors import UserError
+
+FALSE_RESPONSES = "responses labelled as false"
+LONGEST = 60  # characters of an utterance in a text without any mark; the lines of prose are longer
+MAX_TURNS = 1_000  # of a block of lines that is held in memory
+END = "__eou__"
+_SLASHED_SHARE, _LONGER = 0.9, 3  # of the utterances with more characters; others contain a slash by chance ("1/2")
+_NUMBERED = re.compile(r"(\d{1,4}) (.*)", re.DOTALL)
+_PERSONA = re.compile(r"(?:your|partner's) persona: ")
+_PARLAI = re.compile(r"text:.*\t(?:eval_)?labels:", re.DOTALL)
+
+
+def _filled(text: TextFile) -> list[str]:
+    return [line.rstrip("\r\n") for line in text.first_lines if line.strip()]
+
+
+def is_conv(text: TextFile) -> bool:
+    """Return whether all lines but a few damaged ones begin with E or M."""
+    filled = [line.strip() for line in _filled(text)]
+    return sum(line in ("E", "M") or line.startswith("M ") for line in filled) >= 0.9 * len(filled)
+
+
+def read_conv(text: TextFile, options: ReadOptions, report: Report) -> Iterator[Pair]:
+    """Yield adjacent utterances of each conversation, without the slashes between words."""
+    utterances = [line[2:] for line in _filled(text) if line.startswith("M ") and len(line) > _LONGER + 2]
+    slashed = (
+        sum("/" in words and words.strip("/ ") != "" for words in utterances) >= _SLASHED_SHARE * len(utterances) > 0
+    )
+
+    def turns() -> Iterator[Turn | None]:
+        for number, line in lines(text, report):
+            if line is None:
+                yield None  # an utterance is missing, so the next one does not answer the previous one
+            elif line[:2] == "M " or line == "M":
+                yield Turn(line[2:].replace("/", "") if slashed else line[2:])
+            elif line.rstrip() == "E":
+                yield None
+            elif line.strip():
+                report.drop("lines that begin with neither E nor M", f"{text.place}, line {number}")
+                yield None
+
+    return pairs_of_turns(turns())
+
+
+def is_douban(text: TextFile) -> bool:
+    """Return whether the lines have a label, 0 or 1, and two or more turns."""
+    rows = [line.split("\t") for line in _filled(text)]
+    return any(row[0] == "1" for row in rows) and all(len(row) > 2 and row[0] in ("0", "1") for row in rows)
+
+
+def read_douban(text: TextFile, options: ReadOptions, report: Report) -> Iterator[Pair]:
+    """Yield adjacent turns of the lines whose response is true.
+
+    A context with several true responses stands on several lines, whose equal pairs the rule `duplicates` drops.
+    """
+    for number, line in lines(text, report):
+        if not line or line.isspace():
+            continue
+        label, *turns = line.split("\t")
+        turns = [turn for turn in turns if turn.strip()]
+        if label == "0" and turns:
+            report.drop(FALSE_RESPONSES, f"{text.place}, line {number}")
+        elif label != "1" or len(turns) < 2:
+            report.drop("lines without a label and two turns", f"{text.place}, line {number}")
+        else:
+            yield from pairs_of_texts(turns)
+
+
+def is_eou(text: TextFile) -> bool:
+    """Return whether the lines are conversations whose turns end in __eou__, of which a few may be damaged."""
+    filled = [line.rstrip() for line in _filled(text)]
+    return sum(line.endswith(END) for line in filled) * 2 > len(filled)
+
+
+def read_eou(text: TextFile, options: ReadOptions, report: Report) -> Iterator[Pair]:
+    """Yield the adjacent turns of each line."""
+    for number, dialogue in lines(text, report):
+        if dialogue and (turns := separated(dialogue)):
+            yield from pairs_of_texts(turns)
+        elif dialogue and dialogue.strip():
+            report.drop("lines without two turns", f"{text.place}, line {number}")
+
+
+def is_parlai(text: TextFile) -> bool:
+    """Return whether the lines have ParlAI's fields, or numbers that count the turns of each conversation from 1."""
+    filled = _filled(text)
+    if all(map(_PARLAI.match, filled)):
+        return bool(filled)
+    matches = [_NUMBERED.match(line) for line in filled]
+    counted_turns = [int(match[1]) for match in matches if match]
+    if len(counted_turns) < max(2, len(filled)) or counted_turns[0] != 1:
+        return False
+    turns = [line for line in filled if not _PERSONA.match(line.partition(" ")[2])]
+    one_by_one = all(b in (1, a + 1) for a, b in pairwise(counted_turns))
+    return one_by_one and all("\t" in line for line in turns) and counted_turns.count(1) > 1
+
+
+def read_parlai(text: TextFile, options: ReadOptions, report: Report) -> Iterator[Pair]:
+    """Yield each turn with its answer; the next turn of a conversation follows the answer."""
+    link = NEW
+    for number, line in lines(text, report):
+        numbered = _NUMBERED.match(line or "")
+        if not line or line.isspace():
+            link = NEW
+            continue
+        if numbered:
+            link = NEW if numbered[1] == "1" else link
+            if _PERSONA.match(numbered[2]):
+                continue
+            question, _, rest = numbered[2].partition("\t")
+            answer = rest.partition("\t")[0]
+            is_last = False
+        else:
+            fields = dict(part.partition(":")[::2] for part in line.split("\t"))
+            told = [part for part in fields.get("text", "").split("\\n") if not _PERSONA.match(part)]
+            question, answer = "\n".join(told), fields.get("labels") or fields.get("eval_labels") or ""
+            answer, is_last = answer.partition("|")[0], fields.get("episode_done") == "True"
+        if question.strip() and answer.strip():
+            yield question, answer.replace("\\n", "\n"), link
+            link = NEW if is_last else NEXT
+        else:
+            report.drop("lines without a turn and its answer", f"{text.place}, line {number}")
+            link = NEW
+
+
+def is_template(text: TextFile) -> bool:
+    """Return whether a text that begins like this has the marks of a language model's template around its turns."""
+    return text.sample.lstrip().startswith(TEMPLATES) and bool(pairs_of_dialogue(turns_of(text.sample) or []))
+
+
+def read_template(text: TextFile, options: ReadOptions, report: Report) -> Iterator[Pair]:
+    """Yield the pairs of users and assistants. Raises UserError for a text that is too large."""
+    pairs = pairs_of_dialogue(turns_of(whole_text(text, "templates")) or [])
+    return decoded(pairs, text, report, lambda reason: report.drop(reason, text.place))
+
+
+def are_lines(text: TextFile) -> bool | str:
+    """Return whether rules divide the lines, or blank lines divide them by two; if they may be turns, why."""
+    blocks = [*_blocks(text.first_lines, FIRST_LINES)]
+    blocks = blocks if text.whole or len(blocks) == 1 else blocks[:-1]  # the last one may go on
+    utterances = [line for block in blocks for line in block]
+    if len(utterances) < 4 or sum(len(line) > LONGEST for line in utterances) * 2 > len(utterances):
+        return False
+    rules = {line.strip() for line in _filled(text) if is_rule(line)}
+    if len(rules) == 1 and len(blocks) > 1 and all(len(block) > 1 for block in blocks):
+        return True
+    if len(blocks) > 1 and all(len(block) == 2 for block in blocks):
+        return doubt_of(blocks, "line") or True
+    if len(blocks) > 1 and all(len(block) > 1 for block in blocks):
+        return "each line may be a turn, and each block a conversation"
+    return "each two lines may be a pair" if len(blocks) == 1 else False
+
+
+def _blocks(found: Iterable[str | None], size: int = MAX_TURNS) -> Iterator[list[str]]:
+    """Yield the lines between blank ones, rules and missing ones, at most so many at once."""
+    bare = ("" if line is None or is_rule(line) else line.strip() for line in found)
+    for is_filled, block in groupby(bare, bool):
+        while is_filled and (part := [*islice(block, size)]):
+            yield part
+
+
+def read_lines(text: TextFile, options: ReadOptions, report: Report) -> Iterator[Pair]:
+    """Yield the adjacent lines of each block, or each two lines of a text without blank lines and rules."""
+    is_single = len([*islice(_blocks(text.first_lines, FIRST_LINES), 2)]) == 1
+    for block in _blocks((line for _, line in lines(text, report)), 2 if is_single else MAX_TURNS):
+        if len(block) == 1:
+            report.drop("lines that stand alone", text.place)
+        yield from pairs_of_texts(block)
+
+
+def read_parallel(paths: tuple[Path, ...], name: str, report: Report, charset: str | None = None) -> Iterator[Pair]:
+    """Yield line i of the first file with line i of the second. Raises UserError when one has more lines."""
+    with contextlib.ExitStack() as stack:
+        sides, opened = [], []
+        for path in paths:
+            side = open_text_files(path, one_line(str(path)), report, charset=charset)
+            sides.append(stack.enter_context(contextlib.closing(side)))
+            opened.append(next(side))
+            if opened[-1].damage:
+                raise UserError(f"{opened[-1].place}: {opened[-1].damage}")
+            report.note("parallel", opened[-1].charset)
+        yield from _aligned(opened[0], opened[1], report)
+        for side, text in zip(sides, opened, strict=True):
+            if next(side, None) is not None:
+                raise UserError(f"{text.place}: the archive contains more than one file; unpack it and give one")
+
+
+def _aligned(questions: TextFile, answers: TextFile, report: Report) -> Iterator[Pair]:
+    questions_read = answers_read = 0
+    for (number, question), (answer_number, answer) in zip_longest(
+        lines(questions, report), lines(answers, report), fillvalue=(0, None)
+    ):
+        questions_read, answers_read = max(questions_read, number), max(answers_read, answer_number)
+        if question is None or answer is None:
+            continue  # counted by `lines`, or the end of the shorter file
+        if question or answer:
+            yield question, answer, NEW
+    if questions_read != answers_read:
+        raise UserError(
+            f"{questions.place} has {counted(questions_read, 'line')} and {answers.place} has {answers_read:,}; "
+            "line i of the second answers line i of the first, so the numbers must be equal"
+        )

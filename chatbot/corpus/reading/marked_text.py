@@ -1,0 +1,141 @@
+"""A dialogue in one text: "Human: ... Assistant: ...", the templates of language models, and turns with __eou__.
+
+The first mark decides which family of marks divides the text, so that "User:" within an answer that follows
+"### Response:" is text.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby
+
+from chatbot.corpus.reading.conversation import Pair, Turn, pairs_of_turns
+from chatbot.corpus.reading.names import ANSWERING, ANSWERING_PEOPLE, ASKING, ASKING_PEOPLE
+
+_ASKS = (*ASKING, *ASKING_PEOPLE, "question", "q", "instruction", "问题", "提问", "病人")
+_ANSWERS = (*ANSWERING, *ANSWERING_PEOPLE, "response", "answer", "output", "a", "belle", "回答", "答案")
+_INPUTS = ("input", "context", "输入")  # which belong to the question
+_PROMPTS = ("system", "系统")
+_TOOLS = ("tool", "function", "observation", "ipython", "function response", "tool response")
+_LEFT_OUT = frozenset((*_PROMPTS, *_TOOLS))
+_QUESTION = frozenset((*_ASKS, *_INPUTS, "inst"))
+_WORDS = "|".join(sorted((*_ASKS, *_ANSWERS, *_INPUTS, *_PROMPTS), key=len, reverse=True))
+_MARKED = "|".join((_WORDS, *_TOOLS))
+
+# In each, group 1 is the role, or group 2 the end of the user's turn.
+_FAMILIES = tuple(
+    re.compile(pattern, re.IGNORECASE)
+    for pattern in (
+        rf"<\|im_start\|>({_MARKED})[ \t]*\n?"
+        rf"|<\|start_header_id\|>({_MARKED})<\|end_header_id\|>",
+        rf"<start_of_turn>({_WORDS})\n?",
+        rf"<\|({_MARKED})\|>[ \t]*:?|<(human|bot|user|assistant)>[ \t]*:?",
+        rf"(?:\n|^|(?<=<eo[a-z]>))[ \t]{{0,3}}\[({_WORDS})\][:：]?",
+        r"(?:<s>)?\[(/?INST)\]",
+        rf"(?:\n|^|(?<=\S))[ \t]{{0,3}}#{{2,4}} ?({_WORDS})(?:[:：]|(?=\s|$))",
+        rf"(?:\n|^)[ \t]{{0,3}}(?:\*\*)?({_WORDS}|(?:function|tool) response)(?:\*\*)?[ \t]{{0,2}}[:：](?:\*\*)?",
+    )
+)
+_INLINE = re.compile(r"(?:^|(?<=\s)|(?<=</s>))(USER|ASSISTANT):")  # of Vicuna, after a system prompt
+_SYSTEM = re.compile(r"<<SYS>>.*?(?:<</SYS>>|\Z)", re.DOTALL)
+_ENDS = re.compile(
+    r"(?:<\|im_end\|>|<\|endoftext\|>|<\|eot_id\|>|<\|begin_of_text\|>|<\|end\|>|<end_of_turn>|<eo[a-z]>|</?s>"
+    r"|<[be]os>|\[MASK\])"
+)
+_CALL = re.compile(r"<functioncall>.*|<tool_call>.*?(?:</tool_call>|\Z)", re.DOTALL)
+_FIRST = re.compile(rf"\s*(?:<|\[|#|\*\*|(?:{_WORDS})[\s*]{{0,4}}[:：])", re.IGNORECASE)
+_STARTS = frozenset("".join(word[0] + word[0].upper() for word in _WORDS.split("|")) + "<[#* \t\r\n\u3000")
+_SEPARATORS = ("__eot__", "__eou__", "<|endoftext|>", "[SEP]", "<sep>")
+_LABEL = re.compile(r"\s*([^:：\s][^:：\n]{0,19})[:：]\s*")
+_PREAMBLE = 2000  # characters of a system prompt before the first mark
+TEMPLATES = ("<|", "### ", "[INST]", "<s>", "<start_of_turn>", "[Human]")  # what models' templates begin with
+
+
+def turns_of(text: str) -> list[Turn] | None:
+    """Return the turns of a text that begins with a mark, or has one after a short system prompt; None for others.
+
+    The text of the last turn may be empty, for an answer that stands elsewhere.
+    """
+    if (text[:1] not in _STARTS or _FIRST.match(text) is None) and not any(
+        mark in text for mark in (*TEMPLATES, "USER:")
+    ):
+        return None
+    for family in (*_FAMILIES, _INLINE):
+        marks = list(family.finditer(text))
+        if not marks:
+            continue
+        sides = [_role(mark) for mark in marks]
+        before = _ENDS.sub("", text[: marks[0].start()]).strip()
+        if before and (len(before) > _PREAMBLE or family is _FAMILIES[-1] or len({*sides}) < 2):
+            continue  # words with a colon occur within any text
+        if (before or sides[0] in _ANSWERS) and not {*_ASKS, "inst"} & {*sides}:
+            continue
+        ends = [*(mark.start() for mark in marks[1:]), len(text)]
+        return _joined((side, text[mark.end() : end]) for side, mark, end in zip(sides, marks, ends, strict=True))
+    return None
+
+
+def _role(mark: re.Match[str]) -> str:
+    return next(group for group in mark.groups() if group).casefold()
+
+
+def _joined(parts: Iterable[tuple[str, str]]) -> list[Turn]:
+    """Return the turns without system prompts; consecutive parts of one side are one turn."""
+
+    def said() -> Iterator[tuple[bool, str]]:
+        for role, part in parts:
+            if role in _LEFT_OUT:
+                continue
+            asks = role in _QUESTION
+            text = _ENDS.sub("", _SYSTEM.sub("", part) if "<<SYS>>" in part else part).strip()
+            called = text if asks else _CALL.sub("", text)
+            if called == text or called.strip():
+                yield asks, called.strip()
+
+    return [
+        Turn("\n".join(text for _, text in group if text), asks, not asks)
+        for asks, group in groupby(said(), lambda each: each[0])
+    ]
+
+
+def without_mark(text: str) -> str:
+    """Return an answer without the mark that says that it is one, such as "Assistant: " and "<|im_end|>"."""
+    match = _FAMILIES[-1].match(text.lstrip())
+    if match and _role(match) in _ANSWERS:
+        text = text.lstrip()[match.end() :]
+    return _ENDS.sub("", text).strip()
+
+
+def pairs_of_dialogue(turns: Iterable[Turn]) -> list[Pair]:
+    """Return the pairs of a dialogue whose turns may be empty."""
+    return [*pairs_of_turns(turn if turn.text else Turn("", False, False) for turn in turns)]
+
+
+def separated(text: str) -> list[str] | None:
+    """Return the utterances of a text in which marks such as __eou__ separate them; None for any other text."""
+    for mark in _SEPARATORS:
+        if mark in text:
+            parts = (part.replace("__eou__", " ").strip() for part in text.split(mark))
+            utterances = [part for part in parts if part]
+            return utterances if len(utterances) > 1 else None
+    return None
+
+
+def labelled(utterances: Sequence[str], sure: bool = False) -> list[tuple[str, str]] | None:
+    """Return (speaker, text) of utterances that all begin with a speaker, such as "patient: "; None for others.
+
+    sure: whether they are known to be a conversation; else each unknown speaker must speak twice.
+    """
+    matches = [_LABEL.match(utterance) for utterance in utterances]
+    turns = [(match[1].strip(), text[match.end() :]) for match, text in zip(matches, utterances, strict=True) if match]
+    names = {name.casefold() for name, _ in turns}
+    if len(turns) < max(2, len(utterances)) or not 1 < len(names) <= 6:
+        return None
+    known = names <= {*_ASKS, *_ANSWERS} and bool(names & {*_ASKS}) and bool(names & {*_ANSWERS})
+    return turns if known or len(turns) >= (len(names) + 1 if sure else 2 * len(names)) else None
+
+
+def speakers(names: Iterable[str], texts: int) -> set[str]:
+    """Return those of the words before texts that are names: which come again, or all where each text has one."""
+    counts = Counter(names)
+    return {name for name, count in counts.items() if count > 1 or counts.total() == texts}

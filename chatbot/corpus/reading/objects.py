@@ -1,0 +1,261 @@
+"""Values of JSON, JSON Lines and YAML: the values of a file that a map applies to, streamed; the beginning of a file.
+
+A place says where in a document these values stand, as a path of steps: the name of a field, ANY field, or each ITEM of
+a list. Of a list that a map walks, the items are read one by one, so that a chat may be larger than the memory.
+"""
+
+import contextlib
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any, TextIO
+
+import ijson
+import orjson
+import yaml
+
+from chatbot.corpus.reading.mapping import Map
+from chatbot.corpus.reading.report import ReadOptions, Report
+from chatbot.corpus.reading.sources import part_of_key, part_of_object
+from chatbot.corpus.reading.text_file import TextFile, lines, whole_text
+from chatbot.display import one_line
+from chatbot.errors import UserError
+
+MAX_NESTED = 32  # of nested lists and objects, which bounds the parser's memory
+MAX_VALUE = 16 * 2**20  # bytes of a value that is held in memory, such as a conversation
+HEAD = 50  # items of a list, from which its layout is detected
+ANY, ITEM = "*", None  # steps of a place, beside the names of fields
+Place = tuple[str | None, ...]
+Event = tuple[str, Any]
+_STARTS, _ENDS = frozenset(("start_array", "start_map")), frozenset(("end_array", "end_map"))
+_WRONG = (ijson.JSONError, ArithmeticError, ValueError, SystemError)
+Loader = getattr(yaml, "CBaseLoader", yaml.BaseLoader)  # PyYAML may be installed without its C extension
+
+
+_NAN = re.compile(r"(?<=[:\[,\s])-?(?:NaN|Infinity)(?=\s*[,\]}])")  # as Python and pandas write a missing number
+
+
+def _too_deep(place: str) -> UserError:
+    return UserError(f"{place}: nested more than {MAX_NESTED} deep, so not conversations; give another file")
+
+
+@dataclass
+class Located:
+    """Counts the values of a file, for the messages about one."""
+
+    unit: str  # "line", "item" or "row"
+    place: str
+    number: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.place}, {self.unit} {self.number:,}"
+
+
+def units_of(value: object, place: Place) -> Iterator[object]:
+    """Yield the values at this place of a value in memory, and None after each list of them."""
+    if not place:
+        yield value
+        return
+    step, *rest = place
+    if step is ITEM and isinstance(value, list):
+        for item in value:
+            yield from units_of(item, (*rest,))
+        if not rest:
+            yield None
+    elif step is not ITEM and isinstance(value, dict):
+        for name, part in value.items():
+            if step in (name, ANY):
+                yield from units_of(part, (*rest,))
+
+
+def json_lines(text: TextFile, options: ReadOptions, report: Report, located: Located) -> Iterator[object]:
+    """Yield the value of each line; the report counts other lines."""
+    loads = orjson.loads
+    for number, line in lines(text, report):
+        if not line or line.isspace():
+            continue
+        located.number = number
+        try:
+            value = loads(line)
+        except orjson.JSONDecodeError:
+            try:
+                value = loads(_NAN.sub("null", line))
+            except orjson.JSONDecodeError:
+                report.drop("lines that are not JSON", str(located))
+                continue
+        yield part_of_object(value, options.part)
+
+
+@dataclass
+class _Source:
+    """The text as UTF-8 bytes. The reader tells it when a value is complete."""
+
+    stream: TextIO
+    place: str  # for messages
+    located: Located
+    read_bytes: int = 0
+    value_start: int = 0  # approximate offset of the current value in bytes
+
+    def read(self, size: int) -> bytes:
+        """Return the next bytes. Raises UserError when the current value is too large."""
+        if self.read_bytes - self.value_start > MAX_VALUE:
+            raise UserError(
+                f"{self.place}: an item larger than {MAX_VALUE // 2**20} MiB; split it into conversations, "
+                "or give JSON Lines"
+            )
+        data = self.stream.read(size).encode()
+        self.read_bytes += len(data)
+        return data
+
+
+def json_entries(text: TextFile, options: ReadOptions, place: Place, found: Map, located: Located) -> Iterator[Any]:
+    """Yield what a map gives for the values at this place of one or more documents, and None after each conversation.
+
+    Raises UserError when a document is incomplete or invalid, or has a value that is too large.
+    """
+    source = _Source(text.stream, text.place, located)
+    walks_items = found.path is not None and found.is_list
+    steps = (*place, *(found.path or ()), ITEM) if walks_items else place
+    try:
+        if steps == (ITEM,):  # most large files: ijson builds the items of a list in C
+            for value in ijson.items(source, "item", multiple_values=True, use_float=True):
+                located.number += 1
+                source.value_start = source.read_bytes
+                yield from found.results(value, walks_items)
+            return
+        events: Iterator[Event] = iter(ijson.basic_parse(source, multiple_values=True, use_float=True))
+        for event in events:
+            for value in _walk(event, events, steps, source, options.part):
+                if value is _END:
+                    yield None
+                else:
+                    yield from found.results(value, walks_items)
+    except _WRONG:
+        raise UserError(
+            f"{text.place}: is not JSON after item {located.number:,}, in the first {source.read_bytes:,} bytes; "
+            "correct it, download it again or give JSON Lines"
+        ) from None
+
+
+_END = object()  # of a list whose items are walked
+
+
+def _walk(event: Event, events: Iterator[Event], steps: Place, source: _Source, part: str | None) -> Iterator[Any]:
+    """Yield the values at the end of these steps in a value that begins with this event, and _END after their list."""
+    if not steps:
+        source.located.number += 1
+        yield built(event, events, source.place)
+        source.value_start = source.read_bytes
+    elif steps[0] is ITEM and event[0] == "start_array":
+        for event in events:
+            if event[0] == "end_array":
+                if len(steps) == 1:
+                    yield _END
+                return
+            yield from _walk(event, events, steps[1:], source, None)
+    elif steps[0] is not ITEM and event[0] == "start_map":
+        for name, key in events:
+            if name == "end_map":
+                return
+            inner = next(events)
+            if steps[0] in (key, ANY) and part in (None, part_of_key(key)):
+                yield from _walk(inner, events, steps[1:], source, None)
+            else:
+                _skip(inner, events, source)
+    else:
+        _skip(event, events, source)
+
+
+def _skip(event: Event, events: Iterator[Event], source: _Source) -> None:
+    depth = int(event[0] in _STARTS)
+    while depth:
+        name, _ = next(events)
+        source.value_start = source.read_bytes
+        depth += (name in _STARTS) - (name in _ENDS)
+    source.value_start = source.read_bytes
+
+
+def built(first: Event, events: Iterator[Event], place: str, partial: bool = False) -> Any:
+    """Return the value that begins with this event. Keys that are not text are dropped with their values.
+
+    partial: whether to take at most HEAD items of a list, and what is there of a value whose events end early.
+    Raises UserError for values that are nested too deeply.
+    """
+    stack: list[Any] = []
+    keys: list[Any] = []  # of the objects in the stack, None before a key, and for lists
+    value: Any = None
+    for name, scalar in chain((first,), events):
+        if name == "map_key":
+            keys[-1] = scalar
+            continue
+        if name in _STARTS:
+            if len(stack) == MAX_NESTED:
+                raise _too_deep(place)
+            stack.append([] if name == "start_array" else {})
+            keys.append(None)
+            continue
+        if name in _ENDS:
+            value = stack.pop()
+            keys.pop()
+        else:
+            value = scalar
+        if not stack:
+            return value
+        _add(stack[-1], keys, value, partial)
+    while partial and len(stack) > 1:  # the events have ended within a value
+        value = stack.pop()
+        keys.pop()
+        if not (isinstance(stack[-1], list) and stack[-1]):
+            _add(stack[-1], keys, value, partial)
+    return stack[0] if stack else value
+
+
+def _add(container: Any, keys: list[Any], value: Any, partial: bool) -> None:
+    if isinstance(container, dict):
+        container[keys[-1]] = value
+    elif not partial or len(container) < HEAD:
+        container.append(value)
+
+
+def json_beginning(text: TextFile) -> list[Any]:
+    """Return the first documents of a text, as far as its sample has them; [] for a text that is no JSON."""
+    values: list[Any] = []
+    events = iter(ijson.basic_parse(text.sample.encode(), multiple_values=True, use_float=True))
+
+    def until_wrong() -> Iterator[Event]:
+        with contextlib.suppress(*_WRONG):
+            yield from events
+
+    known = until_wrong()
+    for event in known:
+        values.append(built(event, known, text.place, partial=True))
+        if len(values) == HEAD:
+            break
+    return values
+
+
+def yaml_values(text: TextFile) -> list[Any]:
+    """Return the documents of a YAML file, with plain scalars ("1", "yes") as text.
+
+    Raises UserError, with the line, for invalid YAML, aliases, and values that are nested too deeply.
+    """
+    content = whole_text(text, "YAML")
+    depth = 0
+    try:
+        for event in yaml.parse(content, Loader=Loader):
+            line = event.start_mark.line + 1 if event.start_mark else 0
+            if isinstance(event, yaml.AliasEvent):  # a few nested aliases can expand to billions of values
+                raise UserError(
+                    f"{text.place}, line {line}: an alias (*{one_line(str(event.anchor))}) is not supported; "
+                    "write the text itself, in quotes"
+                )
+            depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+            if depth > MAX_NESTED:
+                raise _too_deep(text.place)
+        return [*yaml.load_all(content, Loader=Loader)]
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        place = f"{text.place}, line {mark.line + 1}" if mark else text.place
+        problem = getattr(error, "problem", None) or getattr(error, "reason", None) or "unreadable"
+        raise UserError(f"{place}: not YAML ({one_line(str(problem))}); correct that line") from None

@@ -1,1 +1,0 @@
-"""Files of every kind as text: containers, compression, charsets."""

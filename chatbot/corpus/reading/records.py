@@ -1,0 +1,316 @@
+"""From what a map gives to pairs: records of a question and its answer, conversations, messages, replies by parent."""
+
+import html
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import chain, product
+from typing import Any, NamedTuple
+
+from chatbot.corpus.reading import mapping
+from chatbot.corpus.reading.conversation import (
+    NEW,
+    NEXT,
+    OVERLAP,
+    Pair,
+    Turn,
+    nobody_is,
+    pairs_of_texts,
+    pairs_of_turns,
+)
+from chatbot.corpus.reading.mapping import Map
+from chatbot.corpus.reading.marked_text import labelled, pairs_of_dialogue, separated, turns_of, without_mark
+from chatbot.corpus.reading.messages import ME, NOTICES, Message, by_chat, pairs_of_messages
+from chatbot.corpus.reading.names import ANSWERING, ASKING, UNHEARD
+from chatbot.corpus.reading.report import ALONE, ReadOptions, Report
+
+NO_PAIR = "records without question and answer"
+NOT_TEXT = "utterances that are not text"
+ABSENT = "replies to a message that is not in the file"
+REMOVED = "messages that were deleted"
+MAX_HELD = 100_000  # messages by their ids; a reply to an older one than twice as many is not found
+MAX_DEPTH = 8  # of the parts of a text
+MOST_PAIRS = 1_000  # of the phrasings and answers of one record
+_REMOVED = ("", "[deleted]", "[removed]")
+_YES = frozenset({"1", "true", "yes", "是", "1.0", "send", "发", "发送"})
+_REDDIT_KIND = re.compile(r"t[1-6]_")  # before its ids
+_QUOTED = re.compile(r'<(quote|blockquote|mx-reply)\b.*?</\1>|<p><span class="user-mention silent".*?</p>', re.DOTALL)
+_BREAK, _TAG = re.compile(r"<br\b[^<>]*>|</(?:p|div|li|h\d)>", re.IGNORECASE), re.compile(r"</?[A-Za-z][^<>]*>")
+_TWICE = re.compile("[\u00c2-\u00f4][\u0080-\u00bf]")
+
+
+class Layout(NamedTuple):
+    """How the values of a file are read: as declared, or as the user says."""
+
+    map: Map
+    name: str = "--map"
+    texts: frozenset[str] = frozenset()  # the kinds of messages that are text; empty if all are, or none has a kind
+    notices: frozenset[str] = frozenset()  # the kinds that the application wrote
+    finish: Callable[[str], str] = str  # from a text as the file has it to what a person wrote
+    unfold: Callable[[Any], Any] | None = None  # from a value to one that the map reads
+    answering: frozenset[str] = ANSWERING
+    rejected: str = NO_PAIR  # why the map gives nothing for a value
+
+
+Entries = Iterable[Any]  # what a map gives, with None after each conversation
+Drop = Callable[[str], None]  # counts a part without pairs
+
+
+def pairs_of_entries(
+    entries: Entries, layout: Layout, options: ReadOptions, report: Report, place: str, drop: Drop
+) -> Iterator[Pair]:
+    """Yield the pairs. Raises UserError if `options.me` names nobody."""
+    if layout.map.kind is mapping.PAIRS:
+        return (pair for entry in entries if entry is not None for pair in pairs_of_record(entry, drop))
+    if layout.map.kind is mapping.REPLIES:
+        return _pairs_of_replies(entries, layout, drop)
+    if layout.map.kind is mapping.TURNS:
+        return _pairs_of_conversations(entries, layout, options, report, place, drop)
+    if "role" in layout.map.names:
+        report.has_names = True
+        return _pairs_of_roles(entries, layout, options, place, drop)
+    report.has_names = True
+    return pairs_of_messages(by_chat(_messages(entries, layout, drop)), options, report, place)
+
+
+def text_of(value: object, depth: int = 0) -> str:
+    """Return the text of a value: a text, a number, or the texts of several parts; "" for anything else."""
+    if isinstance(value, str):
+        return value
+    if value is None or depth > MAX_DEPTH:
+        return ""
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return str(value)
+    if isinstance(value, dict):
+        if value.get("thought") or value.get("type") in ("tool_result", "tool_use", "thinking", "reasoning"):
+            return ""
+        name = next((name for name in ("text", "content", "parts", "value") if name in value), "")
+        return text_of(value.get(name), depth + 1)
+    return "\n".join(filter(None, (text_of(part, depth + 1) for part in value))) if isinstance(value, list) else ""
+
+
+def pairs_of_record(entry: Mapping[str, Any], drop: Drop) -> list[Pair]:
+    """Return the pairs of {question, input, answer, history}, those of the history first.
+
+    Each may be a text; of several phrasings and answers, each makes a pair with each.
+    """
+    questions, answers = alternatives(entry.get("question")), alternatives(entry.get("answer"))
+    history, added = entry.get("history"), text_of(entry.get("input")).strip()
+    if isinstance(history, list) and history and not questions:
+        *history, last = history
+        questions = alternatives(last)
+    if added:
+        questions = [f"{question}\n{added}" if question.strip() else added for question in questions or [""]]
+    if not any(map(str.strip, answers)) or not any(map(str.strip, questions)):
+        drop(NO_PAIR)
+        return []
+    if len(questions) * len(answers) > MOST_PAIRS:
+        drop(f"records of more than {MOST_PAIRS:,} pairs")
+        return []
+    if isinstance(history, list) and history and len(questions) == len(answers) == 1:
+        return _pairs_after(history, questions[0], answers[0])
+    return [pair for question, answer in product(questions, answers) for pair in _pairs_of_texts(question, answer)]
+
+
+def alternatives(value: object) -> list[str]:
+    """Return the texts of a question or an answer: one, or several that mean the same."""
+    if isinstance(value, dict) and isinstance(value.get("text"), list):  # SQuAD's spans, as datasets has them
+        value = value["text"][:1]
+    if isinstance(value, list):
+        if value and isinstance(value[0], dict) and "answer_start" in value[0]:
+            value = value[:1]  # the same span as several people marked it
+        parts = [part for each in value for part in (each if isinstance(each, list) else [each])]
+        return list(dict.fromkeys(filter(None, map(text_of, parts))))
+    return [text_of(value)] if text_of(value) else []
+
+
+def _pairs_of_texts(question: str, answer: str) -> list[Pair]:
+    """Return the pair, or the pairs of a question that is a dialogue with marks."""
+    if (turns := turns_of(question)) is not None:
+        if not turns[-1].asks and not turns[-1].text:
+            turns.pop()
+        return pairs_of_dialogue([*turns, Turn(without_mark(answer), asks=False)])
+    if "__eo" in question:
+        mark = "__eot__" if "__eot__" in question else "__eou__"
+        return pairs_of_texts(separated(f"{question} {mark} {answer}") or [])
+    return [(question, answer, NEW)]
+
+
+def _pairs_after(history: list[Any], question: str, answer: str) -> list[Pair]:
+    """Return the pairs of a history - of texts, of [question, answer], of messages with roles - and of the question."""
+    if all(isinstance(turn, str) for turn in history):
+        return pairs_of_texts([*history, question, answer])
+    turns = []
+    for part in history:
+        sides = part if isinstance(part, list) else [part.get("content")] if "content" in part else [*part.values()]
+        is_answer = isinstance(part, dict) and str(part.get("role")).casefold() in ANSWERING
+        turns += [
+            Turn(text_of(side), not n and not is_answer, bool(n) or is_answer) for n, side in enumerate(sides[:2])
+        ]
+    return pairs_of_dialogue([*turns, Turn(question, answers=False), Turn(answer, asks=False)])
+
+
+def _pairs_of_conversations(
+    entries: Entries, layout: Layout, options: ReadOptions, report: Report, place: str, drop: Drop
+) -> Iterator[Pair]:
+    turns: list[str] = []  # of the conversation, if each comes by itself
+    for entry in chain(entries, (None,)):
+        value = entry["turns"] if isinstance(entry, dict) and "turns" in entry else entry
+        if layout.map.is_list and isinstance(value, str):
+            turns.append(value)
+            continue
+        for conversation in (turns, value) if turns else (value,):
+            if conversation is None:
+                continue
+            pairs = pairs_of_conversation(conversation, options, report, place)
+            if not pairs:
+                drop(ALONE if isinstance(conversation, list) and len(conversation) == 1 else NO_PAIR)
+            yield from pairs
+        turns = []
+
+
+def pairs_of_conversation(value: object, options: ReadOptions, report: Report, place: str) -> list[Pair]:
+    """Return the pairs of a conversation in one value: utterances, with names or without, or a text with marks."""
+    is_text = isinstance(value, str)
+    if isinstance(value, str):
+        if turns := turns_of(value):
+            return pairs_of_dialogue(turns)
+        if utterances := separated(value):
+            return pairs_of_texts(utterances)
+        value = value.strip().splitlines()
+    if not isinstance(value, list) or len(value) < 2:
+        return []
+    kinds = {*map(type, value)}
+    said: list[tuple[str, str]] | None = None
+    if kinds == {str}:
+        said = labelled(value, is_text) if ":" in value[0] or "：" in value[0] else None
+        if said is None:
+            return pairs_of_texts(value)
+    elif kinds == {list} and all(len(turn) == 2 for turn in value):
+        said = [(text_of(name), text_of(text)) for name, text in value]
+    if said is None:
+        return []
+    report.has_names = True
+    if {name.casefold() for name, _ in said} <= ASKING | ANSWERING:
+        return [*pairs_of_turns(_turn_of_role(name, text, ANSWERING, None) for name, text in said)]
+    return [*pairs_of_messages((Message(n, (n,), "", text) for n, text in said), options, report, place)]
+
+
+def _turn_of_role(role: str, text: str, answering: frozenset[str], me: str | None) -> Turn:
+    role = role.casefold()
+    is_answer = role in answering
+    return Turn(text, not is_answer, role not in ASKING and (me is None or role == me))
+
+
+def _pairs_of_roles(entries: Entries, layout: Layout, options: ReadOptions, place: str, drop: Drop) -> Iterator[Pair]:
+    """Yield each message of a user with the answer of the assistant that follows it."""
+    me = options.me.strip().casefold() if options.me else None
+    roles: set[str] = set()
+
+    def turns() -> Iterator[tuple[str, Turn | None] | None]:
+        for entry in entries:
+            if entry is None:
+                yield None
+                continue
+            role, text = text_of(entry.get("role")).strip(), layout.finish(text_of(entry.get("text")))
+            chat = text_of(entry.get("chat"))
+            if role.casefold() in UNHEARD and role.casefold() not in layout.answering:
+                continue
+            roles.add(role)
+            if text.strip():
+                yield chat, _turn_of_role(role, text, layout.answering, me)
+            elif entry.get("text") is not None:
+                drop(NOT_TEXT)
+                yield chat, None
+
+    yield from pairs_of_turns(by_chat(turns()))
+    if me and roles and me not in map(str.casefold, roles):
+        raise nobody_is(options.me or "", sorted(roles), place)
+
+
+def _messages(entries: Entries, layout: Layout, drop: Drop) -> Iterator[tuple[str, Message] | None]:
+    """Yield (chat, message), and None after each conversation."""
+    has_kind, has_mine, has_names = (name in layout.map.names for name in ("kind", "mine", "names"))
+    for entry in entries:
+        if entry is None:
+            yield None
+            continue
+        kind = text_of(entry["kind"]).strip().casefold() if has_kind else ""
+        if kind in layout.notices:
+            drop(NOTICES)
+            continue
+        mine = has_mine and (entry["mine"] is True or text_of(entry["mine"]).strip().casefold() in _YES)
+        name = text_of(entry.get("speaker")).strip() or (ME if mine else "")
+        names: tuple[str, ...] = (name,)
+        if has_names or mine:
+            others = entry.get("names")
+            all_names = [name, *map(text_of, others if isinstance(others, list) else [others]), ME if mine else ""]
+            names = tuple(filter(None, all_names)) or ("",)
+        text = layout.finish(text_of(entry["text"])) if not layout.texts or kind in layout.texts else ""
+        sender = f"{mine:d}{name}"  # in a chat of two, both may have the name of the chat
+        yield text_of(entry.get("chat")), Message(sender, names, text_of(entry.get("time")), text)
+
+
+def without_html(markup: str) -> str:
+    """Return the text of a message in HTML: without quotes and tags, and with the characters that entities mean."""
+    return html.unescape(_TAG.sub("", _BREAK.sub("\n", _QUOTED.sub("", markup)))).strip()
+
+
+def repaired(text: str) -> str:
+    """Return a text of Facebook's exports, which write each byte of UTF-8 as a character, as it was meant."""
+    if _TWICE.search(text) is None:
+        return text
+    try:
+        return text.encode("latin-1").decode()
+    except UnicodeError:
+        return text
+
+
+class _Node(NamedTuple):
+    key: str
+    parent: str
+    text: str  # "" for a message that was deleted
+    role: str
+
+
+def _pairs_of_replies(entries: Entries, layout: Layout, drop: Drop) -> Iterator[Pair]:
+    """Yield the pairs of messages in any order; holds at most 2 x MAX_HELD of them."""
+    before: dict[str, _Node] = {}
+    nodes: dict[str, _Node] = {}
+    for entry in entries:
+        if entry is None:
+            continue
+        key, parent = (_REDDIT_KIND.sub("", text_of(entry.get(name)), count=1) for name in ("id", "parent"))
+        text = layout.finish(text_of(entry.get("text")).strip())
+        if text in _REMOVED:
+            drop(REMOVED)
+        nodes[key] = _Node(key, parent, "" if text in _REMOVED else text, text_of(entry.get("role")).casefold())
+        if len(nodes) >= MAX_HELD:
+            yield from _pairs_of_nodes(nodes, before, drop)
+            before, nodes = nodes, {}
+    yield from _pairs_of_nodes(nodes, before, drop)
+
+
+def _pairs_of_nodes(nodes: Mapping[str, _Node], before: Mapping[str, _Node], drop: Drop) -> Iterator[Pair]:
+    children: dict[str, list[_Node]] = {}
+    roots: list[_Node] = []
+    for node in nodes.values():
+        if node.parent in nodes and node.parent != node.key:
+            children.setdefault(node.parent, []).append(node)
+        else:
+            roots.append(node)
+            if node.parent not in ("", "0", "root") and node.parent not in before:
+                drop(ABSENT)
+    last = ""  # the answer of the previous pair
+    waiting = roots[::-1]
+    while waiting:
+        node = waiting.pop()
+        waiting += reversed(children.get(node.key, ()))
+        parent = nodes.get(node.parent) or before.get(node.parent)
+        if parent is None or parent is node or not node.text or not parent.text:
+            continue
+        if not node.role or not ({node.role, parent.role} & (ASKING | ANSWERING)):
+            yield parent.text, node.text, OVERLAP if last == parent.key else NEW
+            last = node.key
+        elif parent.role in ASKING and node.role in ANSWERING:
+            yield parent.text, node.text, NEXT if last and last == parent.parent else NEW
+            last = node.key

@@ -1,0 +1,103 @@
+"""Times of messages, in the form that a file has: one form for all of them, chosen from the first.
+
+epoch     seconds, milliseconds or microseconds since 1970
+days      the number of days since 1900, as Excel stores a date
+compact   20240102090000
+ymd, dmy, mdy    a date in this order and a clock, in any spelling: 2023/8/2 9:05, 10/6/2023 12:37 AM, Jan 05, 2023
+"""
+
+import datetime
+import functools
+import re
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
+
+PAUSE = 3 * 60 * 60  # seconds without a message, after which the next one begins a conversation
+
+HALF = r"上午|下午|凌晨|早上|清晨|中午|晚上|오전|오후|午前|午後|ก่อนเที่ยง|หลังเที่ยง|[صم]|[AaPp]\.?\s?[Mm]\.?"
+_AFTERNOON = ("下午", "晚上", "오후", "午後", "中午", "หลัง", "م", "p")
+MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
+_WORD = re.compile(r"\d+|[A-Za-z]{3}")
+_HALF = re.compile(HALF)
+_NUMBER = re.compile(r"\d{1,16}(?:\.\d+)?")
+_NO_YEAR = re.compile(r"\d\d-\d\d \d\d:\d\d:\d\d")  # of chatlog, within a year
+_CLOCK = re.compile(rf"\D{{0,4}}\d{{1,2}}:\d{{2}}(?::\d{{2}})?\s?(?:{HALF})?")  # without a date, it tells no pause
+_COMPACT = re.compile(r"(?:19|20)\d{2}[01]\d[0-3]\d(?:[0-2]\d[0-5]\d(?:[0-5]\d)?)?")
+_EXCEL = datetime.datetime(1899, 12, 30, tzinfo=datetime.timezone.utc).timestamp()
+ORDERS = ("ymd", "dmy", "mdy")
+
+
+def form_of(times: Iterable[str]) -> tuple[str, str]:
+    """Return the form that all of these times have, "" if they have none, and what is not known of them.
+
+    times: of the first messages; empty ones are left out.
+    """
+    texts = [time.strip() for time in times if time.strip()]
+    if not texts or all(map(_CLOCK.fullmatch, texts)):
+        return "", ""
+    fitting = [
+        form for form in ("compact", "epoch", "days", *ORDERS) if all(seconds(t, form) is not None for t in texts)
+    ]
+    if not fitting:
+        unread = next((t for t in texts if all(seconds(t, form) is None for form in ORDERS)), texts[0])
+        return "", f"times such as {unread[:30]!r} are not understood, so that no pause ends a conversation"
+    form, *others = fitting
+    if others and form == "dmy" and any(_HALF.search(text) for text in texts):
+        form, others = "mdy", [*others[1:], "dmy"]  # with AM and PM, as in America
+    if {form, *others} >= {"dmy", "mdy"} and len({_steps(texts, order) for order in ("dmy", "mdy")}) > 1:
+        first = "the month" if form == "mdy" else "the day"
+        return (
+            form,
+            f"days and months of times such as {texts[0][:30]!r} cannot be told apart; {first} is taken as first",
+        )
+    return form, ""
+
+
+def _steps(texts: Sequence[str], form: str) -> tuple[int, ...]:
+    """Return what is read from times: after each, whether time goes back, on, or makes a pause."""
+    known = [value for text in texts if (value := seconds(text, form)) is not None]
+    return tuple((b > a) - (b < a) + 2 * (abs(b - a) > PAUSE) for a, b in pairwise(known))
+
+
+@functools.lru_cache(maxsize=4096)  # many messages have the same minute
+def seconds(text: str, form: str) -> float | None:
+    """Return the seconds of a time in this form; None for any other text."""
+    text = text.strip()
+    text = f"2000-{text}" if _NO_YEAR.fullmatch(text) else text
+    try:
+        if form in ORDERS:
+            return None if _NUMBER.fullmatch(text) else _date(_numbers(text), form, _HALF.search(text))
+        if not _NUMBER.fullmatch(text):
+            return None
+        if form == "compact":
+            parts = [text[:4], *(text[place : place + 2] for place in range(4, len(text), 2))]
+            return _date([*map(int, parts)], "ymd", None) if _COMPACT.fullmatch(text) else None
+        digits = len(text.partition(".")[0])
+        if form == "epoch":
+            return float(text) / 1000 ** max(0, (digits - 9) // 3) if digits > 8 else None
+        return _EXCEL + float(text) * 86400 if digits == 5 else None
+    except (ValueError, OverflowError):
+        return None
+
+
+def _numbers(text: str) -> list[int]:
+    """Return the numbers of a date and a clock, in their order; months may be words."""
+    words = (word.lower() for word in _WORD.findall(text))
+    return [
+        MONTHS.index(word) + 1 if word in MONTHS else int(word) for word in words if word in MONTHS or word.isdecimal()
+    ]
+
+
+def _date(numbers: Sequence[int], order: str, half: "re.Match[str] | None") -> float:
+    """Raises ValueError for numbers that are no date in this order."""
+    if len(numbers) < 3:
+        raise ValueError("no date")
+    date = dict(zip(order, numbers, strict=False))
+    hour, minute, second = [*numbers[3:6], 0, 0, 0][:3]
+    if half:
+        hour = hour % 12 + 12 * half[0].casefold().startswith(_AFTERNOON)
+    if order == "ymd" and date["y"] < 32:
+        raise ValueError("a day or a month comes first")
+    year = date["y"] + 2000 if date["y"] < 100 else date["y"]
+    second = second if second < 60 else 0  # of a text without seconds, another number
+    return datetime.datetime(year, date["m"], date["d"], hour, minute, second, tzinfo=datetime.timezone.utc).timestamp()

@@ -1,0 +1,139 @@
+"""The rows of the sheets of a workbook (.xlsx, .xls), which python-calamine reads; it is an optional dependency.
+
+Hidden sheets are left out. All cells of a sheet are in memory, so a workbook with too many is refused before.
+"""
+
+import contextlib
+import functools
+import re
+import zipfile
+from collections.abc import Iterator, Sequence
+from itertools import chain, islice
+from pathlib import Path
+from typing import Any
+
+from chatbot.corpus.reading.compression import allowance
+from chatbot.corpus.reading.file_kinds import OLE, ZIP
+from chatbot.corpus.reading.report import Report
+from chatbot.corpus.reading.rows import Table
+from chatbot.display import one_line
+from chatbot.errors import UserError
+
+MAX_SIZE = 512 * 2**20  # bytes of an .xlsx file without its compression
+MAX_CELLS = 2**24  # of 24 bytes and their texts, up to the last row and column of each sheet
+FIRST_ROWS = 2000  # from which the layout of a sheet is detected
+NO_VALUE = "cells of formulas without a value; save the workbook in Excel or LibreOffice, which compute them"
+# The beginning of a row or a cell, with its place, if it is written, and whether it is empty.
+_PLACE = re.compile(rb'<(?:\w+:)?(?:c|(row))(?:\s+r="([A-Z]{0,3})([0-9]{1,15})")?(?:\s[^<>]*?)?(/>|></|>)')
+_FORMULA = re.compile(rb"(?:</(?:\w+:)?f|<(?:\w+:)?f\s[^<>]*/)>(?:<(?:\w+:)?v\s*(?:/|></(?:\w+:)?v)>)?</(?:\w+:)?c>")
+
+
+def is_workbook(path: Path) -> bool:
+    """Return whether a file is a workbook of Excel, from its content."""
+    with path.open("rb") as file:
+        head = file.read(len(OLE))
+    try:
+        return head == OLE or (head.startswith(ZIP) and "xl/workbook.xml" in zipfile.ZipFile(path).namelist())
+    except (zipfile.BadZipFile, ValueError, NotImplementedError, OSError):
+        return False
+
+
+def titles(path: Path) -> list[str]:
+    """Return the titles of the sheets, without reading their rows. Raises UserError for a damaged file."""
+    return [sheet.name for sheet in _opened(path, one_line(str(path))).sheets_metadata]
+
+
+def sheets(path: Path, name: str, report: Report, members: Sequence[str] = ()) -> Iterator[Table]:
+    """Yield the visible sheets, whose rows can be read once. members: the titles of those to read, () for all.
+
+    Raises UserError when the package is not installed, for a damaged or encrypted file, and for one that is
+    suspiciously large when decompressed.
+    """
+    book, is_zip = _opened(path, name), zipfile.is_zipfile(path)
+    from python_calamine import SheetTypeEnum, SheetVisibleEnum
+
+    with _as_user_errors(name):
+        if is_zip and (formulas := _check_cells(path, name)):
+            report.drop(NO_VALUE, name, formulas)
+    for sheet in book.sheets_metadata:
+        place = f"{name}: {one_line(sheet.name, 40)}"
+        if sheet.visible != SheetVisibleEnum.Visible:
+            report.drop("hidden sheets", place)
+        elif sheet.typ == SheetTypeEnum.WorkSheet and (not members or sheet.name in members):
+            with _as_user_errors(place):
+                rows = _rows(book.get_sheet_by_name(sheet.name))
+                first = [*islice(rows, FIRST_ROWS)]
+            yield Table(place, "xlsx" if is_zip else "xls", [row for _, row in first], chain(first, rows), "row")
+    report.read_bytes += path.stat().st_size
+
+
+def _rows(cells: Any) -> Iterator[tuple[int, list[str]]]:
+    """Yield (number, row) for each row that is not empty."""
+    left = [""] * (cells.start or (0, 0))[1]  # the columns before the first cell
+    for number, values in enumerate(cells.iter_rows(), start=1):
+        row = left + [_text(value) for value in values]
+        while row and not row[-1]:
+            row.pop()
+        if row:
+            yield number, row
+
+
+def _text(value: object) -> str:
+    return str(int(value) if isinstance(value, float) and value.is_integer() and abs(value) < 2**53 else value).strip()
+
+
+def _opened(path: Path, name: str) -> Any:
+    try:
+        import python_calamine
+    except ModuleNotFoundError:
+        raise UserError(f"{name}: a workbook; run `pip install python-calamine`, which reads it") from None
+    with _as_user_errors(name):
+        if zipfile.is_zipfile(path):
+            with zipfile.ZipFile(path) as archive:
+                size = sum(info.file_size for info in archive.infolist())
+            allowance(name, path.stat().st_size).spend(size)
+            if size > MAX_SIZE:
+                raise UserError(f"{name}: more than {MAX_SIZE // 2**20} MiB of tables; save it as CSV (UTF-8)")
+        return python_calamine.CalamineWorkbook.from_path(path)
+
+
+@contextlib.contextmanager
+def _as_user_errors(place: str) -> Iterator[None]:
+    """Convert the errors of a damaged or an encrypted file, which are of almost any kind, to UserError."""
+    try:
+        yield
+    except (UserError, KeyboardInterrupt):
+        raise
+    except BaseException as error:  # a panic of Rust is no Exception
+        remedy = "save it again, or as CSV (UTF-8)"
+        reason = one_line(str(error), 60)
+        raise UserError(f"{place}: no workbook, a damaged or an encrypted one ({reason}); {remedy}") from None
+
+
+def _check_cells(path: Path, name: str) -> int:
+    """Return the number of formulas whose values are missing, since a program that computes nothing saved the file.
+
+    Raises UserError for too many cells, since the memory for all up to the last row and column would end the process.
+    """
+    cells = formulas = 0
+    with zipfile.ZipFile(path) as archive:
+        for member in archive.namelist():
+            content = archive.read(member) if member.endswith(".xml") else b""
+            if b"sheetData" not in content:
+                continue
+            formulas += len(_FORMULA.findall(content))
+            row = column = rows = columns = 0
+            for is_row, letters, digits, end in map(re.Match.groups, _PLACE.finditer(content)):
+                row = int(digits or row + bool(is_row))
+                column = 0 if is_row else _column(letters) if letters else column + 1
+                if end == b">" and not is_row:
+                    rows, columns = max(rows, row), max(columns, column)
+            cells += rows * columns
+    if cells > MAX_CELLS:
+        raise UserError(f"{name}: {cells:,} cells, with the empty ones before the last; save the table as CSV (UTF-8)")
+    return formulas
+
+
+@functools.cache
+def _column(letters: bytes) -> int:
+    return functools.reduce(lambda number, letter: 26 * number + letter - 64, letters, 0)

@@ -1,0 +1,137 @@
+"""Parquet and Arrow: records, lists of messages, damaged files, and the layout of Hugging Face's data sets."""
+
+import sys
+import tracemalloc
+from pathlib import Path
+from typing import Any
+
+import pyarrow
+import pytest
+from pyarrow import ipc, parquet
+
+from chatbot.corpus.reading.read import read
+from chatbot.corpus.reading.report import Report
+from chatbot.corpus.reading.sources import find_parts, find_sources
+from chatbot.errors import UserError
+from tests.corpus.reading.sample_files import Pairs, cut_and_damaged, dropped, pairs_of, pairs_or_one_line, zipped
+
+
+def stored(path: Path, rows_per_group: int | None = None, **columns: Any) -> Path:
+    """A Parquet file with these columns."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    parquet.write_table(pyarrow.table(columns), path, row_group_size=rows_per_group)
+    return path
+
+
+def streamed(path: Path, rows_per_batch: int, **columns: Any) -> Path:
+    """An Arrow stream with these columns, as `datasets` saves it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    table = pyarrow.table(columns)
+    with pyarrow.OSFile(str(path), "wb") as file, ipc.new_stream(file, table.schema) as writer:
+        writer.write_table(table, max_chunksize=rows_per_batch)
+    return path
+
+
+MESSAGES = [
+    [{"role": "user", "content": "甲"}, {"role": "assistant", "content": "乙"}],
+    [{"role": "user", "content": "丙"}],
+]
+CASES: dict[str, tuple[dict[str, Any], tuple[str, ...], Pairs, dict[str, int]]] = {
+    "named columns": (
+        {"id": [1, 2], "Response": ["乙", None], "instruction": ["甲", "丙"], "vector": [[0.5], [1.5]]},
+        (),
+        [("甲", "乙")],
+        {"records without question and answer": 1},
+    ),
+    "messages": ({"messages": MESSAGES, "n": [1, 2]}, (), [("甲", "乙")], {}),
+    "utterances": ({"lines": [["甲", "乙", "丙"]]}, (), [("甲", "乙"), ("乙", "丙")], {}),
+    "columns by name": ({"a1": ["甲"], "b": ["x"], "C": ["乙"]}, ("a1", "c"), [("甲", "乙")], {}),
+    "columns by number": ({"a1": ["甲"], "b": ["x"], "C": ["乙"]}, ("3", "1"), [("乙", "甲")], {}),
+}
+
+
+@pytest.mark.parametrize(("columns", "wanted", "expected", "counts"), CASES.values(), ids=CASES.keys())
+def test_parquet_gives_pairs(
+    tmp_path: Path, columns: dict[str, Any], wanted: tuple[str, ...], expected: Pairs, counts: dict[str, int]
+) -> None:
+    pairs, report = pairs_of(stored(tmp_path / "a", **columns), wanted)
+    assert pairs == expected
+    assert dropped(report) == counts
+    assert (report.formats, report.charsets) == (["parquet"], ["UTF-8"])
+
+
+@pytest.mark.parametrize(
+    ("wanted", "message"),
+    [((), "no known question and answer"), (("x", "q"), "no fields x and q"), (("1", "4"), "no fields 1 and 4")],
+)
+def test_columns_that_cannot_be_told_are_listed(tmp_path: Path, wanted: tuple[str, ...], message: str) -> None:
+    path = stored(tmp_path / "a", x=["甲", "丁"], y=["乙", "戊"], z=["丙", "己"])
+    with pytest.raises(UserError, match=rf"{message}.*; give --columns and two of: x, y, z"):
+        pairs_of(path, wanted)
+
+
+def test_damaged_parquet_is_an_error_or_gives_pairs(tmp_path: Path) -> None:
+    content = stored(tmp_path / "a", question=[f"问{i}" for i in range(500)], answer=["答"] * 500).read_bytes()
+    assert all("a damaged Parquet file" in result for result in cut_and_damaged(tmp_path, content))
+
+
+def test_missing_pyarrow_and_archives_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = stored(tmp_path / "a.parquet", question=["甲"], answer=["乙"])
+    (tmp_path / "z").write_bytes(zipped({"a.parquet": path.read_bytes()}))
+    with pytest.raises(UserError, match=r"z: a.parquet: no text, it begins with 'PAR1.*, which is not read here"):
+        pairs_of(tmp_path / "z")
+    monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
+    with pytest.raises(UserError, match=r"a.parquet: a Parquet file; run `pip install pyarrow`"):
+        pairs_of(path)
+
+
+def test_row_groups_are_read_lazily(tmp_path: Path) -> None:
+    texts = [f"第{i}句{'话' * 50}" for i in range(40_000)]
+    path = stored(tmp_path / "a", 10_000, question=texts, answer=texts[::-1])
+    (source,) = find_sources([str(path)])
+    before = pyarrow.total_allocated_bytes()
+    report = Report()
+    pairs = read(source, report)
+    tracemalloc.start()
+    try:
+        most = 0
+        for number, pair in enumerate(pairs):
+            if number == 0:
+                assert (pair[:2], report.read_bytes) == ((texts[0], texts[-1]), 0)
+            if number % 1000 == 0:
+                most = max(most, pyarrow.total_allocated_bytes() - before)
+        assert tracemalloc.get_traced_memory()[1] < 10 * 2**20
+    finally:
+        tracemalloc.stop()
+    assert most < 8 * 2**20
+    assert report.read_bytes == path.stat().st_size
+
+
+def test_saved_folder_of_datasets_is_divided(work_dir: Path) -> None:
+    for part, text in {"train": "甲", "test": "丙"}.items():
+        folder = Path("set") / part
+        streamed(folder / "data-00000-of-00001.arrow", 2, question=[text, "乙"], answer=["答", "答"])
+        (folder / "state.json").write_text('{"_data_files": [{"filename": "data-00000-of-00001.arrow"}]}')
+        (folder / "dataset_info.json").write_text('{"features": {"question": {"dtype": "string"}}}')
+    Path("set/dataset_dict.json").write_text('{"splits": ["train", "test"]}')
+    parts = find_parts(["set"])
+    assert [q for source in parts.training for q, *_ in read(source, Report())] == ["甲", "乙"]
+    assert parts.left_out == ["set (test part)"]
+
+
+def test_damaged_arrow_is_an_error_or_gives_pairs(tmp_path: Path) -> None:
+    content = streamed(tmp_path / "a", 100, question=[f"问{i}" for i in range(500)], answer=["答"] * 500).read_bytes()
+    cut_and_damaged(tmp_path, content)
+    (tmp_path / "cut").write_bytes(content[:-300])
+    assert "a damaged Arrow file" in str(pairs_or_one_line(tmp_path / "cut"))
+
+
+def test_arrow_is_read_a_batch_at_a_time(tmp_path: Path) -> None:
+    texts = [f"第{i}句{'话' * 50}" for i in range(20_000)]
+    path = streamed(tmp_path / "a", 1000, question=texts, answer=texts[::-1])
+    (source,) = find_sources([str(path)])
+    before, most = pyarrow.total_allocated_bytes(), 0
+    for number, _ in enumerate(read(source, Report())):
+        if number % 500 == 0:
+            most = max(most, pyarrow.total_allocated_bytes() - before)
+    assert most < path.stat().st_size / 5

@@ -1,0 +1,338 @@
+"""Detection of encodings, lines that cannot be decoded, and text that was saved in a wrong encoding."""
+
+import contextlib
+import itertools
+import json
+from pathlib import Path
+
+import openpyxl
+import pyarrow
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pyarrow import parquet
+
+from chatbot.corpus.reading.charset import CHAT, damage_of, detect_charset
+from chatbot.corpus.reading.read import read
+from chatbot.corpus.reading.report import ReadOptions, Report
+from chatbot.corpus.reading.sources import find_parts
+from chatbot.errors import UserError
+from tests.corpus.reading.sample_files import dropped, pairs_of, written
+
+SIMPLIFIED = [
+    *("你最近在忙什么呢", "公司里事情多，天天加班", "周末一起去爬山怎么样", "好啊，几点出发", "早上八点在地铁口碰头"),
+    *("这件衣服多少钱", "打完折三百二十块", "能不能再便宜一点", "已经是最低价啦", "我的电脑又死机了"),
+    *("重启一下试试看", "外面下雨了记得带伞", "谢谢提醒", "哈哈哈哈", "晚饭想吃火锅还是烤肉"),
+]
+TRADITIONAL = [
+    *("你最近在忙什麼呢", "公司裡事情多，天天加班", "週末一起去爬山怎麼樣", "好啊，幾點出發", "早上八點在捷運站碰頭"),
+    *("這件衣服多少錢", "打完折三百二十塊", "能不能再便宜一點", "已經是最低價啦", "我的電腦又當機了"),
+    *("重新開機試試看", "外面下雨了記得帶傘", "謝謝提醒", "哈哈哈哈", "晚餐想吃火鍋還是烤肉"),
+]
+
+
+COUPLETS = [
+    *("晚风摇树树还挺", "晨露润花花更红", "窗含西岭千秋雪", "门泊东吴万里船", "枯藤老树昏鸦", "小桥流水人家"),
+    *("沧海月明珠有泪", "蓝田日暖玉生烟", "大漠孤烟直", "长河落日圆", "明月松间照", "清泉石上流", "赤日对苍穹"),
+    *("鼠去牛来辞旧岁", "龙飞凤舞庆明时"),
+]
+TRADITIONAL_COUPLETS = [
+    *("晚風搖樹樹還挺", "晨露潤花花更紅", "窗含西嶺千秋雪", "門泊東吳萬里船", "枯藤老樹昏鴉", "小橋流水人家"),
+    *("滄海月明珠有淚", "藍田日暖玉生煙", "大漠孤煙直", "長河落日圓", "明月松間照", "清泉石上流", "赤日對蒼穹"),
+    *("鼠去牛來辭舊歲", "龍飛鳳舞慶明時"),
+]
+
+
+def dialogue(sentences: list[str], count: int) -> str:
+    """This many lines of question, tab, answer."""
+    many = sentences * 2
+    return "".join(f"{many[i % 15]}\t{many[i % 15 + 1 + i // 15 % 14]}\n" for i in range(count))
+
+
+@pytest.mark.parametrize("count", [1, 2, 5, 50, 500])
+@pytest.mark.parametrize(
+    ("sentences", "codec", "name"),
+    [
+        (SIMPLIFIED, "gbk", "GB18030"),
+        (COUPLETS, "gbk", "GB18030"),
+        (TRADITIONAL_COUPLETS, "gbk", "GB18030"),
+        (TRADITIONAL, "big5", "Big5"),
+        (TRADITIONAL_COUPLETS, "big5", "Big5"),
+    ],
+)
+def test_gbk_and_big5_are_detected(tmp_path: Path, sentences: list[str], codec: str, name: str, count: int) -> None:
+    text = dialogue(sentences, count)
+    path = written(tmp_path, "a.tsv", text.encode(codec))
+    pairs, report = pairs_of(path)
+    assert report.charsets == [name]
+    assert "".join(f"{question}\t{answer}\n" for question, answer in pairs) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "codec", "name"),
+    [
+        ("你好\t你好呀\n", "utf-8", "UTF-8"),
+        ("你好\t你好呀\n", "utf-8-sig", "UTF-8 with BOM"),
+        ("hello\thi\n", "ascii", "UTF-8"),
+        ("一上三\t你好呀\n", "utf-16", "UTF-16 LE"),
+        ("一上三\t你好呀\n", "utf-16-le", "UTF-16 LE"),
+        ("一上三\t你好呀\n", "utf-16-be", "UTF-16 BE"),
+        ("一上三\t你好呀\n", "utf-32", "UTF-32 LE"),
+        ("Привет, как дела?\tХорошо, спасибо\n", "cp1251", "cp1251"),
+        ("Где находится метро\tПрямо и направо\n", "koi8_r", "koi8_r"),
+        ("Ça va très bien?\tEt toi, où es-tu passé\n", "cp1252", "cp1252"),
+        ("the\tthé\n", "cp1252", "cp1252"),  # a line may not end inside a character
+        ("佢喺邊度呀\t佢喺屋企\n", "big5hkscs", "Big5-HKSCS"),
+        ("Was möchten Sie\tEinen Kaffee und zwei Brötchen\n", "cp1252", "cp1252"),
+        ("안녕하세요 만나서 정말 반갑습니다\t저도 반갑습니다 잘 부탁드려요\n", "euc_kr", "euc_kr"),
+        ("주말에 영화 보러 갈래\t좋아 몇 시에 만날까\n", "cp949", "euc_kr"),
+        ("こんにちは、元気ですか\tはい、とても元気です\n", "shift_jis", "shift_jis"),
+        ("今日は何を食べましたか\tカレーライスを食べました\n", "euc_jp", "euc_jp"),
+    ],
+)
+@pytest.mark.parametrize("count", [1, 5, 200])
+def test_other_encodings_are_detected(tmp_path: Path, text: str, codec: str, name: str, count: int) -> None:
+    path = written(tmp_path, "a.tsv", (text * count).encode(codec))
+    pairs, report = pairs_of(path)
+    assert report.charsets == [name]
+    assert pairs == [tuple(text.rstrip("\n").split("\t"))] * count
+    assert not report.dropped
+
+
+SENTENCES = {
+    "cp1250": ("Dzień dobry, chciałbym zamówić pizzę", "Köszönöm, jól vagyok, és ön?", "Řekněte mi něco o počasí"),
+    "iso8859_2": ("Gdzie jest najbliższy kościół?", "Děkuji, mám se dobře"),
+    "cp1252": ("Être ou ne pas être", "På svenska heter det så här", "¿Cómo estás?", "Mitä kuuluu? Hyvää", "garçon"),
+    "cp1253": ("Καλημέρα σας", "Δεν ξέρω"),
+    "cp1254": ("Teşekkür ederim, iyiyim", "Kaç yaşındasın?"),
+    "cp1255": ("מה השעה עכשיו?", "אני לא יודע, תודה רבה"),
+    "cp1256": ("كم الساعة الآن؟", "لا أعرف، شكرا جزيلا"),
+    "cp874": ("กี่โมงแล้ว", "ราคาเท่าไหร่คะ"),
+}
+
+
+@pytest.mark.parametrize(
+    ("codec", "sentence"),
+    [
+        *((codec, each) for codec in SENTENCES for each in SENTENCES[codec]),
+        *(("gb18030", each) for each in (*COUPLETS, *SIMPLIFIED, "好", "你好", "在吗", "雷隐隐", "C++难学")),
+    ],
+)
+def test_a_single_sentence_is_decoded_or_asked_about(codec: str, sentence: str) -> None:
+    content = sentence.encode(codec)
+    with contextlib.suppress(UserError):
+        assert content.decode(detect_charset(content)[0]) == sentence
+        return
+    with pytest.raises(
+        UserError, match=r"a.txt: in (\w+( or )?){2,3}; name it with --encoding NAME, or save"
+    ) as raised:
+        detect_charset(content, "a.txt")
+    assert any(line.endswith(f": {sentence}") for line in raised.value.details)
+
+
+def test_most_single_sentences_are_decoded() -> None:
+    known = []
+    for sentence in (*COUPLETS, *SIMPLIFIED):
+        with contextlib.suppress(UserError):
+            known.append(detect_charset(sentence.encode("gb18030")))
+    assert len(known) >= len(COUPLETS) + len(SIMPLIFIED) - 5
+
+
+def test_spanish_is_not_taken_for_polish() -> None:
+    """In cp1250, ¿ is ż, and the other letters are the same."""
+    text = "¿Cómo estás?\tMuy bien, ¿y tú?\n¿Qué hora es?\tSon las tres\n"
+    assert detect_charset(text.encode("cp1252")) == ("cp1252", "cp1252")
+
+
+def test_a_text_of_no_known_charset_is_asked_about_and_read_in_that_one(tmp_path: Path) -> None:
+    rows = [("Привет, как дела?", "Хорошо, спасибо"), ("Где находится метро", "Прямо и направо")]
+    path = written(tmp_path, "a.tsv", "".join(f"{q}\t{a}\n" for q, a in rows).encode("cp866"))
+    with pytest.raises(UserError, match=r"a.tsv: in an unknown encoding; name it with --encoding NAME") as raised:
+        pairs_of(path)
+    assert any(line.startswith("  koi8_r: ") for line in raised.value.details)
+    pairs, report = pairs_of(path, charset="cp866")
+    assert (pairs, report.charsets) == (rows, ["cp866"])
+
+
+@given(
+    st.text(st.sampled_from(CHAT.encode("gb2312", "ignore").decode("gb2312")), min_size=15),
+    st.sampled_from(["", "\t", "\n", "abc ", "http://t.cn/a "]),
+)
+def test_any_frequent_characters_in_gbk_are_detected(text: str, between: str) -> None:
+    assert detect_charset(between.join(text).encode("gbk")) == ("gb18030", "GB18030")
+
+
+@pytest.mark.parametrize("codec", ["utf-16-le", "utf-16-be"])
+@pytest.mark.parametrize(("ends", "inside"), [(0, 0), (0, 1), (1, 7), (1, 8), (2, 14), (2, 15), (4, 0)])
+def test_utf_16_is_told_by_an_eighth_of_the_bytes_of_line_ends(ends: int, inside: int, codec: str) -> None:
+    """Without a byte order mark; 上 is 4E 0A."""
+    content = ("a" + "上" * inside + "\n" * ends).encode(codec)
+    assert (detect_charset(content)[0] == codec) == (ends > 0 and 8 * ends >= ends + inside)
+
+
+@pytest.mark.parametrize(("codec", "name"), [("utf-8", "UTF-8"), ("gb18030", "GB18030"), ("big5", "Big5")])
+def test_sample_may_end_inside_a_character(codec: str, name: str) -> None:
+    content = dialogue(TRADITIONAL, 20).encode(codec)
+    assert {detect_charset(content[:length])[1] for length in range(200, 220)} == {name}
+
+
+def test_lines_in_another_encoding_are_counted_with_line_number(tmp_path: Path) -> None:
+    path = written(tmp_path, "a.tsv", "一\t二\n三\t四\n".encode() + "五\t六\n".encode("gbk"))
+    pairs, report = pairs_of(path)
+    assert pairs == [("一", "二"), ("三", "四")]
+    assert report.lines() == [f"lines not UTF-8: 1 (first: {path}, line 3)"]
+
+
+def test_mostly_undecodable_file_is_an_error(tmp_path: Path) -> None:
+    content = "早上好\t晚安\n".encode() * 20_000 + "早上好\t晚安\n".encode("gbk") * 30_000
+    with pytest.raises(
+        UserError, match=r"a.tsv: read as UTF-8, 30,000 of 50,000 lines cannot be used \(lines not UTF-8: 30,000"
+    ):
+        pairs_of(written(tmp_path, "a.tsv", content))
+
+
+def test_half_of_the_lines_may_be_undecodable(tmp_path: Path) -> None:
+    pairs, report = pairs_of(
+        written(tmp_path, "a.tsv", "早上好\t晚安\n".encode() * 2 + "早上好\t晚安\n".encode("gbk") * 2)
+    )
+    assert pairs == [("早上好", "晚安")] * 2
+    assert dropped(report) == {"lines not UTF-8": 2}
+
+
+def test_lines_with_nul_characters_are_counted(tmp_path: Path) -> None:
+    path = written(tmp_path, "a.tsv", "一\t二\n三\t\0四\n五\t六\n")
+    pairs, report = pairs_of(path)
+    assert pairs == [("一", "二"), ("五", "六")]
+    assert report.lines() == [f"lines with NUL characters: 1 (first: {path}, line 2)"]
+
+
+@pytest.mark.parametrize("codec", ["gbk", "utf-8", "iso2022_jp", "shift_jis"])
+def test_characters_far_behind_english_lines_are_decoded(tmp_path: Path, codec: str) -> None:
+    """The sample has none of them."""
+    rows = [(f"this is question number {i} of many", f"and its answer {i}") for i in range(6500)]
+    text = (
+        ("第{}のしつもんですか", "第{}のこたえです")
+        if "jp" in codec or "jis" in codec
+        else ("第{}个问题是什么", "这是第{}个回答")
+    )
+    rows += [(text[0].format(i), text[1].format(i)) for i in range(2000)]
+    content = "".join(f"{question}\t{answer}\n" for question, answer in rows).encode(codec)
+    pairs, report = pairs_of(written(tmp_path, "a.tsv", content))
+    assert pairs == rows
+    assert report.charsets == {
+        "gbk": ["UTF-8", "GB18030"], "utf-8": ["UTF-8"],
+        "iso2022_jp": ["UTF-8", "ISO-2022-JP"], "shift_jis": ["UTF-8", "shift_jis"],
+    }[codec]  # fmt: skip
+
+
+def test_lines_that_cannot_be_decoded_far_behind_are_counted(tmp_path: Path) -> None:
+    content = (
+        "".join(f"hello {i}\thi {i}\n" for i in range(20_000)).encode()
+        + ("你好\t在的\n" * 9 + "在吗\t我在家里").encode("gbk")
+        + b"\xff\n"
+    )
+    pairs, report = pairs_of(written(tmp_path, "a.tsv", content))
+    assert pairs[-1] == ("你好", "在的")
+    assert dropped(report) == {"lines not GB18030": 1}
+
+
+def test_every_line_after_the_sample_is_read(tmp_path: Path) -> None:
+    path = written(tmp_path, "a.tsv", "".join(f"问{i}\t答{i}\n" for i in range(60_000)))
+    pairs, report = pairs_of(path)
+    assert pairs == [(f"问{i}", f"答{i}") for i in range(60_000)]
+    assert dropped(report) == {}
+
+
+CHARACTERS = sorted({*CHAT} - {*"，。？！"})
+LINES = st.lists(st.text(CHARACTERS, min_size=4, max_size=12), min_size=2, max_size=8).map("\n".join)
+
+
+def damage(text: str) -> str:
+    """What the reader says about a file with this text."""
+    return damage_of(text)
+
+
+@given(LINES)
+def test_any_chinese_saved_from_latin_1_is_recognised(text: str) -> None:
+    assert "opened as Latin-1" in damage(text.encode().decode("latin-1"))
+    assert damage(text) == ""
+
+
+@pytest.mark.parametrize("sentences", [SIMPLIFIED, COUPLETS, TRADITIONAL])
+def test_chinese_saved_from_gbk_is_recognised(sentences: list[str]) -> None:
+    text = dialogue(sentences, 30)
+    assert "opened as GB18030" in damage(text.encode().decode("gb18030", "replace"))
+    assert "characters are lost" in damage(text.encode("gbk").decode("utf-8", "replace"))
+    assert damage(text) == ""
+
+
+@pytest.mark.parametrize(("bad", "good"), [*itertools.product(range(9), range(6))])
+def test_a_text_is_damaged_if_enough_of_its_lines_beyond_ascii_are(bad: int, good: int) -> None:
+    """Two lines in ASCII do not count for Latin-1; they do for characters that are lost."""
+    ascii_lines = ["ok", "fine"]
+    latin = [*["晚安".encode().decode("latin-1")] * bad, *["晚安"] * good, *ascii_lines]
+    assert ("opened as Latin-1" in damage("\n".join(latin))) == (5 * bad >= 4 * (bad + good) > 0)
+    lost = [*["晚\ufffd"] * bad, *["晚安"] * good, *ascii_lines]
+    assert ("characters are lost" in damage("\n".join(lost))) == (2 * bad >= bad + good + 2)
+
+
+@pytest.mark.parametrize(("twos", "rare"), [*itertools.product(range(7), range(9))])
+def test_gbk_is_told_by_eight_characters_most_of_them_frequent(twos: int, rare: int) -> None:
+    """Two characters of three bytes are three of two bytes."""
+    saved = ("人人" * twos + "Я" * rare).encode().decode("gb18030")
+    expected = 2 * twos + rare >= 8 and 5 * 2 * twos >= 3 * (2 * twos + rare)
+    assert ("opened as GB18030" in damage(saved)) == expected
+
+
+@pytest.mark.parametrize(
+    "text", ["", "hello\thi\n", "naïve\tcafé\n", "Ã\n", "你好 \ufffd\n在吗\n吃了吗\n", "联通\n", "ΑΒΓ\n"]
+)
+def test_other_texts_are_not_damaged(text: str) -> None:
+    assert damage(text) == ""
+
+
+MOJIBAKE = [
+    ("浠婂ぉ澶╂皵鎬庝箞鏍峰憿", "鎸哄ソ鐨勯槼鍏夊緢瓒冲憖"),
+    ("浣犲枩娆㈢尗杩樻槸鐙楀憿", "鎴戞洿鍠滄鐙楃嫍鍝﹀搱"),
+]
+LATIN = [
+    (question.encode().decode("latin-1"), answer.encode().decode("latin-1"))
+    for question, answer in [("你好", "你好呀")]
+]
+
+
+@pytest.mark.parametrize("rows", [MOJIBAKE, LATIN])
+def test_damage_is_refused_however_it_is_read(tmp_path: Path, rows: list[tuple[str, str]]) -> None:
+    questions, answers = zip(*rows, strict=True)
+    table = written(tmp_path, "a.tsv", "".join(f"{question}\t{answer}\n" for question, answer in rows))
+    for encoding in (None, "utf-8"):
+        with pytest.raises(UserError, match="UTF-8 that was opened as"):
+            pairs_of(table, **({"charset": encoding} if encoding else {}))
+    escaped = "".join(json.dumps({"question": question, "answer": answer}) + "\n" for question, answer in rows)
+    with pytest.raises(UserError, match="UTF-8 that was opened as"):
+        pairs_of(written(tmp_path, "a.jsonl", escaped))
+    parquet.write_table(pyarrow.table({"question": questions, "answer": answers}), tmp_path / "a.parquet")
+    book = openpyxl.Workbook()
+    for row in (("question", "answer"), *rows):
+        book.active.append(row)
+    book.save(tmp_path / "a.xlsx")
+    for name in ("a.parquet", "a.xlsx"):
+        with pytest.raises(UserError, match="UTF-8 that was opened as"):
+            pairs_of(tmp_path / name)
+    sides = [written(tmp_path, str(i), "\n".join(side)) for i, side in enumerate((questions, answers))]
+    (source,) = find_parts([], *map(str, sides)).training
+    for options in (ReadOptions(), ReadOptions(charset="utf-8")):
+        with pytest.raises(UserError, match="UTF-8 that was opened as"):
+            [*read(source, Report(), options)]
+
+
+def test_lost_characters_in_rows_of_arrow_are_refused(tmp_path: Path) -> None:
+    parquet.write_table(pyarrow.table({"question": ["\ufffd\ufffd"] * 3, "answer": ["在\ufffd"] * 3}), tmp_path / "a")
+    with pytest.raises(UserError, match="characters are lost"):
+        pairs_of(tmp_path / "a")
+
+
+def test_utf_8_is_not_read_in_the_charset_that_is_given(tmp_path: Path) -> None:
+    path = written(tmp_path, "a.tsv", dialogue(SIMPLIFIED, 20))
+    with pytest.raises(UserError, match=r"UTF-8 that was opened as GB18030 .*, or leave out --encoding"):
+        pairs_of(path, charset="gbk")

@@ -1,0 +1,73 @@
+"""python -m chatbot.corpus pairs: what is written, and that it is read again as the same pairs."""
+
+from pathlib import Path
+
+import pytest
+
+from chatbot.corpus.__main__ import main
+from chatbot.corpus.reading.conversation import Pair
+from chatbot.corpus.reading.read import read
+from chatbot.corpus.reading.report import Report
+from chatbot.corpus.reading.sources import find_sources
+from chatbot.errors import exit_code_of
+
+CHAT = (
+    '{"messages": [{"role": "user", "content": "甲"}, {"role": "assistant", "content": "乙"}, '
+    '{"role": "user", "content": "丙"}, {"role": "assistant", "content": "丁"}]}\n'
+    '["一", "二", "三"]\n["单", "双"]\n{"question": "问", "answer": "答"}\n'
+)
+
+
+def written(name: str, content: str) -> str:
+    Path(name).write_text(content, encoding="utf-8")
+    return name
+
+
+def pairs(name: str) -> list[Pair]:
+    return [pair for source in find_sources([name]) for pair in read(source, Report())]
+
+
+def test_pairs_are_lines_without_tabs_and_line_ends_inside(work_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    name = written("a.jsonl", '{"q": "a\\tb", "a": "c\\nd\\u2028e"}\n{"q": "f", "a": "g"}\n{"q": "f", "a": "g"}\n')
+    assert exit_code_of(lambda: main(["pairs", name])) == 0
+    assert capsys.readouterr().out == "a b\tc d e\nf\tg\n"  # and each pair once
+
+
+def test_pairs_are_those_that_training_selects(work_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    name = written("a.tsv", "早\t好的\n行\t好的\n早\t好的\n走\t好的\n吗\t不了\n")
+    assert exit_code_of(lambda: main(["pairs", name, "--max-reply-frequency", "2"])) == 0
+    assert capsys.readouterr().out == "早\t好的\n行\t好的\n吗\t不了\n"
+    assert exit_code_of(lambda: main(["pairs", name, "--clean", "none", "--max-reply-frequency", "3"])) == 0
+    assert capsys.readouterr().out == "早\t好的\n行\t好的\n早\t好的\n吗\t不了\n"
+
+
+def test_conversations_are_read_again_as_the_same(work_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    name = written("a.jsonl", CHAT)
+    assert exit_code_of(lambda: main(["pairs", name, "--json"])) == 0
+    assert pairs(written("b.jsonl", capsys.readouterr().out)) == pairs(name)
+
+
+def test_what_is_left_out_is_said_beside(work_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    name = written("a.tsv", "甲\t乙\n丙\n丁\t戊\n")
+    assert exit_code_of(lambda: main(["pairs", name])) == 0
+    output = capsys.readouterr()
+    assert output.out == "甲\t乙\n丁\t戊\n"
+    assert "a.tsv: left out: lines without a tab: 1 (first: a.tsv, line 2)" in output.err
+
+
+@pytest.mark.parametrize("content", ["x,y,z\n1,2,3\n", "A: Hi\nB: Hello\nA: Bye\nB: So\n"])
+def test_nothing_is_written_where_a_question_is_open(
+    work_dir: Path, capsys: pytest.CaptureFixture[str], content: str
+) -> None:
+    """Pairs of an earlier file are not written, either."""
+    names = [written("a.tsv", "甲\t乙\n"), written("b.txt", content)]
+    assert exit_code_of(lambda: main(["pairs", *names])) == 2
+    output = capsys.readouterr()
+    assert output.out == ""
+    assert "b.txt: " in output.err
+
+
+def test_map_and_me_choose_what_is_written(work_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    name = written("a.json", '{"m": [{"by": "A", "t": "甲"}, {"by": "B", "t": "乙"}, {"by": "A", "t": "丙"}]}')
+    assert exit_code_of(lambda: main(["pairs", name, "--map", "m[].{speaker: by, text: t}", "--me", "A"])) == 0
+    assert capsys.readouterr().out == "乙\t丙\n"
