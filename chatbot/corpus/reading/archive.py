@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
 from chatbot.corpus.reading.charset import name_of
-from chatbot.corpus.reading.compression import Stream, allowance, buffered, guarded
+from chatbot.corpus.reading.compression import Allowance, Stream, buffered, guarded
 from chatbot.corpus.reading.file_kinds import CONVERT, is_document, is_hidden
 from chatbot.corpus.reading.report import Report
 from chatbot.display import one_line
@@ -38,8 +38,8 @@ def zip_members(path: Path, name: str, report: Report, members: Sequence[str] = 
     try:
         with path.open("rb") as file, zipfile.ZipFile(file) as archive:
             infos = _chosen(archive, name, members)
-            allowed = allowance(name, size)
-            allowance(name, size).spend(sum(info.file_size for info in infos.values()))  # as its directory declares
+            allowed = Allowance(name, size)
+            Allowance(name, size).spend(sum(info.file_size for info in infos.values()))  # as its directory declares
             for member_name, info in infos.items():
                 place = f"{name}: {one_line(member_name)}"
                 if info.flag_bits & 1:
@@ -56,23 +56,22 @@ def zip_members(path: Path, name: str, report: Report, members: Sequence[str] = 
 
 def _chosen(archive: zipfile.ZipFile, name: str, members: Sequence[str]) -> dict[str, zipfile.ZipInfo]:
     """Return the members to read by their names, sorted."""
-    # Windows writes a name in the charset of its language; `zipfile` decodes it as cp437. From Python 3.12 on, it puts
-    # the name of an extra field (0x7075) into `filename`.
-    infos = {
-        info.filename
-        if info.flag_bits & UTF_8_NAME or info.filename != info.orig_filename
-        else name_of(info.orig_filename.encode("cp437")): info
-        for info in archive.infolist()
-        if info.file_size
-    }
+    infos = {_name_in_zip(info): info for info in archive.infolist() if info.file_size}
     if is_document(infos):
         raise UserError(f"{name}: a document of an office program, {CONVERT}")
-    chosen = {
-        member: infos[member] for member in sorted(infos) if not member.endswith("/") and _is_read(member, members)
-    }
+    chosen = {member: infos[member] for member in sorted(infos) if member[-1:] != "/" and _is_read(member, members)}
     if not chosen:
         raise UserError(f"{name}: the zip file contains no file of pairs; give another")
     return chosen
+
+
+def _name_in_zip(info: zipfile.ZipInfo) -> str:
+    """Return the name of a member. Windows writes it in the charset of its language; `zipfile` decodes it as cp437.
+
+    From Python 3.12 on, `zipfile` takes the name in an extra field (0x7075, of WinRAR) instead, if there is one.
+    """
+    is_unicode = info.flag_bits & UTF_8_NAME or info.filename != info.orig_filename
+    return info.filename if is_unicode else name_of(info.orig_filename.encode("cp437"))
 
 
 def _is_read(member: str, members: Sequence[str]) -> bool:

@@ -4,16 +4,18 @@ Each row is an object with the names of the columns, or the value of the only on
 is an optional dependency.
 """
 
+import struct
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from chatbot.corpus.reading.compression import Allowance, allowance
+from chatbot.corpus.reading.compression import Allowance
 from chatbot.corpus.reading.file_kinds import ARROW, ARROW_STREAM, PARQUET
 from chatbot.corpus.reading.report import Report
 from chatbot.display import one_line
 from chatbot.errors import UserError
 
+DICTIONARY, BATCH = 2, 3  # kinds of messages
 ROWS = 512  # converted to Python's objects at once
 KINDS = {PARQUET: "parquet", ARROW: "arrow", ARROW_STREAM: "arrow"}  # a Feather file is an Arrow file
 
@@ -37,18 +39,17 @@ def arrow_rows(path: Path, kind: str, place: str, report: Report) -> Iterator[An
         title = {"parquet": "a Parquet file", "arrow": "an Arrow file"}[kind]
         raise UserError(f"{place}: {title}; run `pip install pyarrow`, which reads it") from None
     size, before = path.stat().st_size, report.read_bytes
-    allowed = allowance(place, size)
+    allowed = Allowance(place, size)
     try:
         if kind == "parquet":
             # Buffers bound the memory for large row groups; memory mapping and pre-buffering would not.
             with pyarrow.parquet.ParquetFile(path, buffer_size=2**20, pre_buffer=False) as file:
                 yield from _rows(_parquet_batches(file, allowed), size, before, report)
         else:
-            with pyarrow.OSFile(str(path)) as stream:
-                yield from _rows(_arrow_batches(stream, size, allowed), size, before, report)
+            yield from _rows(_arrow_batches(path, size, allowed), size, before, report)
     except UserError:
         raise
-    except (pyarrow.ArrowException, OSError, ValueError) as error:
+    except (pyarrow.ArrowException, OSError, ValueError, IndexError, struct.error) as error:
         if isinstance(error, OSError) and error.errno is not None:
             raise
         reason = one_line(str(error), 60)
@@ -83,17 +84,50 @@ def _parquet_batches(file: Any, allowed: Allowance) -> Iterator[tuple[Any, float
             yield batch, group / groups
 
 
-def _arrow_batches(stream: Any, size: int, allowed: Allowance) -> Iterator[tuple[Any, float]]:
+def _arrow_batches(path: Path, size: int, allowed: Allowance) -> Iterator[tuple[Any, float]]:
     """Yield the batches of an Arrow file, or of a stream as `datasets` saves it."""
     import pyarrow.ipc
 
-    is_file = stream.read(len(ARROW)) == ARROW
-    stream.seek(0)
-    reader = pyarrow.ipc.open_file(stream) if is_file else pyarrow.ipc.open_stream(stream)
-    share = 0.0
-    for batch in map(reader.get_batch, range(reader.num_record_batches)) if is_file else reader:
-        allowed.spend(batch.nbytes)
-        batch.validate(full=True)  # a damaged offset would end the process
-        for start in range(0, batch.num_rows, ROWS):
-            yield batch.slice(start, ROWS), share
-        share = min(1.0, stream.tell() / size)
+    with pyarrow.memory_map(str(path)) as mapped, pyarrow.OSFile(str(path)) as stream:
+        begin = (
+            len(ARROW) if mapped.read(len(ARROW)) == ARROW else 0
+        )  # a file is a stream between a mark and a directory
+        mapped.seek(begin)
+        stream.seek(begin)
+        for message in pyarrow.ipc.MessageReader.open_stream(mapped):
+            allowed.spend(_size(message.metadata.to_pybytes(), message.body))
+        share = 0.0
+        for batch in pyarrow.ipc.open_stream(stream):
+            batch.validate(full=True)  # a damaged offset would end the process
+            for start in range(0, batch.num_rows, ROWS):
+                yield batch.slice(start, ROWS), share
+            share = min(1.0, stream.tell() / size)
+
+
+def _size(message: bytes, body: Any) -> int:
+    """Return the size in bytes of a message's buffers once decompressed, which stands before each compressed one.
+
+    The message is in FlatBuffers: a table begins with the distance to its list of the places of its fields.
+    """
+
+    def number(kind: str, place: int) -> int:
+        return int(struct.unpack_from(f"<{kind}", message, place)[0])
+
+    def field(table: int, index: int) -> int:
+        fields = table - number("i", table)
+        place = number("H", fields + 4 + 2 * index) if 4 + 2 * index < number("H", fields) else 0
+        return table + place if place else 0
+
+    def target(place: int) -> int:
+        return place + number("I", place)
+
+    kind, batch = field(target(0), 1), field(target(0), 2)
+    if not kind or not batch or message[kind] not in (DICTIONARY, BATCH):
+        return 0
+    batch = target(batch) if message[kind] == BATCH else target(field(target(batch), 1))
+    if not field(batch, 3):  # not compressed
+        return body.size
+    buffers = target(field(batch, 2))
+    places = (buffers + 4 + 16 * index for index in range(number("I", buffers)))
+    sizes = ((number("q", place), number("q", place + 8)) for place in places)
+    return sum(max(length, *struct.unpack_from("<q", body, offset)) for offset, length in sizes if length)

@@ -8,8 +8,7 @@ import tarfile
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import BinaryIO
+from typing import Any
 
 from chatbot.corpus.reading.file_kinds import ZSTANDARD
 from chatbot.corpus.reading.report import Report
@@ -24,7 +23,7 @@ Read = Callable[[int], bytes]  # returns at most this many bytes, fewer only at 
 
 ZSTANDARD_BLOCK = 2**10  # bytes of input at once, which expand to 32 MiB at most
 ZSTANDARD_WINDOW = 2**31  # bytes; large dumps are compressed with --long=31
-OPENERS = ((b"\x1f\x8b", gzip.open), (b"BZh", bz2.open), (b"\xfd7zXZ\0", lzma.open))
+OPENERS: dict[bytes, Callable[..., Any]] = {b"\x1f\x8b": gzip.open, b"BZh": bz2.open, b"\xfd7zXZ\0": lzma.open}
 
 
 class Stream(io.RawIOBase):
@@ -49,12 +48,11 @@ def buffered(stream: io.RawIOBase) -> io.BufferedReader:
     return reader
 
 
-@dataclass
 class Allowance:
-    """The number of bytes that a compressed file may still expand to."""
+    """The number of bytes that a compressed file of this size in bytes may still expand to."""
 
-    place: str
-    remaining: int
+    def __init__(self, place: str, compressed_size: int) -> None:
+        self.place, self.remaining = place, FREE_OUTPUT + OUTPUT_RATIO * compressed_size
 
     def spend(self, count: int) -> None:
         """Subtract these bytes. Raises UserError if fewer remain."""
@@ -64,22 +62,6 @@ class Allowance:
                 f"{self.place}: refused, it expands to more than {FREE_OUTPUT // 2**20} MiB and {OUTPUT_RATIO} times "
                 "its size; if it is genuine, unpack it and give the file"
             )
-
-
-def allowance(place: str, compressed_size: int) -> Allowance:
-    """Return the allowance of a compressed file of this size in bytes."""
-    return Allowance(place, FREE_OUTPUT + OUTPUT_RATIO * compressed_size)
-
-
-def counted(file: BinaryIO, report: Report) -> Read:
-    """Return a function that reads from the file and adds the number of bytes to report.read_bytes."""
-
-    def read(size: int) -> bytes:
-        data = file.read(size)
-        report.read_bytes += len(data)
-        return data
-
-    return read
 
 
 def guarded(decompress: Read, place: str, allowed: Allowance | None = None) -> Read:
@@ -107,13 +89,20 @@ def guarded(decompress: Read, place: str, allowed: Allowance | None = None) -> R
 def decompress(file: io.BufferedReader, place: str, size: int, report: Report) -> Stream:
     """Return the content of a file of this size in bytes, decompressed if it is gzip, bzip2, xz or Zstandard."""
     head = file.peek(6)
-    plain = Stream(counted(file, report))
-    for magic, opener in OPENERS:
-        if head.startswith(magic):
-            return Stream(guarded(opener(io.BufferedReader(plain)).read, place, allowance(place, size)))
+
+    def counted(count: int) -> bytes:
+        data = file.read(count)
+        report.read_bytes += len(data)
+        return data
+
+    plain = Stream(counted)
+    unpack: Read | None = None
     if head.startswith(ZSTANDARD):
-        return Stream(guarded(reading(_zstandard_chunks(plain, place)), place, allowance(place, size)))
-    return plain
+        unpack = reading(_zstandard_chunks(plain, place))
+    for magic, opener in OPENERS.items():
+        if head.startswith(magic):
+            unpack = opener(io.BufferedReader(plain)).read
+    return Stream(guarded(unpack, place, Allowance(place, size))) if unpack else plain
 
 
 def reading(chunks: Iterator[bytes]) -> Read:

@@ -3,6 +3,7 @@
 import itertools
 import re
 from collections.abc import Callable, Collection, Sequence
+from typing import TypeVar
 
 from chatbot.display import CHINESE_OR_KANA, counted
 
@@ -28,6 +29,7 @@ MANY = 10  # rows for each of a few short values that stand together, of which a
 NAME, CHINESE_NAME = 20, 6  # characters
 LABEL = 4  # characters of a short word of Chinese, with twice as many in other scripts
 
+Cell = TypeVar("Cell")
 _CHINESE = re.compile(f"[{CHINESE_OR_KANA}]")
 _SCRIPTS = [
     re.compile(f"[{letters}]")
@@ -51,22 +53,20 @@ def doubt_of(rows: Sequence[Sequence[str]], column: str = "column") -> str:
         return ""
     firsts, seconds = ([row[side].strip()[:LONGEST_CELL] for row in rows] for side in range(2))
     asked = sum(cell.endswith(QUESTION_MARKS) for cell in firsts) * 2 >= len(firsts)
-    for side, cells, others in (("first", firsts, seconds), ("second", seconds, firsts))[: 1 if asked else 2]:
+    sides = (("first", firsts, seconds), ("second", seconds, firsts))
+    for side, cells, others in sides[: 1 if asked else 2]:
+        is_first = side == "first"
         if _mostly(cells, _is_no_text):
             return f"the {side} {column} has numbers, addresses or ids"
         if _mostly(cells, _has_tags):
             return f"the {side} {column} has words with tags"
         values = len(set(cells))
-        if side == "first" and _are_labels_of(cells, others):
+        if is_first and _are_labels_of(cells, others):
             return f"the first {column} has {counted(values, 'value')}, as labels have"
-        if _repeats(cells, others, NAMES if side == "first" else LABELS) and (side == "first" or values <= FEW_LABELS):
-            chat = (
-                "; if it is a chat, add a first line such as sender,content" if side == "first" and values > 1 else ""
-            )
+        if _repeats(cells, others, NAMES if is_first else LABELS) and (is_first or values <= FEW_LABELS):
+            chat = "; if it is a chat, add a first line such as sender,content" if is_first and values > 1 else ""
             return f"the {side} {column} has {counted(values, 'value')}, as names or labels have{chat}"
-    if sum("".join(a.split()) == "".join(b.split()) for a, b in zip(firsts, seconds, strict=True)) >= MOST * len(
-        firsts
-    ):
+    if _mostly(rows, lambda row: "".join(row[0].split()) == "".join(row[1].split())):
         return f"the {column}s have the same text"
     if are_choices(seconds):
         return f"the second {column} has letters, as of choices"
@@ -81,14 +81,11 @@ def are_choices(cells: Sequence[str]) -> bool:
     return len(texts) >= LEAST_ROWS and len(letters) > 1 and _mostly(texts, letters.__contains__)
 
 
-def is_date(cell: str) -> bool:
-    """Return whether a cell is a number, a date or a time."""
-    remainder = cell if NUMBER_CHARACTERS.issuperset(cell) else DATE_WORDS.sub(" ", cell.casefold())
-    return NUMBER_CHARACTERS.issuperset(remainder) and any(map(str.isdigit, remainder))
-
-
 def _is_no_text(cell: str) -> bool:
-    return is_date(cell) or ADDRESS.fullmatch(cell) is not None
+    """Return whether a cell is a number, a date, a time, an address or an id."""
+    remainder = cell if NUMBER_CHARACTERS.issuperset(cell) else DATE_WORDS.sub(" ", cell.casefold())
+    is_date = NUMBER_CHARACTERS.issuperset(remainder) and any(map(str.isdigit, remainder))
+    return is_date or ADDRESS.fullmatch(cell) is not None
 
 
 def _has_tags(cell: str) -> bool:
@@ -108,7 +105,7 @@ def holds_running_numbers(rows: Sequence[Sequence[str]]) -> bool:
     return steps >= MOST * (len(values) - 1)
 
 
-def _mostly(cells: Sequence[str], fits: Callable[[str], bool]) -> bool:
+def _mostly(cells: Sequence[Cell], fits: Callable[[Cell], bool]) -> bool:
     return sum(map(fits, cells)) >= MOST * len(cells)
 
 
@@ -136,8 +133,7 @@ def _are_labels_of(cells: Sequence[str], others: Sequence[str]) -> bool:
 
 
 def _are_short(values: Collection[str]) -> bool:
-    short = sum(len(value) <= (LABEL if _CHINESE.search(value) else 2 * LABEL) for value in values)
-    return short >= MOST * len(values)
+    return _mostly([*values], lambda value: len(value) <= (LABEL if _CHINESE.search(value) else 2 * LABEL))
 
 
 def _runs(cells: Sequence[str]) -> int:

@@ -191,19 +191,17 @@ def read_lines(text: TextFile, options: ReadOptions, report: Report) -> Iterator
         yield from pairs_of_texts(block)
 
 
-def read_parallel(paths: tuple[Path, ...], name: str, report: Report, charset: str | None = None) -> Iterator[Pair]:
+def read_parallel(paths: tuple[Path, ...], report: Report, charset: str | None) -> Iterator[Pair]:
     """Yield line i of the first file with line i of the second. Raises UserError when one has more lines."""
     with contextlib.ExitStack() as stack:
-        sides, opened = [], []
-        for path in paths:
-            side = open_text_files(path, one_line(str(path)), report, charset=charset)
-            sides.append(stack.enter_context(contextlib.closing(side)))
-            opened.append(next(side))
-            if opened[-1].damage:
-                raise UserError(f"{opened[-1].place}: {opened[-1].damage}")
-            report.note("parallel", opened[-1].charset)
-        yield from _aligned(opened[0], opened[1], report)
-        for side, text in zip(sides, opened, strict=True):
+        sides = [open_text_files(path, one_line(str(path)), report, charset=charset) for path in paths]
+        texts = [next(stack.enter_context(contextlib.closing(side))) for side in sides]
+        for text in texts:
+            if text.damage:
+                raise UserError(f"{text.place}: {text.damage}")
+            report.note("parallel", text.charset)
+        yield from _aligned(texts[0], texts[1], report)
+        for side, text in zip(sides, texts, strict=True):
             if next(side, None) is not None:
                 raise UserError(f"{text.place}: the archive contains more than one file; unpack it and give one")
 

@@ -56,7 +56,7 @@ def _pairs(source: Source, report: Report, options: ReadOptions) -> Iterator[Pai
     if source.kind == "parallel":
         from chatbot.corpus.reading.lines import read_parallel
 
-        return _chosen(read_parallel(source.paths, source.name, report, options.charset), options, report, source.name)
+        return _chosen(read_parallel(source.paths, report, options.charset), options, report, source.name)
     if source.kind == "chatterbot":
         return _pairs_of_chatterbot(source, report)
     return _pairs_of_files(source, report, options)

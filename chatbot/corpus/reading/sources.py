@@ -1,5 +1,6 @@
 """From the names that the user gives (files, globs, folders, none) to sources of pairs, and to their parts."""
 
+import contextlib
 import functools
 import glob
 import importlib.resources
@@ -166,17 +167,16 @@ def _leaves(source: Source, folder: Path) -> Iterator[tuple[str, Source]]:
 
 def _scanned(path: Path) -> list[tuple[str, list[str]]]:
     """Return (name in the archive, part keys of a JSON object) of each file in a file, [] for one that is damaged."""
-    try:
-        return _scan(path, path.stat().st_mtime_ns, path.stat().st_size)
-    except (UserError, OSError):
-        return []
+    return _scan(path, path.stat().st_mtime_ns, path.stat().st_size)
 
 
-@functools.lru_cache(maxsize=64)  # several commands ask for the same, and a .tar.gz takes seconds
+@functools.cache  # a command asks several times for the same, and a .tar.gz takes seconds
 def _scan(path: Path, modified: int, size: int) -> list[tuple[str, list[str]]]:
-    if is_workbook(path):
-        return [(title, []) for title in titles(path)]
-    return [(file.member, part_keys(file.stream)) for file in open_files(path, one_line(str(path)), Report())]
+    with contextlib.suppress(UserError, OSError):
+        if is_workbook(path):
+            return [(title, []) for title in titles(path)]
+        return [(file.member, part_keys(file.stream)) for file in open_files(path, one_line(str(path)), Report())]
+    return []
 
 
 @dataclass(frozen=True)

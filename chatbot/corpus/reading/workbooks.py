@@ -12,7 +12,7 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
-from chatbot.corpus.reading.compression import allowance
+from chatbot.corpus.reading.compression import Allowance
 from chatbot.corpus.reading.file_kinds import OLE, ZIP
 from chatbot.corpus.reading.report import Report
 from chatbot.corpus.reading.rows import Table
@@ -91,7 +91,7 @@ def _opened(path: Path, name: str) -> Any:
         if zipfile.is_zipfile(path):
             with zipfile.ZipFile(path) as archive:
                 size = sum(info.file_size for info in archive.infolist())
-            allowance(name, path.stat().st_size).spend(size)
+            Allowance(name, path.stat().st_size).spend(size)
             if size > MAX_SIZE:
                 raise UserError(f"{name}: more than {MAX_SIZE // 2**20} MiB of tables; save it as CSV (UTF-8)")
         return python_calamine.CalamineWorkbook.from_path(path)

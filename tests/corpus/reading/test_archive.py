@@ -1,7 +1,10 @@
 """Tar and zip files: what they contain, damaged ones, and bombs."""
 
 import io
+import struct
 import tarfile
+import zipfile
+import zlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -10,6 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from chatbot.corpus.reading import compression
+from chatbot.corpus.reading.read import read
+from chatbot.corpus.reading.report import Report
 from chatbot.corpus.reading.sources import find_parts
 from chatbot.errors import UserError
 from tests.corpus.reading.sample_files import (
@@ -101,3 +106,26 @@ def test_archive_in_an_archive_is_named(tmp_path: Path, pack: Callable[[Mapping[
         pairs, report = pairs_of(written(tmp_path, "t", pack({"a.tsv": "甲\t乙\n", "inner": inner})))
         assert pairs == [("甲", "乙")], method
         assert next(iter(report.dropped.values())).first == f"{tmp_path / 't'}: inner"
+
+
+def with_unicode_names(names: Mapping[bytes, str]) -> bytes:
+    """A zip file with a file of a pair for each name, and these other names in extra fields, as WinRAR writes them."""
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
+        for letter, (raw, name) in zip("xyz", names.items(), strict=False):
+            info = zipfile.ZipInfo(letter * len(raw))
+            field = struct.pack("<BI", 1, zlib.crc32(raw)) + name.encode()
+            info.extra = struct.pack("<HH", 0x7075, len(field)) + field
+            archive.writestr(info, f"{name}\t乙\n")
+    content = buffer.getvalue()
+    for placeholder, raw in zip((b"x", b"y", b"z"), names, strict=False):
+        content = content.replace(placeholder * len(raw), raw)
+    return content
+
+
+@pytest.mark.parametrize("names", [["语料/训练集.tsv", "语料/测试集.tsv"], ["é/train.tsv", "é/test.tsv"]])
+def test_names_in_extra_fields_of_a_zip_divide_it(work_dir: Path, names: list[str]) -> None:
+    written(work_dir, "a.zip", with_unicode_names({name.encode("gb18030"): name for name in names}))
+    parts = find_parts(["a.zip"])
+    assert [source.name for source in parts.test] == ["a.zip (test part)"]
+    assert [question for source in parts.training for question, *_ in read(source, Report())] == names[:1]

@@ -2,6 +2,7 @@
 
 import sys
 import tracemalloc
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -135,3 +136,25 @@ def test_arrow_is_read_a_batch_at_a_time(tmp_path: Path) -> None:
         if number % 500 == 0:
             most = max(most, pyarrow.total_allocated_bytes() - before)
     assert most < path.stat().st_size / 5
+
+
+@pytest.mark.parametrize("compression", ["lz4", "zstd"])
+@pytest.mark.parametrize("new", [ipc.new_file, ipc.new_stream])
+def test_arrow_bomb_is_refused_before_it_is_decompressed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, compression: str, new: Callable[..., Any]
+) -> None:
+    monkeypatch.setattr("chatbot.corpus.reading.compression.FREE_OUTPUT", 2**20)
+    monkeypatch.setattr("chatbot.corpus.reading.compression.OUTPUT_RATIO", 2)
+    texts = ["a" * 1000] * 50_000
+    words = pyarrow.array(["b" * 4 * 10**6]).dictionary_encode()  # the size of a dictionary counts, too
+    for name, table in {
+        "texts": pyarrow.table({"question": texts, "answer": texts}),
+        "words": pyarrow.table({"question": ["x"], "answer": words}),
+    }.items():
+        with new(str(tmp_path / name), table.schema, options=ipc.IpcWriteOptions(compression=compression)) as writer:
+            writer.write_table(table)
+    for function in ("open_stream", "open_file"):
+        monkeypatch.setattr(ipc, function, None)
+    for name in ("texts", "words"):
+        with pytest.raises(UserError, match=r"refused, it expands to more than 1 MiB and 2 times its size"):
+            pairs_of(tmp_path / name)

@@ -6,7 +6,7 @@ import json
 import os
 import pickle
 import tarfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +16,8 @@ from chatbot.config.corpus import CorpusSettings, EncodingSettings
 from chatbot.corpus.chunks import load_chunk
 from chatbot.corpus.dataset import training_set
 from chatbot.corpus.files import CorpusFiles, left_out, tokenise, training_files, validation_files
-from chatbot.corpus.reading import sources
+from chatbot.corpus.reading import sources, text_file
+from chatbot.corpus.reading.archive import OpenFile
 from chatbot.corpus.reading.file_kinds import TEST, TRAINING, VALIDATION, is_no_data, part_of
 from chatbot.corpus.reading.read import read
 from chatbot.corpus.reading.report import Report
@@ -264,3 +265,22 @@ def test_folder_of_too_many_files_is_refused(work_dir: Path, monkeypatch: pytest
         written(work_dir, f"{i}.tsv", "甲\t乙\n")
     with pytest.raises(UserError, match=r"a directory of more than 3 files; give a glob, such as \./\*\.tsv"):
         find_sources(["."])
+
+
+@pytest.mark.parametrize("content", [zipped({"a.tsv": "甲\t乙\n"}), gzip.compress(b"damaged")[:-9]], ids=["zip", "gz"])
+def test_each_archive_of_a_folder_is_unpacked_once_for_its_names(
+    work_dir: Path, monkeypatch: pytest.MonkeyPatch, content: bytes
+) -> None:
+    (work_dir / "corpus").mkdir()
+    for i in range(100):
+        written(work_dir / "corpus", f"{i}.bin", content)
+    opened: list[Path] = []
+
+    def open_files(path: Path, name: str, report: Report) -> Iterator[OpenFile]:
+        opened.append(path)
+        return text_file.open_files(path, name, report)
+
+    monkeypatch.setattr(sources, "open_files", open_files)
+    for _ in range(4):
+        find_parts(["corpus"])
+    assert len(opened) == 100
