@@ -49,6 +49,6 @@ def blocks(
             if size <= MAX_BLOCK:
                 block.lines.append(line)
         elif line.strip() and not is_rule(line):
-            report.drop("lines before the first label", f"{place}, line {number}")
+            report.drop("lines before the first label or head", f"{place}, line {number}")
     if block is not None:
         yield block

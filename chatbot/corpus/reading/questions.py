@@ -27,7 +27,7 @@ _BOT = r"Bot|Chatbot|Assistant|Agent|Support|AI|GPT|ChatGPT|机器人|機器人|
 _LABEL = re.compile(
     r"\s{0,100}(?:[-•#>]{1,4}\s+|\d{1,6}[.、)）]\s*)?\*{0,2}[【\[]?"
     rf"(?:(?P<question>{_QUESTION})|(?P<answer>{_ANSWER})|(?P<user>{_USER})|(?P<bot>{_BOT}))"
-    r"[ \t]{0,3}\d{0,6}[ \t]{0,3}(?:[】\]][:：]?|[:：、．]|\.(?=\s))\*{0,2}\s*(?P<text>.*)",
+    r"[ \t]{0,3}\d{0,6}[ \t]{0,3}(?:[】\]][:：]?|[:：、．]|\.(?=\s))\*{0,2}\s*",
     re.IGNORECASE,
 )
 # The space or the end of a sentence before a label within a line.
@@ -44,6 +44,7 @@ _HEADING = re.compile(r"#{1,6}\s.*|[-*_]{3,}\s*")
 MATCHED = 0.5  # of the labels of either side have one of the other side
 SHARE = 0.3  # of the lines: an answer may have several
 LONGEST_HEADING = 200  # characters
+_ASKING = ("question", "user")
 
 
 class Utterance(NamedTuple):
@@ -57,7 +58,7 @@ class Utterance(NamedTuple):
     @property
     def asks(self) -> bool:
         """Whether it is a question."""
-        return self.side in ("question", "user")
+        return self.side in _ASKING
 
 
 def is_question_lines(text: TextFile) -> bool:
@@ -82,22 +83,21 @@ def _labels_in(line: str, following: str = "") -> list[Utterance]:
     match = _LABEL.match(line)
     if match is None:
         return []
-    inner = list(_SAME_LINE.finditer(line, match.start("text"))) if match["question"] or match["user"] else []
+    inner = list(_SAME_LINE.finditer(line, match.end())) if match.lastgroup in _ASKING else []
+    if not inner:
+        return [_labelled(match)]
     if any((mark["answer"] is None) == (place % 2 == 0) for place, mark in enumerate(inner)):
         inner = [mark for mark in inner if mark["answer"]][:1]
     starts, ends = [0, *(mark.end() for mark in inner)], [*(mark.start() for mark in inner), len(line)]
-    return [
-        _label(part)
-        for start, end in zip(starts, ends, strict=True)
-        if (part := _LABEL.match(line[start:end]) if inner else match)
-    ]
+    parts = (_LABEL.match(line[start:end]) for start, end in zip(starts, ends, strict=True))
+    return [_labelled(part) for part in parts if part]
 
 
-def _label(match: re.Match[str]) -> Utterance:
-    text = match["text"].rstrip()
+def _labelled(match: re.Match[str]) -> Utterance:
+    text = match.string[match.end() :].rstrip()
     if text.endswith("**") and text.count("**") % 2:  # the asterisks began before the label
         text = text[:-2]
-    return Utterance(next(side for side in ("question", "answer", "user", "bot") if match[side]), [text])
+    return Utterance(match.lastgroup or "", [text])
 
 
 def read_question_lines(text: TextFile, options: ReadOptions, report: Report) -> Iterator[Pair]:

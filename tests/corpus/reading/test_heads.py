@@ -1,6 +1,7 @@
 """Heads: patterns of the user, and the texts of applications."""
 
 import contextlib
+import time
 from pathlib import Path
 
 import pytest
@@ -119,3 +120,21 @@ def test_other_characters_of_a_pattern_stand_for_themselves(mark: str) -> None:
     match = heads.compiled(f"{mark}{{name}}:").fullmatch(f"{mark}Anna: Hi")
     assert match is not None
     assert match["name"] == "Anna"
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [("a.json", '[\n{"question": "a: b", "answer": "c"}\n]\n'), ("a.csv", "question,answer\na: 1,b\na: 2,c\n")],
+)
+def test_json_and_tables_have_no_heads(tmp_path: Path, name: str, content: str) -> None:
+    with pytest.raises(UserError, match="--head, but JSON and tables have no heads; leave it out"):
+        pairs_of(written(tmp_path, name, content), head="{name}: ")
+
+
+@pytest.mark.parametrize("head", [*heads.USUAL, "{name} {time}", "{name} ({time}):{text}"])
+def test_spaces_take_no_time(head: str) -> None:
+    pattern = heads.compiled(head)
+    start = time.process_time()
+    for _ in range(100):
+        pattern.fullmatch("# a" + " " * 197)
+    assert time.process_time() - start < 0.05
