@@ -55,6 +55,12 @@ def test_what_is_left_out_is_said_beside(work_dir: Path, capsys: pytest.CaptureF
     assert "a.tsv: left out: lines without a tab: 1 (first: a.tsv, line 2)" in output.err
 
 
+def test_notes_are_said_beside(work_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    name = written("a.jsonl", '{"question": "甲", "answer": "乙", "category": "闲聊"}\n' * 2)
+    assert exit_code_of(lambda: main(["pairs", name])) == 0
+    assert "a.jsonl: fields that are not used: category (first: a.jsonl)" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("content", ["x,y,z\n1,2,3\n", "A: Hi\nB: Hello\nA: Bye\nB: So\n"])
 def test_nothing_is_written_where_a_question_is_open(
     work_dir: Path, capsys: pytest.CaptureFixture[str], content: str

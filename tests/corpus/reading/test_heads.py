@@ -69,6 +69,11 @@ def test_heads_that_are_no_patterns_are_refused(head: str, message: str) -> None
     assert message in str(error.value)
 
 
+def test_a_head_of_two_lines_is_given_in_one(tmp_path: Path) -> None:
+    path = written(tmp_path, "a.txt", "2024-01-02 10:15\n甲\n你好\n2024-01-02 10:16\n乙\n你好呀\n")
+    assert pairs_of(path, head=r"{time}\n{name}")[0] == [("你好", "你好呀")]
+
+
 def test_a_head_that_no_line_has_is_an_error(tmp_path: Path) -> None:
     path = written(tmp_path, "a.txt", "A: Hi\nB: Hello\n")
     with pytest.raises(UserError, match=r"no line has the head '<{name}>'; copy one from the file"):

@@ -32,6 +32,7 @@ MAPS: list[tuple[object, str, Pairs]] = [
     ({"d": CHAT}, "d[?who.name == '甲' || nr == `2`].{speaker: who.name, text: says}", MESSAGES[:2]),
     (CHAT, "{id: nr, parent: to, text: says}", MESSAGES),
     ({"a": {"b": [{"t": ["甲", "乙", "丙"]}]}}, "a.b[].t", [("甲", "乙"), ("乙", "丙")]),
+    ([CHAT], "[].{speaker: who.name, text: says}", MESSAGES),
     ([{"d": [{"u": "甲"}, {"u": "乙"}]}], "d[].u", [("甲", "乙")]),
     ({"c": [{"r": "user", "c": "甲"}, {"r": "assistant", "c": "乙"}]}, "c[].{role: r, text: c}", [("甲", "乙")]),
 ]
@@ -54,6 +55,8 @@ def test_maps_give_pairs(tmp_path: Path, name: str, value: Any, expression: str,
 def test_maps_apply_to_rows_of_tables(tmp_path: Path) -> None:
     path = file(tmp_path, "a.csv", "谁,说,完\n甲,你好,x\n乙,你好呀,y\n甲,吃了吗,z\n")
     assert pairs_of(path, map='{speaker: "谁", text: "说"}')[0] == [("你好", "你好呀"), ("你好呀", "吃了吗")]
+    by_chat = file(tmp_path, "b.csv", "by,says,ticket\nuser,甲,7\nuser,丙,8\nassistant,乙,7\nassistant,丁,8\n")
+    assert pairs_of(by_chat, map="{role: by, text: says, chat: ticket}")[0] == [("甲", "乙"), ("丙", "丁")]
     assert pairs_of(path, map='{question: "说", answer: "完"}')[0] == [("你好", "x"), ("你好呀", "y"), ("吃了吗", "z")]
 
 
@@ -84,6 +87,11 @@ def test_a_map_that_selects_nothing_is_an_error(tmp_path: Path) -> None:
 def test_map_alone_says_what_to_read(other: dict[str, Any]) -> None:
     with pytest.raises(UserError, match=r"--map: with --(columns|head), which says the same; give one"):
         CorpusSettings(data=("a",), map="{question: q, answer: a}", **other)
+
+
+def test_a_head_is_a_format() -> None:
+    with pytest.raises(UserError, match="--head: with --format, which says the same; give one"):
+        CorpusSettings(data=("a",), head="{name}: ", format="qa")
 
 
 KEYS = st.sampled_from(("a", "b", "m", "t", "名"))

@@ -127,6 +127,34 @@ def test_unknown_columns_list_the_fields(tmp_path: Path) -> None:
         pairs_of(written(tmp_path, "a", '{"x": "甲", "y": "乙"}\n'), ("x", "z"))
 
 
+@pytest.mark.parametrize(
+    ("value", "doubt", "expression", "expected"),
+    [
+        (
+            {"conversation": [["Ann", "甲"], ["Ben", "乙"], ["Ann", "丙"]]},
+            "two texts may be a name and what it says, or a pair",
+            "conversation[*].{speaker: [0], text: [1]}",
+            [("甲", "乙"), ("乙", "丙")],
+        ),
+        (
+            {"instruction": "甲", "instances": [{"input": "乙", "output": "丙"}]},
+            "'instruction' beside it has a text, too",
+            "instances[*].{question: input, answer: output}",
+            [("乙", "丙")],
+        ),
+    ],
+)
+def test_names_that_fit_two_readings_are_asked_about(
+    tmp_path: Path, value: object, doubt: str, expression: str, expected: Pairs
+) -> None:
+    """What is to be pasted reads the pairs that are shown."""
+    path = written(tmp_path, "a.json", json.dumps(value))
+    with pytest.raises(UserError) as error:
+        pairs_of(path)
+    assert str(error.value) == f"{path}: {doubt}; if the pairs above are right, give --map '{expression}'"
+    assert pairs_of(path, map=expression)[0] == expected
+
+
 def test_pairs_in_several_places_are_asked_about(tmp_path: Path) -> None:
     value = {"faq": {"items": [{"q": "甲", "a": "乙"}]}, "log": [{"question": "丙", "answer": "丁"}], "n": 1}
     path = written(tmp_path, "a.json", json.dumps(value))
