@@ -135,7 +135,7 @@ def detect_charset(sample: bytes, place: str = "text") -> tuple[str, str]:
     probable = [charset for probability, charset in fitting if probability > fitting[0][0] - MARGIN]
     if len(probable) == 1:
         return probable[0].codec, probable[0].name
-    line = next(line for line in sample.splitlines() if not line.isascii())
+    line = next(line for line in sample.splitlines() if not line.isascii()).replace(b"\t", b" ")
     shown = {line.decode(each.codec, "replace"): each.name for each in reversed(probable or _candidates())}
     names = " or ".join(charset.name for charset in probable[:3]) or "an unknown encoding"
     raise UserError(

@@ -232,4 +232,6 @@ def refusal(text: TextFile) -> UserError:
     """Return the error about a text that is left out: of unknown format, damaged, or no text."""
     begins = one_line(text.sample.strip(), 30)
     remedy = "write one pair on each line: question, tab, answer; or give --format or --head"
-    return UserError(f"{text.place}: {text.damage or f'unknown format, it begins with {begins!r}; {remedy}'}")
+    return UserError(
+        f"{text.place}: {text.damage or f'unknown format, it begins with {begins!r}; {remedy}'}", text.details
+    )

@@ -198,7 +198,7 @@ def read_parallel(paths: tuple[Path, ...], report: Report, charset: str | None) 
         texts = [next(stack.enter_context(contextlib.closing(side))) for side in sides]
         for text in texts:
             if text.damage:
-                raise UserError(f"{text.place}: {text.damage}")
+                raise UserError(f"{text.place}: {text.damage}", text.details)
             report.note("parallel", text.charset)
         yield from _aligned(texts[0], texts[1], report)
         for side, text in zip(sides, texts, strict=True):

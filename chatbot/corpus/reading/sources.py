@@ -10,6 +10,7 @@ import re
 import stat
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 
 from chatbot.corpus.reading.file_kinds import (
@@ -101,12 +102,12 @@ class Source:
         return [path.relative_to(common).as_posix() for path in self.paths]
 
 
-def merged(sources: Iterable[Source]) -> list[Source]:
+def _merged(sources: Iterable[Source]) -> list[Source]:
     """Return the sources with those of one folder as one, and those of one archive as one."""
     result: list[Source] = []
     for source in sources:
         last = result[-1] if result else None
-        if last is None or (last.name, last.kind, last.part) != (source.name, "file", None) or source.part:
+        if last is None or last.name != source.name or last.part or source.part:
             result.append(source)
         elif last.paths == source.paths:
             result[-1] = replace(last, members=last.members + source.members)
@@ -117,31 +118,31 @@ def merged(sources: Iterable[Source]) -> list[Source]:
     return result
 
 
-def _sources_of_folder(folder: Path) -> list[Source]:
-    """Return the files of a folder and of the folders below it, sorted, without hidden ones and caches.
+def _source_of(path: Path) -> Source:
+    """Return a file, or the files of a folder and of the folders below it, sorted, without hidden ones and caches.
 
     Raises UserError for a folder without files, or with more than MAX_FILES.
     """
-    name = one_line(str(folder))
-    files = sorted(_files_below(folder))
+    name = one_line(str(path))
+    if not os.path.isdir(path):  # unlike path.is_dir(), accepts any name
+        return Source(name, (_readable(path),), "file")
+    files = sorted(islice(_files_below(path), MAX_FILES + 1))
     if all(map(is_no_data, files)):
         raise UserError(f"{name}: a directory without files of pairs; give a file")
     if len(files) > MAX_FILES:
         raise UserError(f"{name}: a directory of more than {MAX_FILES:,} files; give a glob, such as {name}/*.tsv")
-    paths = tuple(_readable(folder / file) for file in files)
-    return [Source(one_line(str(paths[0])) if len(paths) == 1 else name, paths, "file")]
+    paths = tuple(_readable(path / file) for file in files)
+    return Source(one_line(str(paths[0])) if len(paths) == 1 else name, paths, "file")
 
 
 def _files_below(path: Path) -> Iterator[str]:
-    count = 0
     for folder, folders, files in os.walk(path):
         if CACHE_TAG in files:
             folders[:] = []
             continue
-        folders[:] = sorted(inner for inner in folders if not is_hidden(inner)) if count <= MAX_FILES else []
+        folders[:] = sorted(inner for inner in folders if not is_hidden(inner))
         for file in files:
             if not is_hidden(file) and os.path.isfile(os.path.join(folder, file)):
-                count += 1
                 yield Path(folder, file).relative_to(path).as_posix()
 
 
@@ -150,7 +151,7 @@ def _leaves(source: Source, folder: Path) -> Iterator[tuple[str, Source]]:
 
     The name of a file that the user gave decides nothing.
     """
-    for path in source.paths if source.kind == "file" else ():
+    for path in source.paths:
         label = path.relative_to(folder).as_posix() if path != folder else ""
         for member, keys in _scanned(path) or [("", [])]:
             leaf = replace(source, paths=(path,), members=(member,) if member else ())
@@ -161,8 +162,6 @@ def _leaves(source: Source, folder: Path) -> Iterator[tuple[str, Source]]:
                 yield from (("/".join((label, member, key)), replace(leaf, part=part)) for part, key in parts.items())
             else:
                 yield f"{label}/{member}", leaf
-    if source.kind != "file":
-        yield "", source
 
 
 def _scanned(path: Path) -> list[tuple[str, list[str]]]:
@@ -203,7 +202,7 @@ def find_sources(files: Sequence[str]) -> list[Source]:
 
     Raises UserError for a file that is missing or unreadable, a folder without files, and a glob without a match.
     """
-    return _distinct(source for name in files for path in _expanded(name) for source in _sources_of(path))
+    return _distinct(_source_of(path) for name in files for path in _expanded(name))
 
 
 def find_parts(files: Sequence[str], source_file: str | None = None, target_file: str | None = None) -> Parts:
@@ -215,13 +214,13 @@ def find_parts(files: Sequence[str], source_file: str | None = None, target_file
     """
     parts: dict[str, list[Source]] = {TRAINING: [], VALIDATION: [], TEST: []}
     for path in (path for name in files for path in _expanded(name)):
-        sources = _sources_of(path)
-        leaves = [(part_of(label), leaf) for source in sources for label, leaf in _leaves(source, path)]
+        source = _source_of(path)
+        leaves = [(part_of(label), leaf) for label, leaf in _leaves(source, path)]
         if TRAINING not in [part for part, _ in leaves]:
-            parts[TRAINING] += sources
+            parts[TRAINING].append(source)
             continue
         for part, chosen in parts.items():
-            inside = merged(leaf for name, leaf in leaves if (name or TRAINING) == part)
+            inside = _merged(leaf for name, leaf in leaves if (name or TRAINING) == part)
             chosen += [_named_for(part, source) for source in inside]
     training = _distinct([*parts[TRAINING], *_parallel(source_file, target_file)]) or [_chatterbot()]
     return Parts(training, _distinct(parts[VALIDATION]), _distinct(parts[TEST]))
@@ -259,13 +258,6 @@ def _expanded(name: str) -> list[Path]:
     if not files:
         raise UserError(f"{one_line(name)}: no file matches; check the pattern")
     return files
-
-
-def _sources_of(path: Path) -> list[Source]:
-    if os.path.isdir(path):  # unlike path.is_dir(), accepts any name
-        return _sources_of_folder(path)
-    _readable(path)
-    return [Source(one_line(str(path)), (path,), "file")]
 
 
 def _readable(path: Path) -> Path:

@@ -36,6 +36,7 @@ class TextFile:
     ending: str = ""  # of its name without that of a compression, in small letters: "csv" for A.CSV.gz
     member: str = ""  # its name in an archive
     damage: str = ""  # why it is no text, or what happened to it before it was saved, and the remedy
+    details: tuple[str, ...] = ()  # lines to show with the damage
 
     @property
     def charset(self) -> str:
@@ -76,7 +77,7 @@ def open_text_files(
 ) -> Generator[TextFile, None, None]:
     """Yield the text of a file, or the texts in an archive, as `open_files` does.
 
-    charset: one of Python's codecs; None to detect it, for which UserError is raised if it is not certain.
+    charset: one of Python's codecs; None to detect it; if it is not certain, a text has that as its damage.
     """
     for file in open_files(path, name, report, members):
         *_, ending = [
@@ -90,7 +91,12 @@ def _text(file: OpenFile, charset: str | None, ending: str, report: Report) -> T
     head = file.stream.peek()
     whole = len(head) < SAMPLE
     is_text = not head.startswith(NO_TEXT) and not is_tar(head)
-    codec, name = (charset, charset) if charset else detect_charset(head, file.place) if is_text else ("utf-8", "UTF-8")
+    codec, name, asked = charset or "utf-8", charset or "UTF-8", None
+    try:
+        if is_text and not charset:
+            codec, name = detect_charset(head, file.place)
+    except UserError as error:
+        asked = error
     try:
         sample = codecs.getincrementaldecoder(codec)("replace").decode(head, whole)
     except UnicodeError as error:  # "utf-16" and "utf-32" need a byte order mark
@@ -100,17 +106,21 @@ def _text(file: OpenFile, charset: str | None, ending: str, report: Report) -> T
         file.stream.read(len(BYTE_ORDER_MARK.encode(codec)) - len("".encode(codec)))
         sample = sample[1:]
     stream, names = file.stream, [name]
-    if codec == "utf-8" and not charset and not whole and head.isascii():
+    if codec == "utf-8" and is_text and not charset and not whole and head.isascii():
         stream = io.BufferedReader(Stream(reading(_as_utf_8(file, names, report))), CHUNK)
     newline = "\n" if "\n" in sample else None  # old Macintosh files end their lines with a carriage return
     decoded = io.TextIOWrapper(stream, codec, errors="replace", newline=newline)
     sample = sample if newline == "\n" else sample.replace("\r\n", "\n").replace("\r", "\n")
     damage = damage_of(head[:COMPARED].decode(codec, "ignore"))
-    if damage and charset:
+    if asked:
+        damage = str(asked).removeprefix(f"{file.place}: ")
+    elif damage and charset:
         damage += ", or leave out --encoding"
-    if not is_text:
+    elif not is_text:
         damage = f"no text, it begins with {one_line(head[:8].decode('latin-1'))!r}, {CONVERT}"
-    return TextFile(file.place, decoded, sample, whole, names, ending, file.member, damage)
+    return TextFile(
+        file.place, decoded, sample, whole, names, ending, file.member, damage, asked.details if asked else ()
+    )
 
 
 def _as_utf_8(file: OpenFile, names: list[str], report: Report) -> Iterator[bytes]:

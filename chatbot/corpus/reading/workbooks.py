@@ -102,7 +102,7 @@ def _as_user_errors(place: str) -> Iterator[None]:
     """Convert the errors of a damaged or an encrypted file, which are of almost any kind, to UserError."""
     try:
         yield
-    except (UserError, KeyboardInterrupt):
+    except (UserError, KeyboardInterrupt, SystemExit):
         raise
     except BaseException as error:  # a panic of Rust is no Exception
         remedy = "save it again, or as CSV (UTF-8)"

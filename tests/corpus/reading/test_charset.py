@@ -291,6 +291,17 @@ def test_other_texts_are_not_damaged(text: str) -> None:
     assert damage(text) == ""
 
 
+def test_a_file_in_doubt_is_left_out_beside_others(tmp_path: Path) -> None:
+    written(tmp_path, "a.tsv", "你好\t在的\n在吗\t我在\n")
+    written(tmp_path, "b.tsv", "è\tè\n".encode("cp1252"))
+    pairs, report = pairs_of(tmp_path)
+    assert pairs == [("你好", "在的"), ("在吗", "我在")]
+    assert dropped(report) == {"damaged files, or files that are no text": 1}
+    with pytest.raises(UserError, match=r"b.tsv: in cp1252 or .*; name it with --encoding NAME") as raised:
+        pairs_of(tmp_path / "b.tsv")
+    assert raised.value.details[0] == "  cp1252: è è"
+
+
 MOJIBAKE = [
     ("浠婂ぉ澶╂皵鎬庝箞鏍峰憿", "鎸哄ソ鐨勯槼鍏夊緢瓒冲憖"),
     ("浣犲枩娆㈢尗杩樻槸鐙楀憿", "鎴戞洿鍠滄鐙楃嫍鍝﹀搱"),
