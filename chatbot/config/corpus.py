@@ -14,26 +14,11 @@ LEAST_VOCABULARY = 262  # special tokens, 256 bytes, and the token of a space
 HISTORY_MARKS = 2  # tokens of a vocabulary with history
 MOST_HISTORY = 1_000
 
-# Formats of files of pairs. `chatbot.corpus.reading.detect.FORMATS` has their readers.
+# Formats of files of pairs. `chatbot.corpus.reading.detect.reader_of` has their readers.
 FORMATS = (
-    *(
-        "tsv",
-        "csv",
-        "jsonl",
-        "json",
-        "yaml",
-        "conv",
-        "lines",
-        "qa",
-        "douban",
-        "eou",
-        "parlai",
-        "template",
-        "srt",
-        "ass",
-    ),
-    *("whatsapp", "qq", "qqnt", "qq-chat-exporter", "weflow", "wechatexporter", "discord", "line", "kakaotalk"),
-    "imessage",
+    *("tsv", "csv", "jsonl", "json", "yaml", "conv", "lines", "qa", "douban", "eou", "turns", "parlai", "template"),
+    *("srt", "ass", "whatsapp", "telegram", "qq", "qqnt", "qq-chat-exporter", "weflow", "wechatexporter"),
+    *("discord", "line", "kakaotalk", "imessage"),
 )
 # Rules that change the text of an utterance, in the order in which they are applied.
 TEXT_RULES = {
@@ -53,18 +38,14 @@ NONE, AUTO = "none", "auto"
 
 
 @dataclasses.dataclass(frozen=True)
-class CorpusSettings(Flags):
-    """Files of pairs, cleaning, tokenizer and cache. Raises UserError for a value out of range."""
+class FileSettings(Flags):
+    """Files of pairs, and how they are read. Raises UserError for a value out of range."""
 
     data: tuple[str, ...] = setting(
         (),
         "files, folders or globs of pairs, in any usual format; default: the Chinese ChatterBot corpus",
         group=DATA,
         metavar="FILE",
-    )
-    source_file: str | None = setting(None, "questions, one per line; needs --target-file", metavar="FILE")
-    target_file: str | None = setting(
-        None, "answers, one per line; line N answers line N of --source-file", metavar="FILE"
     )
     columns: tuple[str, ...] = setting(
         (),
@@ -95,8 +76,41 @@ class CorpusSettings(Flags):
     )
     me: str | None = setting(
         None,
-        "learn only this person's replies: a name, a number or me; 1 or 2 where turns have no names; default: all",
+        "only this person's turns are answers: a name, a number or me; 1 or 2 where turns have no names; default: all",
         metavar="NAME",
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.encoding is not None and not _decodes_to_text(self.encoding):
+            raise UserError(
+                f"--encoding {self.encoding}: not an encoding of text in Python; "
+                "use one such as utf-8, gb18030, big5 or utf-16"
+            )
+        if len(self.columns) not in (0, 2):
+            raise UserError(f"--columns {' '.join(self.columns)}: give two, the question's and the answer's")
+        if self.map is not None and (self.columns or self.head is not None):
+            raise UserError(f"--map: with {'--columns' if self.columns else '--head'}, which says the same; give one")
+        if self.head is not None and self.format is not None:
+            raise UserError("--head: with --format, which says the same; give one")
+
+
+def _decodes_to_text(encoding: str) -> bool:
+    try:
+        "".encode(encoding)  # raises LookupError for codecs between bytes, such as gzip
+        codecs.getincrementaldecoder(encoding)("replace").decode(b"\xff", final=True)
+    except (LookupError, ValueError):
+        return False
+    return True
+
+
+@dataclasses.dataclass(frozen=True)
+class CorpusSettings(FileSettings):
+    """Files of pairs, cleaning, tokenizer and cache. Raises UserError for a value out of range."""
+
+    source_file: str | None = setting(None, "questions, one per line; needs --target-file", group=DATA, metavar="FILE")
+    target_file: str | None = setting(
+        None, "answers, one per line; line N answers line N of --source-file", metavar="FILE"
     )
     clean: tuple[str, ...] = setting(
         ("markup", "control", "equal", "duplicates"),
@@ -123,30 +137,10 @@ class CorpusSettings(Flags):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_encoding(self.encoding)
         if NONE in self.clean and len(self.clean) > 1:
             raise UserError(f"--clean {' '.join(self.clean)}: {NONE} excludes all other values")
-        if len(self.columns) not in (0, 2):
-            raise UserError(f"--columns {' '.join(self.columns)}: give two, the question's and the answer's")
-        if self.map is not None and (self.columns or self.head is not None):
-            raise UserError(f"--map: with {'--columns' if self.columns else '--head'}, which says the same; give one")
-        if self.head is not None and self.format is not None:
-            raise UserError("--head: with --format, which says the same; give one")
         if self.dictionary is not None and self.tokenizer != "jieba":
             raise UserError(f"--dictionary: --tokenizer {self.tokenizer} has none; use --tokenizer jieba")
-
-
-def check_encoding(name: str | None) -> None:
-    """Raise UserError for an encoding that Python cannot decode to text."""
-    if name is None:
-        return
-    try:
-        "".encode(name)  # raises LookupError for codecs between bytes, such as gzip
-        codecs.getincrementaldecoder(name)("replace").decode(b"\xff", final=True)
-    except (LookupError, ValueError):
-        raise UserError(
-            f"--encoding {name}: not an encoding of text in Python; use one such as utf-8, gb18030, big5 or utf-16"
-        ) from None
 
 
 @dataclasses.dataclass(frozen=True)

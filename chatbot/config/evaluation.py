@@ -4,10 +4,10 @@ import dataclasses
 from pathlib import Path
 
 from chatbot.command_line import CommandLine, program
-from chatbot.config.corpus import CACHE, FORMATS, check_encoding
+from chatbot.config.corpus import CACHE, FileSettings
 from chatbot.config.decoding import DecodingSettings
 from chatbot.errors import UserError
-from chatbot.flags import Flags, setting
+from chatbot.flags import setting
 
 DATA, RUN, SHEET = "data", "run", "sheet"
 AUTO_TOKENIZE, ZH, ANY, CHAR = "auto", "zh", "13a", "char"
@@ -19,7 +19,7 @@ QUESTIONS = 70  # of a sheet without --number
 
 
 @dataclasses.dataclass(frozen=True)
-class EvaluationSettings(Flags):
+class EvaluationSettings(FileSettings):
     """The settings of python -m chatbot.evaluation."""
 
     data: tuple[str, ...] = setting(
@@ -27,16 +27,6 @@ class EvaluationSettings(Flags):
         "held-out question-answer pairs, in any usual format; default: none, only to count a --sheet",
         group=DATA,
         metavar="FILE",
-    )
-    columns: tuple[str, ...] = setting(
-        (),
-        "columns or fields of the question and the answer, by name or by number from 1; default: detected",
-        count=2,
-        metavar="COLUMN",
-    )
-    encoding: str | None = setting(None, "encoding of these files; default: detected", metavar="CODEC")
-    format: str | None = setting(
-        None, f"format of these files: {', '.join(FORMATS)}; default: detected", choices=FORMATS, metavar="FORMAT"
     )
     cache: str = setting(str(CACHE), "folder for encoded pairs; may be deleted at any time", metavar="FOLDER")
     attempt: str = setting("default", "the training run to measure: its name, or the path of its folder", group=RUN)
@@ -75,7 +65,6 @@ class EvaluationSettings(Flags):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_encoding(self.encoding)
         if not self.data and (self.sheet is None or self.compare):
             # The words of argparse; a sheet is counted without pairs.
             see = f"(see {program('-m chatbot.evaluation')} --help)"
@@ -102,6 +91,6 @@ EVALUATE = CommandLine(
     "-m chatbot.evaluation",
     "Measure a trained chatbot on held-out pairs, or have its replies rated. The last line is one JSON object.",
     "--attempt weibo --data held_out.tsv",
-    "data columns attempt beam_size temperature top_p retrieve baseline report sheet compare",
+    "data columns map head attempt beam_size temperature top_p retrieve baseline report sheet compare",
     without="n_best",
 )

@@ -60,12 +60,15 @@ def encode_command(arguments: Sequence[str]) -> int:
     from chatbot.corpus.dataset import described, training_set
     from chatbot.corpus.files import without_word_spaces
     from chatbot.corpus.tokenizer import print_unused_words
-    from chatbot.corpus.workers import BeamPool
 
     corpus_settings = without_word_spaces(settings.corpus)
     print_unused_words(corpus_settings)
-    beam = BeamPool(settings.runner, settings.runner_options, Path(settings.corpus.cache)) if settings.runner else None
-    corpus = training_set(corpus_settings, settings.encoding, pool=beam)
+    pool = None
+    if settings.runner:
+        from chatbot.corpus.beam import BeamPool
+
+        pool = BeamPool(settings.runner, settings.runner_options, Path(settings.corpus.cache))
+    corpus = training_set(corpus_settings, settings.encoding, pool=pool)
     for report in corpus.reports:
         print(f"{report.file}: {counted(report.pairs, 'pair')}", *described(report), sep="\n")
     print(f"Encoded: {counted(corpus.pairs, 'pair')}, shards: {len(corpus.shards):,}, in {corpus.shards.folder}")

@@ -22,7 +22,7 @@ from typing import Any
 import filelock
 import xxhash
 
-from chatbot.corpus.reading.file_kinds import CACHE_TAG
+from chatbot.corpus.reading.sources import CACHE_TAG
 from chatbot.errors import UserError
 
 MANIFEST = "manifest.json"

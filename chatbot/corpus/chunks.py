@@ -21,7 +21,7 @@ from chatbot.corpus.cleaning import cleaner
 from chatbot.corpus.pair_ids import SOURCE, TARGET, Hashes, Mask, Ragged
 from chatbot.corpus.reading.conversation import NEW, RESUMED, Pair
 from chatbot.corpus.reading.report import Report
-from chatbot.corpus.selection import pair_filter
+from chatbot.corpus.selection import word_filter
 from chatbot.corpus.tokenizer import Tokenizer, text_of, tokenizer
 
 # Large enough that distinct tokens are a small part of all tokens, small enough to be tokenised within a second. A
@@ -95,7 +95,7 @@ def tokenise_chunk(pairs: Sequence[Pair], first: int, report: Report, settings: 
         np.frombuffer("\n".join(tokens).encode(), np.uint8),
         ids.astype(np.uint16 if len(tokens) <= 1 << 16 else np.uint32),
         lengths.astype(np.uint32),
-        np.fromiter(map(xxhash.xxh3_64_intdigest, map(str.encode, texts)), np.uint64),
+        hashes_of(texts),
         np.fromiter((pair[2] for pair in cleaned), np.uint8, len(cleaned)),
     )
 
@@ -107,17 +107,24 @@ def clean_pairs(pairs: Iterable[Pair], first: int, report: Report, settings: Cor
     first pair in its file, from 1; the report names pairs by these numbers.
     """
     changed: Counter[str] = Counter()
-    clean, reason_to_drop = cleaner(settings.clean, changed), pair_filter(settings)
+    clean, is_blocked = cleaner(settings.clean, changed), word_filter(settings)
     gap: int | None = NEW  # the link of a pair after dropped ones; None: no pair was dropped
     for number, (question, answer, link) in enumerate(pairs, start=first):
         question, answer = clean(question), clean(answer)
-        if reason := reason_to_drop(question, answer):
+        is_empty = not question or not answer
+        if is_empty or (is_blocked is not None and (is_blocked(question) or is_blocked(answer))):
+            reason = "pairs with an empty side" if is_empty else "pairs with a blocked word"
             report.drop(reason, f"{report.file}, pair {number:,}")
             gap = NEW if NEW in (gap, link) else RESUMED
             continue
         yield question, answer, link if gap is None or link == NEW else gap
         gap = None
     report.changed = dict(changed)
+
+
+def hashes_of(texts: Iterable[str]) -> Hashes:
+    """Return the hash of each text, [texts]."""
+    return np.fromiter(map(xxhash.xxh3_64_intdigest, map(str.encode, texts)), np.uint64)
 
 
 def mixed(first: Hashes, second: Hashes) -> Hashes:

@@ -19,10 +19,8 @@ FEWEST_CHARACTERS, LEAST_SHARE, LONGEST_WORD = 6, 0.4, 6
 FEWEST_UTTERANCES, LEAST_UTTERANCES = 5, 0.4
 EXAMINED = 50_000  # characters of a text
 
-_UTTERANCE = re.compile(r'[^\t\r\n",]+')
 _CHINESE = re.compile(f"[{CHINESE}]+")
 _SPACED = re.compile(f"(?<=[{CHINESE}]) +(?=[{CHINESE}])")
-_ESCAPED = re.compile(r"\\u([0-9a-fA-F]{4})")  # of JSON
 
 # White space, lone surrogates, which UTF-8 cannot encode, and U+2581, which stands for a space in tokens.
 _SPACES = re.compile("[\\s\u2581\ud800-\udfff]+")
@@ -98,12 +96,9 @@ def cleaner(rules: Collection[str], changed: Counter[str] | None = None) -> Call
 
 
 def is_cut_into_words(text: str) -> bool:
-    """Return whether spaces separate the Chinese words of a text, whatever its format."""
-    text = text[:EXAMINED]
-    if "\\u" in text:
-        text = _ESCAPED.sub(lambda match: chr(int(match.group(1), 16)), text)
+    """Return whether spaces separate the Chinese words of a text with an utterance in each line."""
     cut = whole = 0
-    for utterance in _UTTERANCE.findall(text):
+    for utterance in text[:EXAMINED].splitlines():
         lengths = [len(run) for run in _CHINESE.findall(utterance)]
         if sum(lengths) >= FEWEST_CHARACTERS:
             spaces = len(_SPACED.findall(utterance))

@@ -1,13 +1,10 @@
 """From files to pairs of ids on disk: what training, validation and evaluation read."""
 
-import contextlib
-import copy
 import dataclasses
 import functools
 import itertools
 import json
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -18,9 +15,9 @@ from chatbot.corpus.cache import content_key, key_of, make_once
 from chatbot.corpus.chunks import load_chunk
 from chatbot.corpus.files import CorpusFiles, TokenisedFiles, tokenise, training_files, validation_files
 from chatbot.corpus.pair_ids import NO_PAIRS, Lengths, Mask, lengths_of
-from chatbot.corpus.reading.file_kinds import TRAINING, VALIDATION
 from chatbot.corpus.reading.report import Report
-from chatbot.corpus.selection import Selection, select
+from chatbot.corpus.reading.sources import TRAINING, VALIDATION
+from chatbot.corpus.selection import PairHashes, Selection, select
 from chatbot.corpus.shards import (
     ShardArrays,
     Shards,
@@ -31,7 +28,7 @@ from chatbot.corpus.shards import (
     write_shards,
 )
 from chatbot.corpus.vocabulary import Vocabulary, build_vocabulary, load_vocabulary
-from chatbot.corpus.workers import Pool, worker_pool
+from chatbot.corpus.workers import Processes, worker_pool
 from chatbot.display import counted
 from chatbot.errors import UserError
 
@@ -60,7 +57,7 @@ def training_set(
     encoding: EncodingSettings,
     vocabulary: Vocabulary | None = None,
     max_length: int | None = None,
-    pool: Pool | None = None,
+    pool: Processes | None = None,
 ) -> Corpus:
     """Return the encoded pairs to train on, read from the cache if possible. Raises UserError when none is left.
 
@@ -97,7 +94,7 @@ def encode(
     vocabulary: Vocabulary | int,
     turns: int = 0,
     max_length: int | None = None,
-    pool: Pool | None = None,
+    pool: Processes | None = None,
 ) -> Corpus:
     """Encode the selected pairs of the files, or read them from the cache.
 
@@ -109,7 +106,7 @@ def encode(
     folder = corpus_folder(files, selection, vocabulary, turns)
     with make_once(folder) as part:
         if part:
-            with contextlib.nullcontext(pool) if pool else worker_pool() as workers:
+            with worker_pool(pool) as workers:
                 _write(part.absolute(), files, selection, vocabulary, turns, workers)
     description = json.loads((folder / DESCRIPTION).read_text(encoding="utf-8"))
     lengths = Lengths(*(np.asarray(description["lengths"][name], np.int64) for name in ("sides", "counts")))
@@ -134,17 +131,15 @@ def corpus_folder(files: CorpusFiles, selection: Selection, vocabulary: Vocabula
 
 
 def _write(
-    folder: Path, files: CorpusFiles, selection: Selection, vocabulary: Vocabulary | int, turns: int, pool: Pool
+    folder: Path, files: CorpusFiles, selection: Selection, vocabulary: Vocabulary | int, turns: int, pool: Processes
 ) -> None:
     """Write the shards, the vocabulary and the description of a corpus into a folder."""
     tokenised = tokenise(files, pool)  # reads, cleans and tokenises all files: most of the time
-    kept, dropped = select(tokenised.hashes(turns), selection)
-    pairs, reports = int(kept.sum()), complete_reports(tokenised, dropped)
-    if selection.part != VALIDATION:
-        check_not_empty(pairs, reports)
+    kept = kept_pairs(tokenised, tokenised.hashes(turns), selection)
     if isinstance(vocabulary, int):
         vocabulary = build_vocabulary(count_tokens(tokenised, kept, pool), vocabulary, marks=turns > 0)
-    vocabulary.save(folder / VOCABULARY)
+    (folder / VOCABULARY).write_bytes(vocabulary.content())
+    pairs = int(kept.sum())
     shards = shards_needed(pairs)
     tasks = tokenised.tasks(kept, folder, shards, turns)
     parts = itertools.chain.from_iterable(pool.in_order(_encode, tasks, len(tasks) <= SERIAL_CHUNKS))
@@ -156,19 +151,29 @@ def _write(
         "dtype": dtype_for(vocabulary).name,
         "pairs": pairs,
         "lengths": {"sides": lengths.sides.tolist(), "counts": lengths.counts.tolist()},
-        "reports": [dataclasses.asdict(report) for report in reports],
+        "reports": [dataclasses.asdict(report) for report in tokenised.reports],
     }
     (folder / DESCRIPTION).write_text(json.dumps(description), encoding="utf-8")
 
 
-def complete_reports(tokenised: TokenisedFiles, dropped: Mapping[str, Mask]) -> list[Report]:
-    """Return the reports of the files, with the pairs that the selection dropped, by reason."""
-    reports = copy.deepcopy(tokenised.reports)
+def kept_pairs(tokenised: TokenisedFiles, hashes: PairHashes, selection: Selection) -> Mask:
+    """Return the mask of the selected pairs, [pairs], and count the dropped ones in the reports of the files.
+
+    Raises UserError, with the reasons for each file, when no pair is left, except of a validation part.
+    """
+    kept, dropped = select(hashes, selection)
     for reason, mask in dropped.items():
-        for report, count in zip(reports, tokenised.by_source(mask), strict=True):
+        for report, count in zip(tokenised.reports, tokenised.by_source(mask), strict=True):
             if count:
                 report.drop(reason, count=count)
-    return reports
+    if kept.any() or selection.part == VALIDATION:
+        return kept
+    why = []
+    for report in tokenised.reports:
+        found = f"{counted(report.pairs, 'pair')}, none of them left" if report.pairs else "no question-answer pairs"
+        nothing = f"nothing in it is {' or '.join(report.formats)}" if report.formats else "the file is empty"
+        why.append(f"{report.file}: {found}: {', '.join(report.lines()) or nothing}")
+    raise UserError("; ".join(why) + ". Check --format, --columns and --clean")
 
 
 def described(report: Report) -> list[str]:
@@ -180,19 +185,7 @@ def described(report: Report) -> list[str]:
     return lines
 
 
-def check_not_empty(pairs: int, reports: Sequence[Report]) -> None:
-    """Raise UserError when no pair is left, with the reasons for each file."""
-    if pairs:
-        return
-    why = []
-    for report in reports:
-        found = f"{counted(report.pairs, 'pair')}, none of them left" if report.pairs else "no question-answer pairs"
-        nothing = f"nothing in it is {' or '.join(report.formats)}" if report.formats else "the file is empty"
-        why.append(f"{report.file}: {found}: {', '.join(report.lines()) or nothing}")
-    raise UserError("; ".join(why) + ". Check --format, --columns and --clean")
-
-
-def count_tokens(tokenised: TokenisedFiles, kept: Mask, pool: Pool) -> dict[str, int]:
+def count_tokens(tokenised: TokenisedFiles, kept: Mask, pool: Processes) -> dict[str, int]:
     """Return how often each token occurs in the pairs that are kept."""
     numbers: defaultdict[str, int] = defaultdict(itertools.count().__next__)
     totals, tasks = np.zeros(0, np.int64), tokenised.tasks(kept)

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, TextIO
 
 import numpy as np
 
-from chatbot.config.corpus import AUTO, NONE, TEXT_RULES, CorpusSettings
+from chatbot.config.corpus import AUTO, NONE, TEXT_RULES, CorpusSettings, FileSettings
 from chatbot.corpus.cache import content_key, key_of, make_once
 from chatbot.corpus.chunks import PAIRS_PER_CHUNK, load_hashes, tokenise_chunk
 from chatbot.corpus.cleaning import cleaner, is_cut_into_words
@@ -23,9 +23,9 @@ from chatbot.corpus.reading.conversation import NEW, Pair
 from chatbot.corpus.reading.read import read
 from chatbot.corpus.reading.report import ReadOptions, Report, report_of
 from chatbot.corpus.reading.sources import Parts, Source, find_parts, find_sources
-from chatbot.corpus.selection import PairHashes, read_block_list
+from chatbot.corpus.selection import PairHashes, word_filter
 from chatbot.corpus.tokenizer import tokenizer, without_pair_rules
-from chatbot.corpus.workers import Pool, progress_bar, worker_pool
+from chatbot.corpus.workers import Processes, progress_bar, worker_pool
 from chatbot.errors import UserError
 
 # Increase this whenever the same files and settings give other tokens than before.
@@ -88,11 +88,18 @@ class CorpusFiles:
         return [report_of(values, source.name) for values, source in zip(reports, self.sources, strict=True)]
 
 
+def read_as(settings: CorpusSettings, given: FileSettings) -> CorpusSettings:
+    """Return the settings, for files that are read as other settings say."""
+    return dataclasses.replace(
+        settings, **{field.name: getattr(given, field.name) for field in dataclasses.fields(FileSettings)}
+    )
+
+
 def corpus_files(sources: Sequence[Source], settings: CorpusSettings) -> CorpusFiles:
     """Return the files of a corpus. Raises UserError if a list of words cannot be read or a library is missing."""
     cleaner(settings.clean)
     tokenizer(settings.tokenizer, settings.dictionary)
-    read_block_list(settings)
+    word_filter(settings)
     return CorpusFiles(tuple(sources), settings)
 
 
@@ -184,14 +191,14 @@ class TokenisedFiles:
         return counts
 
 
-def tokenise(files: CorpusFiles, pool: Pool | None = None) -> TokenisedFiles:
+def tokenise(files: CorpusFiles, pool: Processes | None = None) -> TokenisedFiles:
     """Read, clean and tokenise all pairs in the processes of the pool, or read their tokens from the cache.
 
     Raises UserError for files that cannot be used, or that change while they are read.
     """
     with make_once(files.folder) as part:
         if part:
-            with contextlib.nullcontext(pool) if pool else worker_pool() as workers:
+            with worker_pool(pool) as workers:
                 chunks, reports = _write_chunks(files, part, workers)
             if dataclasses.replace(files).key != files.key:
                 names = ", ".join(source.name for source in files.sources)
@@ -203,7 +210,7 @@ def tokenise(files: CorpusFiles, pool: Pool | None = None) -> TokenisedFiles:
     return TokenisedFiles(chunk_files, files.renamed_reports(description["reports"]))
 
 
-def _write_chunks(files: CorpusFiles, folder: Path, pool: Pool) -> tuple[list[tuple[str, int, int]], list[Report]]:
+def _write_chunks(files: CorpusFiles, folder: Path, pool: Processes) -> tuple[list[tuple[str, int, int]], list[Report]]:
     """Return (name, source, pairs) of each chunk, and the report of each source."""
     size = sum(path.stat().st_size for source in files.sources for path in source.paths)
     tasks = [(index, source, files, folder.absolute()) for index, source in enumerate(files.sources)]

@@ -16,7 +16,7 @@ from chatbot.config.corpus import CorpusSettings
 from chatbot.config.model import ModelSettings
 from chatbot.config.run import RunSettings
 from chatbot.corpus.chunks import load_chunk
-from chatbot.corpus.dataset import check_not_empty, complete_reports, count_tokens, described
+from chatbot.corpus.dataset import count_tokens, described, kept_pairs
 from chatbot.corpus.files import CorpusFiles, TokenisedFiles, tokenise
 from chatbot.corpus.pair_ids import SOURCE, TARGET, Hashes, Mask
 from chatbot.corpus.reading.lines import FALSE_RESPONSES
@@ -24,7 +24,7 @@ from chatbot.corpus.reading.messages import NO_TEXT, NOTICES
 from chatbot.corpus.reading.read import NO_DATA
 from chatbot.corpus.reading.report import Report
 from chatbot.corpus.reading.subtitles import NO_SPEECH
-from chatbot.corpus.selection import Selection, select
+from chatbot.corpus.selection import Selection
 from chatbot.corpus.shards import encode_chunk
 from chatbot.corpus.vocabulary import Vocabulary, build_vocabulary
 from chatbot.corpus.workers import worker_pool
@@ -77,9 +77,7 @@ def measure(files: CorpusFiles) -> Measurements:
     with worker_pool() as pool:
         tokenised = tokenise(files, pool)
         hashes = tokenised.hashes()
-        kept, dropped = select(hashes, Selection.of(files.settings))
-        reports = complete_reports(tokenised, dropped)
-        check_not_empty(int(kept.sum()), reports)
+        kept = kept_pairs(tokenised, hashes, Selection.of(files.settings))
         counts = count_tokens(tokenised, kept, pool)
         coverage = _coverage(counts)
         size = next(size for size, covered in coverage.items() if covered >= COVERED * max(coverage.values()))
@@ -88,7 +86,7 @@ def measure(files: CorpusFiles) -> Measurements:
     characters = set().union(*counts)
     longest = int(np.quantile(lengths.max(axis=1), FITTING, method="inverted_cdf"))
     return Measurements(
-        files=[*map(File, reports, tokenised.by_source(kept))],
+        files=[*map(File, tokenised.reports, tokenised.by_source(kept))],
         samples=_texts(tokenised, np.flatnonzero(kept)[:SAMPLES]),
         lengths=lengths,
         tokens=len(characters | counts.keys()),

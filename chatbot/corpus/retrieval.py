@@ -59,7 +59,8 @@ class Retrieval:
         remedy = "remove that folder, and train this attempt again, which writes it"
         try:
             description = read_json(folder / DESCRIPTION)
-            arrays = {name: _map(folder, name) for name in (*ARRAYS, QUESTIONS, REPLIES, LENGTHS, TOKENS)}
+            names = (*ARRAYS, QUESTIONS, REPLIES, LENGTHS, TOKENS)
+            arrays = {name: np.load(folder / f"{name}.npy", mmap_mode="r", allow_pickle=False) for name in names}
             index = CharacterIndex(len(arrays[LENGTHS]), description["mean_length"], **{n: arrays[n] for n in ARRAYS})
             lengths = arrays[LENGTHS].astype(np.int64)
             sizes_agree = [len(arrays[name]) for name in (QUESTIONS, REPLIES)] == lengths.sum(axis=0).tolist()
@@ -180,8 +181,3 @@ def _is_written(folder: Path, description: Mapping[str, Any]) -> bool:
     except (OSError, ValueError):
         return False
     return isinstance(written, dict) and description.items() <= written.items()
-
-
-def _map(folder: Path, name: str) -> npt.NDArray[Any]:
-    """Map an array into memory. Raises OSError, and ValueError for a file that is too short."""
-    return np.load(folder / f"{name}.npy", mmap_mode="r", allow_pickle=False)

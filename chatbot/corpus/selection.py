@@ -12,8 +12,8 @@ import numpy.typing as npt
 from chatbot.config.corpus import CorpusSettings
 from chatbot.corpus.cleaning import cleaner
 from chatbot.corpus.pair_ids import Hashes, Mask
-from chatbot.corpus.reading.file_kinds import TRAINING
-from chatbot.corpus.reading.text_file import read_word_list
+from chatbot.corpus.reading.sources import TRAINING
+from chatbot.corpus.tokenizer import read_word_list
 
 # The maximum number of hashes sorted at once, which bounds the memory.
 AT_ONCE = 4_000_000
@@ -30,36 +30,22 @@ DUPLICATE = "duplicate pairs"
 EQUAL = "pairs whose answer equals the question"
 
 
-def pair_filter(settings: CorpusSettings) -> Callable[[str, str], str]:
-    """Return the function from a cleaned question and answer to the reason to drop the pair, "" to keep it.
+def word_filter(settings: CorpusSettings) -> Callable[[str], bool] | None:
+    """Return the function from a cleaned text to whether it contains a word of --block-list, None without one.
 
-    Raises UserError when the block list cannot be read.
+    Raises UserError when the list cannot be read.
     """
-    blocked = read_block_list(settings)
-    is_blocked = _blocker(settings.clean, blocked) if blocked else None
-
-    def reason_to_drop(question: str, answer: str) -> str:
-        if not question or not answer:
-            return "pairs with an empty side"
-        if is_blocked is not None and (is_blocked(question) or is_blocked(answer)):
-            return "pairs with a blocked word"
-        return ""
-
-    return reason_to_drop
-
-
-def read_block_list(settings: CorpusSettings) -> tuple[str, ...]:
-    """Return the words of --block-list. Raises UserError when it cannot be read."""
     if settings.block_list is None:
-        return ()
+        return None
     text, _ = read_word_list(settings.block_list, "block list")
-    return tuple(sorted({line.strip() for line in text.splitlines()} - {""}))
+    return _word_filter(settings.clean, text)
 
 
 @functools.lru_cache(1)  # chunks of a corpus have the same words
-def _blocker(rules: tuple[str, ...], blocked: tuple[str, ...]) -> Callable[[str], bool]:
+def _word_filter(rules: tuple[str, ...], block_list: str) -> Callable[[str], bool]:
     """Return the function from a text to whether it contains a blocked word, as written or as cleaned."""
-    words = frozenset((*blocked, *map(cleaner(rules), blocked))) - {""}
+    blocked = [line.strip() for line in block_list.splitlines()]
+    words = {*blocked, *map(cleaner(rules), blocked)} - {""}
     lengths = sorted(set(map(len, words)))
 
     def is_blocked(text: str) -> bool:

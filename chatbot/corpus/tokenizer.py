@@ -12,7 +12,7 @@ from typing import Any
 
 from chatbot.config.corpus import NONE, TEXT_RULES, CorpusSettings
 from chatbot.corpus.cleaning import cleaner
-from chatbot.corpus.reading.text_file import read_word_list
+from chatbot.corpus.reading.charset import detect_charset
 from chatbot.display import SHOWN_NAME, listing, one_line
 from chatbot.errors import UserError
 
@@ -260,3 +260,22 @@ def print_unused_words(settings: CorpusSettings) -> None:
         name, number = one_line(Path(settings.dictionary).name, 2 * SHOWN_NAME), f"{len(unused):,} of {len(entries):,}"
         remedy = "a word with a space needs a frequency, a rare word a higher one"
         print(listing(f"{name}: lines without effect: {number}; {remedy}: ", unused))
+
+
+def read_word_list(path: str, kind: str) -> tuple[str, str]:
+    """Return (the text of the file, the displayed name of its charset), which is detected as that of data.
+
+    kind: for messages, such as "block list". Raises UserError when the file cannot be read or decoded.
+    """
+    try:
+        content = Path(path).read_bytes()
+    except OSError as error:
+        raise UserError(f"{path}: {kind} cannot be read ({error.strerror})") from None
+    codec, name = detect_charset(content, path)
+    text = content.decode(codec, "replace")
+    for number, line in enumerate(text.split("\n"), start=1):
+        if "\ufffd" in line:
+            raise UserError(
+                f"{path}: {kind} read as {name}, but line {number} is not; save it as UTF-8, one word a line"
+            )
+    return text, name

@@ -4,20 +4,15 @@ A token outside the vocabulary becomes the ids of its characters, and a characte
 UTF-8 bytes, as with SentencePiece's byte fallback (Kudo and Richardson, 2018).
 """
 
-import functools
 import hashlib
 import itertools
-import re
-import sys
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
-from chatbot.corpus.cleaning import removed_characters
 from chatbot.corpus.tokenizer import SPACE, text_of
-from chatbot.durable import write_file
 from chatbot.errors import UserError
 
 PAD, BOS, EOS, UNK, ASK = range(5)
@@ -115,10 +110,6 @@ class Vocabulary:
         """Return the content of vocabulary.txt: one token a line, in the order of ids, without the special ones."""
         return "".join(f"{t}\n" for t in self.tokens[len(SPECIALS) :]).encode()
 
-    def save(self, path: Path) -> None:
-        """Write `content` to a file. The file is complete or absent."""
-        write_file(path, self.content())
-
 
 def build_vocabulary(tokens: Mapping[str, int], size: int, marks: bool = False) -> Vocabulary:
     """Build a vocabulary of bytes and of the most frequent characters, and then words, that occur MIN_COUNT times.
@@ -154,7 +145,7 @@ def _by_count(counts: Mapping[str, int]) -> list[str]:
 
 
 def load_vocabulary(path: Path) -> Vocabulary:
-    """Read what `Vocabulary.save` wrote. Raises UserError for a missing or damaged file."""
+    """Read `Vocabulary.content` from a file. Raises UserError for a missing or damaged file."""
     remedy = "restore it from a backup, or train again under another --attempt"
     try:
         with path.open("rb") as file:
@@ -171,58 +162,3 @@ def load_vocabulary(path: Path) -> Vocabulary:
     if last or not all_differ or tuple(tokens[-len(BYTES) :]) != BYTES:
         raise UserError(f"{path}: vocabulary damaged; {remedy}")
     return Vocabulary(tokens)
-
-
-# For 0, 1, 2 and 3 continuation bytes: the lead bytes, and the first code point that needs so many.
-_LEADS = ((range(0x80), 0), (range(0xC0, 0xE0), 0x80), (range(0xE0, 0xF0), 0x800), (range(0xF0, 0xF5), 0x10000))
-# The category Cc of Unicode.
-_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
-_NONE = -1  # the byte must not follow
-
-
-def spelling_automaton(vocabulary: Vocabulary) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.int32]]:
-    """Return the ids that may follow in each state, and the state after each of them, both [states, vocabulary].
-
-    State 0, the first one, is between characters. Only there EOS, characters and words may follow. PAD, BOS, UNK,
-    ASK, the marks of turns and tokens with control characters, which a terminal would obey, are in no reply.
-    """
-    after_byte = _states_after_bytes()
-    allowed = np.zeros((len(after_byte), len(vocabulary)), np.bool_)
-    allowed[0, [EOS, *range(len(SPECIALS), vocabulary.first_mark)]] = True
-    allowed[0, [i for i, token in enumerate(vocabulary.tokens) if _CONTROL.search(token)]] = False
-    allowed[:, vocabulary.first_byte :] = after_byte != _NONE
-    next_states = np.zeros(allowed.shape, np.int32)
-    next_states[:, vocabulary.first_byte :] = after_byte.clip(min=0)
-    return allowed, next_states
-
-
-@functools.cache
-def _states_after_bytes() -> npt.NDArray[np.int32]:
-    """Return the state after each byte, or _NONE, [states, 256]. A state stands for what may complete a character."""
-    spelled = np.zeros(len(_LEADS[-1][0]) << 18, np.bool_)  # by code point, up to the end of the last lead byte's
-    spelled[: sys.maxunicode + 1] = True
-    spelled[[ord(character) for character in removed_characters()]] = False
-    rows = [np.full(256, _NONE, np.int32)]
-    numbers: dict[bytes, int] = {}
-
-    def state_before(completions: npt.NDArray[np.bool_]) -> int:
-        """Return the state in which these may follow. completions: [64 ** continuation bytes] by their values."""
-        if len(completions) == 1:
-            return 0
-        key = completions.tobytes()
-        if key not in numbers:
-            numbers[key] = len(rows)
-            rows.append(np.full(256, _NONE, np.int32))
-            fill(rows[-1], range(0x80, 0xC0), completions)
-        return numbers[key]
-
-    def fill(row: npt.NDArray[np.int32], following: range, completions: npt.NDArray[np.bool_]) -> None:
-        for byte, completions_after in zip(following, completions.reshape(len(following), -1), strict=True):
-            if completions_after.any():
-                row[byte] = state_before(completions_after)
-
-    for continuation_bytes, (leads, first) in enumerate(_LEADS):
-        points = spelled[: len(leads) << 6 * continuation_bytes].copy()
-        points[:first] = False
-        fill(rows[0], leads, points)
-    return np.stack(rows)

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from chatbot.corpus.reading.report import Report
-from chatbot.corpus.reading.text_file import open_files
+from chatbot.corpus.reading.unpacking import open_files
 from chatbot.corpus.tokenizer import SPACE
 from chatbot.corpus.vocabulary import SPECIALS, Vocabulary
 from chatbot.display import counted

@@ -4,6 +4,9 @@ The automaton of banned words knows every spelling of a word: as one token, in s
 tokens. It is the product of the spelling automaton and that of Aho and Corasick (1975) for the bytes of the words.
 """
 
+import functools
+import re
+import sys
 from collections import deque
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -11,6 +14,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from chatbot.corpus.cleaning import removed_characters
 from chatbot.corpus.tokenizer import SPACE
 from chatbot.corpus.vocabulary import EOS, SPECIALS, Vocabulary
 from chatbot.decoding.array_functions import INFINITY, Array, functions_of
@@ -20,6 +24,11 @@ from chatbot.errors import UserError
 LARGEST = 1 << 25
 # A number of ids that no reply has.
 FAR = 1 << 40
+# For 0, 1, 2 and 3 continuation bytes: the lead bytes, and the first code point that needs so many.
+_LEADS = ((range(0x80), 0), (range(0xC0, 0xE0), 0x80), (range(0xE0, 0xF0), 0x800), (range(0xF0, 0xF5), 0x10000))
+# The category Cc of Unicode.
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+_NONE = -1  # the byte must not follow
 
 
 class Automaton(NamedTuple):
@@ -80,6 +89,54 @@ def _ids_to_end(automaton: Automaton) -> npt.NDArray[np.int64]:
         if (smaller == numbers).all():
             return numbers
         numbers = smaller
+
+
+def spelling_automaton(vocabulary: Vocabulary) -> Automaton:
+    """Return the automaton of all texts.
+
+    State 0, the first one, is between characters. Only there EOS, characters and words may follow. PAD, BOS, UNK,
+    ASK, the marks of turns and tokens with control characters, which a terminal would obey, are in no reply.
+    """
+    after_byte = _states_after_bytes()
+    allowed = np.zeros((len(after_byte), len(vocabulary)), np.bool_)
+    allowed[0, [EOS, *range(len(SPECIALS), vocabulary.first_mark)]] = True
+    allowed[0, [i for i, token in enumerate(vocabulary.tokens) if _CONTROL.search(token)]] = False
+    allowed[:, vocabulary.first_byte :] = after_byte != _NONE
+    next_states = np.zeros(allowed.shape, np.int32)
+    next_states[:, vocabulary.first_byte :] = after_byte.clip(min=0)
+    return Automaton(allowed, next_states)
+
+
+@functools.cache
+def _states_after_bytes() -> npt.NDArray[np.int32]:
+    """Return the state after each byte, or _NONE, [states, 256]. A state stands for what may complete a character."""
+    spelled = np.zeros(len(_LEADS[-1][0]) << 18, np.bool_)  # by code point, up to the end of the last lead byte's
+    spelled[: sys.maxunicode + 1] = True
+    spelled[[ord(character) for character in removed_characters()]] = False
+    rows = [np.full(256, _NONE, np.int32)]
+    numbers: dict[bytes, int] = {}
+
+    def state_before(completions: npt.NDArray[np.bool_]) -> int:
+        """Return the state in which these may follow. completions: [64 ** continuation bytes] by their values."""
+        if len(completions) == 1:
+            return 0
+        key = completions.tobytes()
+        if key not in numbers:
+            numbers[key] = len(rows)
+            rows.append(np.full(256, _NONE, np.int32))
+            fill(rows[-1], range(0x80, 0xC0), completions)
+        return numbers[key]
+
+    def fill(row: npt.NDArray[np.int32], following: range, completions: npt.NDArray[np.bool_]) -> None:
+        for byte, completions_after in zip(following, completions.reshape(len(following), -1), strict=True):
+            if completions_after.any():
+                row[byte] = state_before(completions_after)
+
+    for continuation_bytes, (leads, first) in enumerate(_LEADS):
+        points = spelled[: len(leads) << 6 * continuation_bytes].copy()
+        points[:first] = False
+        fill(rows[0], leads, points)
+    return np.stack(rows)
 
 
 def without_words(automaton: Automaton, vocabulary: Vocabulary, words: Sequence[str], max_length: int) -> Automaton:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from chatbot.config.attempts import trained_directory
-from chatbot.config.corpus import EncodingSettings
+from chatbot.config.corpus import EncodingSettings, FileSettings
 from chatbot.config.evaluation import EVALUATE, NEAREST, EvaluationSettings
 from chatbot.config.stored import with_default_search
 from chatbot.display import counted
@@ -63,7 +63,7 @@ def _evaluate(settings: EvaluationSettings) -> dict[str, Any]:
     import_tensorflow()
     let_gpu_memory_grow()
     from chatbot.corpus.dataset import encode
-    from chatbot.corpus.files import corpus_files
+    from chatbot.corpus.files import corpus_files, read_as
     from chatbot.corpus.selection import Selection
     from chatbot.corpus.tokenizer import tokens_of
     from chatbot.evaluation.baseline import MOST_PAIRS, Baseline, corpus_of
@@ -83,7 +83,7 @@ def _evaluate(settings: EvaluationSettings) -> dict[str, Any]:
             print(f"Note on {report.file}: {line}", file=sys.stderr)
     if warning := warning_of(trained, corpus, held_out):
         print(warning, file=sys.stderr)
-    detected = dataclasses.replace(reading_settings(trained, settings), columns=(), encoding=None, format=None)
+    detected = read_as(reading_settings(trained, settings), FileSettings())
     fluency = None
     if usual is not None:
         of_characters = dataclasses.replace(detected, tokenizer="char", dictionary=None)

@@ -12,7 +12,7 @@ from chatbot.config.decoding import DecodingSettings
 from chatbot.config.evaluation import BEAM, NEAREST, PEOPLE, QUESTIONS, EvaluationSettings
 from chatbot.config.stored import with_default_search
 from chatbot.corpus.dataset import Corpus, encode
-from chatbot.corpus.files import corpus_files
+from chatbot.corpus.files import corpus_files, read_as
 from chatbot.corpus.history import question_of
 from chatbot.corpus.reading import sources as files
 from chatbot.corpus.selection import Selection
@@ -34,13 +34,8 @@ BEAM_SEARCH = DecodingSettings(beam_size=5, retrieve="none")
 
 def reading_settings(trained: Trained, settings: EvaluationSettings) -> CorpusSettings:
     """Return how an evaluation reads pairs for a model: cleaned as for training, and no pair is dropped."""
-    return dataclasses.replace(
-        without_pair_rules(trained.settings.corpus),
-        columns=settings.columns,
-        encoding=settings.encoding,
-        format=settings.format,
-        cache=settings.cache,
-    )
+    corpus = read_as(without_pair_rules(trained.settings.corpus), settings)
+    return dataclasses.replace(corpus, cache=settings.cache)
 
 
 def held_out_corpus(trained: Trained, held_out: Sequence[files.Source], settings: EvaluationSettings) -> Corpus:

@@ -1,18 +1,18 @@
 """Writes the export of an attempt: a folder that is complete or absent; and measures the loss of its weights."""
 
 import contextlib
-import dataclasses
 import json
 import shutil
 from pathlib import Path
 
 from chatbot.config.attempts import CONFIG, DICTIONARY, NGRAMS, RETRIEVAL, VOCABULARY, is_validated
+from chatbot.config.corpus import FileSettings
 from chatbot.config.export import SAVEDMODEL, ExportSettings
 from chatbot.config.model import ModelSettings
 from chatbot.config.stored import storable, with_default_search
 from chatbot.config.training import Settings
 from chatbot.corpus.dataset import encode, validation_set
-from chatbot.corpus.files import corpus_files
+from chatbot.corpus.files import corpus_files, read_as
 from chatbot.corpus.reading.sources import find_parts
 from chatbot.corpus.selection import Selection
 from chatbot.corpus.shards import Shards
@@ -101,7 +101,7 @@ def held_out_pairs(trained: Trained, settings: ExportSettings) -> Shards | None:
     attempt: Settings = trained.settings
     vocabulary, max_length = trained.vocabulary, attempt.model.max_length
     if settings.data:
-        corpus = dataclasses.replace(without_pair_rules(attempt.corpus), columns=(), encoding=None, format=None)
+        corpus = read_as(without_pair_rules(attempt.corpus), FileSettings())
         files = corpus_files(find_parts(settings.data).measured, corpus)
         return encode(files, Selection(), vocabulary, attempt.encoding.history, max_length).shards
     with contextlib.suppress(UserError):

@@ -15,8 +15,8 @@ from chatbot.config.training import Settings
 from chatbot.corpus.cleaning import cleaner
 from chatbot.corpus.history import question_of
 from chatbot.corpus.retrieval import Retrieval
-from chatbot.corpus.vocabulary import ASK, EOS, PAD, Vocabulary, spelling_automaton
-from chatbot.decoding.automaton import Automaton, BoundedAutomaton, without_words
+from chatbot.corpus.vocabulary import ASK, EOS, PAD, Vocabulary
+from chatbot.decoding.automaton import BoundedAutomaton, spelling_automaton, without_words
 from chatbot.decoding.hypotheses import length_penalty
 from chatbot.display import counted
 from chatbot.errors import UserError
@@ -182,7 +182,7 @@ def reply_automaton(decoding: DecodingSettings, vocabulary: Vocabulary, max_leng
 
     max_length: of a reply, in tokens. Raises UserError for banned words that leave no reply.
     """
-    automaton = Automaton(*spelling_automaton(vocabulary))
+    automaton = spelling_automaton(vocabulary)
     if decoding.ban:
         automaton = without_words(automaton, vocabulary, decoding.ban, max_length)
     return BoundedAutomaton(automaton, max_length)

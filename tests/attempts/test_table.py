@@ -47,7 +47,7 @@ def test_each_attempt_is_listed_with_its_state(listed: Callable[..., str], work_
         shutil.copytree(whole, f"checkpoints/{name}")
     Path("checkpoints/no last/last").unlink()
     Path("checkpoints/cut/ckpt-10.safetensors").write_bytes(b"1")  # `best` names it
-    Vocabulary(["你", *BYTES]).save(Path("checkpoints/words/vocabulary.txt"))
+    Path("checkpoints/words/vocabulary.txt").write_bytes(Vocabulary(["你", *BYTES]).content())
     Path("checkpoints/config/config.json").write_text('{"rnn_size": {}}')
     Path("checkpoints/pointer/last").write_text('{"checkpoint": "../ckpt-1", "step": 1}')
     Path("checkpoints/values/ckpt-20.safetensors").write_bytes(b"")

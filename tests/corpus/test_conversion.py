@@ -1,11 +1,18 @@
 """python -m chatbot.corpus pairs: what is written, and that it is read again as the same pairs."""
 
+import json
 from pathlib import Path
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
+from chatbot.config.corpus import CorpusSettings
 from chatbot.corpus.__main__ import main
-from chatbot.corpus.reading.conversation import Pair
+from chatbot.corpus.chunks import clean_pairs
+from chatbot.corpus.cleaning import tidy
+from chatbot.corpus.conversion import conversations
+from chatbot.corpus.reading.conversation import NEW, NEXT, OVERLAP, RESUMED, Pair
 from chatbot.corpus.reading.read import read
 from chatbot.corpus.reading.report import Report
 from chatbot.corpus.reading.sources import find_sources
@@ -34,17 +41,43 @@ def test_pairs_are_lines_without_tabs_and_line_ends_inside(work_dir: Path, capsy
 
 
 def test_pairs_are_those_that_training_selects(work_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    name = written("a.tsv", "早\t好的\n行\t好的\n早\t好的\n走\t好的\n吗\t不了\n")
+    name = written("a.tsv", "早\t好的\n行\t好的\n早\t好的\n走\t好的\n吗\t不了\n嗯\t嗯\n")
     assert exit_code_of(lambda: main(["pairs", name, "--max-reply-frequency", "2"])) == 0
     assert capsys.readouterr().out == "早\t好的\n行\t好的\n吗\t不了\n"
     assert exit_code_of(lambda: main(["pairs", name, "--clean", "none", "--max-reply-frequency", "3"])) == 0
-    assert capsys.readouterr().out == "早\t好的\n行\t好的\n早\t好的\n吗\t不了\n"
+    assert capsys.readouterr().out == "早\t好的\n行\t好的\n早\t好的\n吗\t不了\n嗯\t嗯\n"
 
 
 def test_conversations_are_read_again_as_the_same(work_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
     name = written("a.jsonl", CHAT)
     assert exit_code_of(lambda: main(["pairs", name, "--json"])) == 0
     assert pairs(written("b.jsonl", capsys.readouterr().out)) == pairs(name)
+
+
+TEXTS = st.text("甲乙a:：&;<>\\ ", max_size=6).map(tidy).filter(bool) | st.sampled_from(
+    ["A: 甲", "B：乙", "问：甲", "答：乙", "User: a", "Assistant: b", "&lt;", "&amp;lt; a", "a<br>b"]
+)
+LINKS = st.sampled_from([NEW, OVERLAP, NEXT, RESUMED])
+
+
+@given(st.lists(st.tuples(TEXTS, TEXTS, LINKS), min_size=1), st.sampled_from([("markup",), ("none",)]))
+@example([("甲", "乙", NEW), ("丙", "丁", NEXT), ("丁", "戊", OVERLAP)], ("none",))
+@example([("甲", "乙", NEW), ("乙", "丙", OVERLAP), ("丁", "戊", NEXT)], ("none",))
+def test_texts_with_labels_or_markup_are_read_again_as_the_same(
+    tmp_path_factory: pytest.TempPathFactory, given_pairs: list[Pair], rules: tuple[str, ...]
+) -> None:
+    """A conversation that no line can have goes on as a new one."""
+    cleaned: list[Pair] = []
+    for question, answer, link in given_pairs:
+        if link == OVERLAP and cleaned:
+            question = cleaned[-1][1]
+        cleaned.append((question, answer, link))
+    path = tmp_path_factory.getbasetemp() / "a.jsonl"
+    path.write_text("".join(f"{json.dumps(line)}\n" for line in conversations(cleaned, rules)))
+    settings = CorpusSettings(data=(str(path),), clean=rules)
+    again = list(clean_pairs(pairs(str(path)), 1, Report(), settings))
+    assert [pair[:2] for pair in again] == [pair[:2] for pair in cleaned]
+    assert all(link in (NEW, before) for (*_, link), (*_, before) in zip(again, cleaned, strict=True))
 
 
 def test_what_is_left_out_is_said_beside(work_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -71,6 +104,15 @@ def test_nothing_is_written_where_a_question_is_open(
     output = capsys.readouterr()
     assert output.out == ""
     assert "b.txt: " in output.err
+
+
+def test_no_pairs_are_an_error(work_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    lines = ({"messages": [{"role": role, "content": role}]} for role in ("user", "assistant"))
+    name = written("a.jsonl", "".join(json.dumps(line) + "\n" for line in lines))
+    assert exit_code_of(lambda: main(["pairs", name])) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert "error: a.jsonl: no pairs; the lines above say what was left out" in captured.err
 
 
 def test_map_and_me_choose_what_is_written(work_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -18,7 +18,8 @@ from chatbot.corpus.history import questions_alone, source_of, turn_rows, turns_
 from chatbot.corpus.pair_ids import Ragged, lengths_of
 from chatbot.corpus.reading.conversation import NEW, NEXT, OVERLAP, RESUMED
 from chatbot.corpus.shards import Shards
-from chatbot.corpus.vocabulary import ASK, BYTES, MARKS, SPECIALS, Vocabulary, spelling_automaton
+from chatbot.corpus.vocabulary import ASK, BYTES, MARKS, SPECIALS, Vocabulary
+from chatbot.decoding.automaton import spelling_automaton
 from chatbot.errors import UserError
 from chatbot.flags import compose, replace
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chatbot.corpus import selection as selection_module
-from chatbot.corpus.reading.file_kinds import TRAINING, VALIDATION
+from chatbot.corpus.reading.sources import TRAINING, VALIDATION
 from chatbot.corpus.selection import (
     DUPLICATE,
     EQUAL,

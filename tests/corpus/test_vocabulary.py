@@ -88,9 +88,9 @@ def test_token_that_occurs_once_is_spelled() -> None:
     assert set(entries(build_vocabulary(Counter({"一次": 1, "两次": 2}), 999))) == {"两次", "次", "两", SPACE}
 
 
-def test_vocabulary_survives_save_and_load(tmp_path: Path) -> None:
+def test_vocabulary_is_read_from_its_content(tmp_path: Path) -> None:
     vocabulary = build_vocabulary(Counter({"你好": 2, "\u2028a": 2, "#": 4}), 999)
-    vocabulary.save(tmp_path / "vocabulary.txt")
+    (tmp_path / "vocabulary.txt").write_bytes(vocabulary.content())
     loaded = load_vocabulary(tmp_path / "vocabulary.txt")
     assert loaded.tokens == vocabulary.tokens
 

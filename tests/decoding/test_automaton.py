@@ -5,8 +5,8 @@ import itertools
 import numpy as np
 import pytest
 
-from chatbot.corpus.vocabulary import BYTES, EOS, Vocabulary, spelling_automaton
-from chatbot.decoding.automaton import Automaton, without_words
+from chatbot.corpus.vocabulary import BYTES, EOS, Vocabulary
+from chatbot.decoding.automaton import Automaton, spelling_automaton, without_words
 from chatbot.errors import UserError
 
 VOCABULARY = Vocabulary(["你好", "你", "好", "吗", "你好吗", "ab", "▁b", *BYTES])
@@ -30,7 +30,7 @@ def accepted(automaton: Automaton, ids: tuple[int, ...]) -> bool:
 )
 def test_replies_contain_no_banned_word_in_any_spelling(words: list[str]) -> None:
     """Of all sequences of ids that spell text with these characters, those without the words are left."""
-    spelling = Automaton(*spelling_automaton(VOCABULARY))
+    spelling = spelling_automaton(VOCABULARY)
     automaton = without_words(spelling, VOCABULARY, words, LENGTH)
     a, b = (VOCABULARY.first_byte + ord(letter) for letter in "ab")
     units: list[tuple[int, ...]] = [*((i,) for i in range(5, 12)), (a,), (b,)]
@@ -47,7 +47,7 @@ def test_replies_contain_no_banned_word_in_any_spelling(words: list[str]) -> Non
 def test_no_state_is_a_dead_end() -> None:
     """After F0 9F 98, 64 bytes may follow. If all of these characters are banned, F0 9F 98 is, too."""
     words = [chr(0x1F600 + i) for i in range(64)]
-    automaton = without_words(Automaton(*spelling_automaton(VOCABULARY)), VOCABULARY, words, LENGTH)
+    automaton = without_words(spelling_automaton(VOCABULARY), VOCABULARY, words, LENGTH)
     assert automaton.allowed.any(axis=1).all()
     state = 0
     for byte in (0xF0, 0x9F):
@@ -58,7 +58,7 @@ def test_no_state_is_a_dead_end() -> None:
 
 def test_words_that_leave_nothing_or_are_too_many_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     vocabulary = Vocabulary(["你好", "你", *BYTES])
-    spelling = Automaton(*spelling_automaton(vocabulary))
+    spelling = spelling_automaton(vocabulary)
     allowed = without_words(spelling, vocabulary, ["好"], 3).allowed
     assert np.flatnonzero(allowed[0, : vocabulary.first_byte]).tolist() == [EOS, 6]
     with pytest.raises(UserError, match=r"^--ban: these words leave nothing to reply; give fewer$"):

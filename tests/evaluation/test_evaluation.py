@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from chatbot.config.corpus import CorpusSettings
 from chatbot.config.decoding import DecodingSettings
+from chatbot.config.evaluation import EvaluationSettings
 from chatbot.config.training import Settings
 from chatbot.corpus.dataset import encode
 from chatbot.corpus.files import training_files
@@ -26,6 +27,7 @@ from chatbot.evaluation import evaluate as evaluate_module
 from chatbot.evaluation.__main__ import main
 from chatbot.evaluation.evaluate import evaluate
 from chatbot.evaluation.likelihood import Likelihood, Scorer
+from chatbot.evaluation.sources import reading_settings
 from chatbot.flags import compose
 from chatbot.inference.replier import Replier
 from chatbot.inference.responder import replier_of
@@ -143,6 +145,14 @@ def test_command_prints_one_json_object(
     assert printed.err.endswith("chosen among ten: - with random others, - with replies to the nearest questions.\n")
 
 
+def test_held_out_files_are_read_by_the_flags_of_the_evaluation(model: Seq2Seq) -> None:
+    trained = Trained(compose(Settings, map="@", me="甲", clean=("nfkc",)), VOCABULARY, model, step=0)
+    given = EvaluationSettings(data=("chat.txt",), head="{name}: ", me="乙", cache="elsewhere")
+    settings = reading_settings(trained, given)
+    assert (settings.map, settings.head, settings.me) == (None, "{name}: ", "乙")
+    assert (settings.clean, settings.cache) == (("nfkc",), "elsewhere")
+
+
 def test_command_compares_with_other_corpora(
     work_dir: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -151,8 +161,10 @@ def test_command_compares_with_other_corpora(
     dialogue = {"conversation": ["他他他", "我很好", "吃了", "我很好"]}
     Path("usual.jsonl").write_text(json.dumps(dialogue) + "\n", encoding="utf-8")
     train_small(1, data=("pairs.tsv",), steps=1)
+    Path("held_out.jsonl").write_text('{"x": "你好", "y": "我很好"}\n{"x": "吃了吗", "y": "吃了"}\n', encoding="utf-8")
     flags = ["--baseline-data", "pairs.tsv", "--report", "r.html", "--fluency-corpus", "usual.jsonl"]
-    monkeypatch.setattr("sys.argv", ["evaluation", "--data", "pairs.tsv", *flags])
+    flags += ["--map", "{question: x, answer: y}"]  # of --data alone
+    monkeypatch.setattr("sys.argv", ["evaluation", "--data", "held_out.jsonl", *flags])
     capsys.readouterr()
     assert main() == 0
     printed = capsys.readouterr()

@@ -38,7 +38,7 @@ def write_attempt(directory: Path, validated: bool = True, retrieves: bool = Fal
     vocabulary = Vocabulary([*WORDS, *(MARKS if chosen.encoding.history else ()), *BYTES])
     directory.mkdir(parents=True)
     (directory / CONFIG).write_text(json.dumps(storable(chosen)))
-    vocabulary.save(directory / VOCABULARY)
+    (directory / VOCABULARY).write_bytes(vocabulary.content())
     ngrams = None
     if order := chosen.model.ngrams:
         rows = Ragged.from_rows([vocabulary.ids(pair.split()) for pair in PAIRS])

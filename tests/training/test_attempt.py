@@ -62,7 +62,7 @@ def test_mismatch_with_the_attempt_is_refused_and_changes_nothing(pairs_file: Pa
         (lambda d: (d / "config.json").unlink(), "config.json: "),
         (lambda d: (d / "vocabulary.txt").unlink(), "vocabulary.txt: "),
         (
-            lambda d: Vocabulary(["a", *BYTES]).save(d / "vocabulary.txt"),
+            lambda d: (d / "vocabulary.txt").write_bytes(Vocabulary(["a", *BYTES]).content()),
             "vocabulary.txt: not the vocabulary that ckpt-1 was",
         ),
     ],

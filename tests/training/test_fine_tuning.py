@@ -34,7 +34,7 @@ def train(**settings: object) -> None:
 def test_vocabulary_keeps_the_old_tokens_after_those_of_the_pairs(
     work_dir: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    Vocabulary(["▁", "你", "好", "再见", *BYTES]).save(work_dir / "vocabulary.txt")
+    (work_dir / "vocabulary.txt").write_bytes(Vocabulary(["▁", "你", "好", "再见", *BYTES]).content())
     grown = grown_vocabulary(work_dir, Vocabulary(["好", "▁", "新", *BYTES]))
     assert grown.tokens == [*SPECIALS, "好", "▁", "新", "你", "再见", *BYTES]
     assert "1 new token of the pairs, and 2 kept that the pairs do not have." in capsys.readouterr().out

@@ -9,9 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from chatbot.corpus.reading.compression import Allowance
-from chatbot.corpus.reading.file_kinds import ARROW, ARROW_STREAM, PARQUET
 from chatbot.corpus.reading.report import Report
+from chatbot.corpus.reading.unpacking import ARROW, ARROW_STREAM, PARQUET, Allowance
 from chatbot.display import one_line
 from chatbot.errors import UserError
 

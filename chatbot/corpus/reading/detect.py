@@ -8,14 +8,14 @@ import functools
 import re
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
+from typing import NamedTuple
 
 import orjson
 
 from chatbot.corpus.reading.conversation import Pair
-from chatbot.corpus.reading.file_kinds import MARKUP
 from chatbot.corpus.reading.report import ReadOptions, Report
 from chatbot.corpus.reading.rows import Dialect, Table, dialects_of, rows_of_text, sample_of, usual_width
-from chatbot.corpus.reading.tables import has_known_header, pairs_of_table
+from chatbot.corpus.reading.tables import of_header, pairs_of_table
 from chatbot.corpus.reading.text_file import TextFile
 from chatbot.display import one_line
 from chatbot.errors import UserError
@@ -23,14 +23,15 @@ from chatbot.errors import UserError
 Read = Callable[[TextFile, ReadOptions, Report], Iterator[Pair]]
 Fits = Callable[[TextFile], bool]
 
+_YAML_KEY = r"(?:[^\s:：\"'#-][^:：\n]{0,40}|\"[^\"\n]{0,60}\"|'[^'\n]{0,60}'):(?=\s|$)"
 BEGINNING = 50  # filled lines, of which one shows that a format is possible
 # What one of the first lines of a format begins with. The readers look closer.
 LINES = {
     "ass": r"(?i:\[script info\]|\[events\])",
-    "srt": r"WEBVTT|.{0,40}-->",
+    "srt": r"WEBVTT|.{0,40}-->|(?i:<sami>)|\{\d+\}\{",
     "jsonl": r"[\[{]",
     "json": r"[\[{]",
-    "yaml": r"[-\"'\w]",
+    "yaml": rf"-(\s|$)|{_YAML_KEY}",
     "heads": r".{0,80}\d{1,2}[:.]\d{2}",
     "conv": r"[EM](?: |$)",
     "template": r"<|### |\[",
@@ -39,6 +40,8 @@ LINES = {
     "qa": r".{1,40}[:：．、.】\]]",
     "eou": r".*__eou__",
 }
+MARKUP = ("md", "markdown", "org", "adoc", "rst")  # endings of names whose headings may be questions
+NO_HEADS = "--head, but JSON and tables have no heads; leave it out"
 STRUCTURED = ("ass", "srt", "jsonl", "json", "yaml")  # which may contain lines of any other format
 # The least share of the rows with the same number of columns, by the name of a table and without it.
 NAMED, SAME_WIDTH = 0.6, 0.95
@@ -67,14 +70,15 @@ def _format(name: str) -> tuple[Fits, Read]:
         from chatbot.corpus.reading import questions
 
         return questions.is_question_lines, questions.read_question_lines
-    from chatbot.corpus.reading import lines
+    from chatbot.corpus.reading import lines, marked_text
 
     return {
         "conv": (lines.is_conv, lines.read_conv),
-        "template": (lines.is_template, lines.read_template),
+        "template": (marked_text.is_template, marked_text.read_template),
         "parlai": (lines.is_parlai, lines.read_parlai),
         "douban": (lines.is_douban, lines.read_douban),
-        "eou": (lines.is_eou, lines.read_eou),
+        "eou": (lines.is_eou, lines.read_turns),
+        "turns": (lambda text: False, lines.read_turns),
         "lines": (lambda text: lines.are_lines(text) is True, lines.read_lines),
     }[name]
 
@@ -83,7 +87,7 @@ def reader_of(name: str) -> Read:
     """Return the reader of a format by its name."""
     if name in ("tsv", "csv"):
         return read_table
-    if name in LINES or name == "lines":
+    if name in (*LINES, "lines", "turns"):
         return _format(name)[1]
     from chatbot.corpus.reading import heads
 
@@ -99,6 +103,10 @@ def detect_format(text: TextFile, options: ReadOptions) -> tuple[str, str]:
     if sum("\0" in line for line in filled) * 2 >= len(filled):
         return "", ""  # blank, or a binary file, such as a picture
     found = _signed(text, filled[:BEGINNING], STRUCTURED)
+    if options.head:
+        if {*found} & {"jsonl", "json"} or division_of(text).has_header:
+            raise UserError(f"{text.place}: {NO_HEADS}")
+        return "head", ""
     if not found and not options.columns and not options.map:
         found = _signed(text, filled[:BEGINNING], [name for name in LINES if name not in STRUCTURED])
     if text.ending in PROMISES and not {*found} & {"jsonl", "json", "srt", "ass"}:
@@ -125,10 +133,11 @@ def _signed(text: TextFile, beginning: Sequence[str], names: Sequence[str]) -> l
 
 def _unsigned(text: TextFile, is_given: bool) -> tuple[str, str]:
     """Return the format of a text without a signature, as `detect_format`. is_given: whether it is known as a table."""
-    table = _division(text)
-    name = "tsv" if any(dialect.separator == "\t" for dialect in dialects_of(text)) else "csv"
-    if is_given or table == "known":
-        return name, ""
+    table = division_of(text)
+    is_prose = text.ending in MARKUP and not any(line.startswith("|") for line in text.first_lines)
+    is_named = text.ending in ("csv", "tsv", "tab") and table.evenness >= NAMED
+    if is_given or (not is_prose and (table.dialect.separator == "\t" or table.has_header or is_named)):
+        return table.format, ""
     from chatbot.corpus.reading import heads, lines
 
     settled = "; if the pairs above are right, give"
@@ -137,45 +146,46 @@ def _unsigned(text: TextFile, is_given: bool) -> tuple[str, str]:
     turns = lines.are_lines(text)
     if turns is True:
         return "lines", ""
-    if table == "even":
+    if not is_prose and table.evenness >= SAME_WIDTH:
         why = "nearly all lines have the same number of columns, as a table or prose may have"
         return "csv", f"{why}{settled} --format csv"
     return ("lines", f"{turns}{settled} --format lines") if turns else ("", "")
 
 
-def _division(text: TextFile) -> str:
-    """Return "known" for a table by its header, its tabs or its name, "even" if only its rows are as wide, else ""."""
-    if text.ending in MARKUP and not any(line.startswith("|") for line in text.first_lines):
-        return ""
-    samples = [(dialect, sample_of(text, dialect)) for dialect in dialects_of(text)]
-    if any(dialect.separator == "\t" or has_known_header(sample) for dialect, sample in samples):
-        return "known"
-    shares = [share for width, share in (usual_width(sample) for _, sample in samples) if width > 1]
-    if text.ending in ("csv", "tsv", "tab") and max(shares, default=0) >= NAMED:
-        return "known"
-    return "even" if max(shares, default=0) >= SAME_WIDTH else ""
-
-
 def read_table(text: TextFile, options: ReadOptions, report: Report) -> Iterator[Pair]:
-    """Yield the pairs of a table, in the dialect in which its header is known, or its rows are most even."""
-    dialects = dialects_of(text, options.format == "tsv") or [Dialect(",")]
-    samples = [(dialect, sample_of(text, dialect)) for dialect in dialects]
-
-    def evenness(divided: tuple[Dialect, list[list[str]]]) -> tuple[bool, bool, float]:
-        width, share = usual_width(divided[1])
-        return len(samples) > 1 and has_known_header(divided[1]), width > 1, share * len(divided[1])
-
-    dialect, sample = max(samples, key=evenness)
-    if not sample:
+    """Yield the pairs of a table."""
+    table = division_of(text, options.format == "tsv")
+    if not table.sample:
         return iter(())
-    name = "tsv" if dialect.separator == "\t" else "csv"
-    table = Table(text.place, name, sample, rows_of_text(text, dialect, report))
-    return pairs_of_table(table, options, report)
+    rows = rows_of_text(text, table.dialect, report)
+    return pairs_of_table(Table(text.place, table.format, table.sample, rows), options, report)
 
 
-def has_header(text: TextFile) -> bool:
-    """Return whether a text is a table whose header is known."""
-    return any(has_known_header(sample_of(text, dialect)) for dialect in dialects_of(text))
+class Division(NamedTuple):
+    """How the lines of a text are divided into the cells of a table."""
+
+    dialect: Dialect
+    sample: list[list[str]]  # the first rows
+    has_header: bool  # whether its header is known
+    evenness: float  # the share of the rows with the same number of columns, 0 of one column
+
+    @property
+    def format(self) -> str:
+        """The name of its format."""
+        return "tsv" if self.dialect.separator == "\t" else "csv"
+
+
+def division_of(text: TextFile, has_tabs: bool = False) -> Division:
+    """Return the division in which the header is known, or most rows have the same number of columns.
+
+    has_tabs: whether the user says that tabs divide them.
+    """
+    divisions = []
+    for dialect in dialects_of(text, has_tabs) or [Dialect(",")]:
+        sample = sample_of(text, dialect)
+        width, share = usual_width(sample)
+        divisions.append(Division(dialect, sample, of_header(sample) is not None, share if width > 1 else 0.0))
+    return max(divisions, key=lambda found: (found.has_header, found.evenness * len(found.sample)))
 
 
 def is_json_lines(text: TextFile) -> bool:
@@ -213,7 +223,6 @@ def _value(line: str) -> list[object] | dict[str, object] | None:
     return value if isinstance(value, list | dict) else None
 
 
-_YAML_KEY = r"(?:[^\s:：\"'#-][^:：\n]{0,40}|\"[^\"\n]{0,60}\"|'[^'\n]{0,60}'):(?=\s|$)"
 _YAML_START = re.compile(r"(categories|conversations)\s*:|-( +- | +\[|\s*$)")
 _YAML_OBJECT = re.compile(rf"- +{_YAML_KEY}.*\n +{_YAML_KEY}")
 

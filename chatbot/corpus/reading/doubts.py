@@ -1,10 +1,14 @@
-"""Why two columns may not be a question and its answer: no texts, names, labels or choices, two languages."""
+"""What values say where names say nothing: why two columns may be no pairs, and what unknown fields may be.
+
+Two columns are no question and its answer if they are no texts, or names, labels, choices, or in two languages.
+"""
 
 import itertools
 import re
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
+from chatbot.corpus.reading.times import form_of
 from chatbot.display import CHINESE_OR_KANA, counted
 
 DATE_WORDS = re.compile(
@@ -22,22 +26,17 @@ QUESTION_MARKS = ("?", "？", "؟", ";")
 LONGEST_CELL = 300  # characters; a longer cell is text
 LEAST_ROWS = 3  # fewer tell nothing: "a\ta" and "a\tb" may be two answers to one question
 MOST = 0.9  # of the cells; a few may be damaged
-# Rows for each value of a column that repeats its values: two_names_and_messages.tsv; people repeat short answers, too.
-NAMES, LABELS = 3, 6
-FEW_LABELS = 10  # different ones
-MANY = 10  # rows for each of a few short values that stand together, of which an ordinary question has less
+ALIKE = 0.7  # of the letters of a text with mistakes and of the corrected one
+MANY = 6  # rows for each value: ordinary questions have fewer answers, and answers fewer questions
 NAME, CHINESE_NAME = 20, 6  # characters
-LABEL = 4  # characters of a short word of Chinese, with twice as many in other scripts
 
 Cell = TypeVar("Cell")
+_CLOCK = re.compile(r"(?<!\d)\d{1,2}:\d{2}(?!\d)")
 _CHINESE = re.compile(f"[{CHINESE_OR_KANA}]")
-_SCRIPTS = [
-    re.compile(f"[{letters}]")
-    for letters in (
-        *("A-Za-z\u00c0-\u024f", CHINESE_OR_KANA, "\uac00-\ud7af", "\u0400-\u052f"),
-        *("\u0370-\u03ff", "\u0590-\u05ff", "\u0600-\u06ff", "\u0900-\u097f", "\u0e00-\u0e7f"),
-    )
-]
+_SCRIPTS = (
+    *("A-Za-z\u00c0-\u024f", CHINESE_OR_KANA, "\uac00-\ud7af", "\u0400-\u052f"),
+    *("\u0370-\u03ff", "\u0590-\u05ff", "\u0600-\u06ff", "\u0900-\u097f", "\u0e00-\u0e7f"),
+)
 _CHOICE = re.compile(r"[(（]?(?:[A-H]{1,4}|[a-h])[)）.]?|[A-H](?:[,、 ] ?[A-H]){1,4}")
 _PART_OF_SPEECH = re.compile(r"(?:[a-z]{1,6}\.[/&,、;；\s]*)+")  # of the words in a list: "n. ", "vt./vi. "
 _SENTENCE = re.compile(r"[，。！？…!?]|[.,;]\s|\S+\s+\S+\s+\S+\s+\S+")
@@ -58,20 +57,59 @@ def doubt_of(rows: Sequence[Sequence[str]], column: str = "column") -> str:
         is_first = side == "first"
         if _mostly(cells, _is_no_text):
             return f"the {side} {column} has numbers, addresses or ids"
+        if _mostly(cells, _CLOCK.search):
+            return f"the {side} {column} has times"
         if _mostly(cells, _has_tags):
             return f"the {side} {column} has words with tags"
-        values = len(set(cells))
-        if is_first and _are_labels_of(cells, others):
-            return f"the first {column} has {counted(values, 'value')}, as labels have"
-        if _repeats(cells, others, NAMES if is_first else LABELS) and (is_first or values <= FEW_LABELS):
+        values = len({*cells})
+        if _come_again(cells, others) and (is_first or values * MANY <= len(cells)):
             chat = "; if it is a chat, add a first line such as sender,content" if is_first and values > 1 else ""
             return f"the {side} {column} has {counted(values, 'value')}, as names or labels have{chat}"
-    if _mostly(rows, lambda row: "".join(row[0].split()) == "".join(row[1].split())):
+    if _mostly(rows, _are_alike):
         return f"the {column}s have the same text"
     if are_choices(seconds):
         return f"the second {column} has letters, as of choices"
-    without_parts_of_speech = [_PART_OF_SPEECH.sub("", cell) for cell in seconds]
-    return f"the {column}s are in two languages" if _differ_in_script(firsts, without_parts_of_speech) else ""
+    scripts = _scripts_of(firsts), _scripts_of([_PART_OF_SPEECH.sub("", cell) for cell in seconds])
+    return f"the {column}s are in two languages" if all(scripts) and scripts[0].isdisjoint(scripts[1]) else ""
+
+
+def suggested(fields: Mapping[str, Sequence[str]]) -> dict[str, str]:
+    """Return the fields that may be speaker, text and time, or id, parent and text, or else question and answer.
+
+    fields: the first values of each. Returns {} where nothing may be any of these.
+    """
+    times = [field for field, values in fields.items() if form_of(values)[0] not in ("", "days")]
+    texts = [field for field, values in fields.items() if field not in times and _mostly(values, _is_text)]
+    *_, other, text = ["", "", *sorted(texts, key=lambda field: sum(map(len, {*fields[field]})))]
+    rest = [field for field in fields if field not in (*times, text)] if text else []
+    people = [name for name in rest if len({*fields[name]}) > 1 and _come_again(fields[name], fields[text])]
+    for key, parent in itertools.permutations(rest, 2):
+        ids = fields[key]
+        are_ids = len({*ids}) == len(ids) > len(fields[parent]) > 1 and {*ids}.issuperset(fields[parent])
+        if are_ids and (parent not in people or not all(map(str.isdecimal, ids))):  # 1 and 2 may be people, too
+            return {"id": key, "parent": parent, "text": text}
+    if people:
+        speaker = max(people, key=lambda field: (_mostly(fields[field], _is_text), _runs(fields[field])))
+        return {"speaker": speaker, "text": text, "time": "".join(times[:1])}
+    question, answer = [field for field in texts if field in (other, text)] if other else ("", "")
+    pairs = [*zip(fields.get(question, ()), fields.get(answer, ()), strict=False)]
+    differ = len({question for question, _ in pairs}) > 1
+    return {"question": question, "answer": answer} if differ and not doubt_of(pairs) else {}
+
+
+def has_no_texts(rows: Sequence[Sequence[str]]) -> bool:
+    """Return whether one of the columns has numbers, dates, addresses or ids, below the first row."""
+    return any(_mostly(cells, _is_no_text) for _, *cells in zip(*rows, strict=True) if cells)
+
+
+def is_header(first: Sequence[str], below: Sequence[Sequence[str]]) -> bool:
+    """Return whether the first row has a word above a column of numbers, dates, addresses or ids."""
+    columns = zip(first, *below, strict=True)
+    return any(_is_text(name) and _mostly(cells, _is_no_text) for name, *cells in columns if cells)
+
+
+def _is_text(cell: str) -> bool:
+    return bool(cell.strip()) and not _is_no_text(cell)
 
 
 def are_choices(cells: Sequence[str]) -> bool:
@@ -88,52 +126,40 @@ def _is_no_text(cell: str) -> bool:
     return is_date or ADDRESS.fullmatch(cell) is not None
 
 
+def _are_alike(row: Sequence[str]) -> bool:
+    """Return whether two texts have the same words, or the same letters but for a few that are corrected."""
+    first, second = ("".join(filter(str.isalpha, cell[:LONGEST_CELL].casefold())) for cell in row)
+    same = sum(map(str.__eq__, first, second))
+    return len(first) == len(second) and same >= ALIKE * len(first)
+
+
 def _has_tags(cell: str) -> bool:
     return len(cell) > 2 and " " in cell and all("/" in word[1:] for word in cell.split())
 
 
 def holds_running_numbers(rows: Sequence[Sequence[str]]) -> bool:
-    """Return whether the first column counts the rows, as the index that pandas writes: without a name."""
-    first = rows[0][0].strip() if rows else ""
-    numbers = [row[0].strip() for row in rows]
-    if first in ("", "Unnamed: 0"):
-        numbers = numbers[1:]
-    if len(numbers) < 2 or not all(number.isdecimal() and number.isascii() for number in numbers):
+    """Return whether the first column counts the rows, as the index that pandas writes below an empty name."""
+    cells = [row[0].strip() for row in rows]
+    numbers = cells[1:] if cells[0] in ("", "Unnamed: 0") else cells
+    if len(numbers) < 2 or not all(map(str.isdecimal, numbers)):
         return False
-    values = [int(number[:18]) for number in numbers]
-    steps = sum(after - before == 1 for before, after in itertools.pairwise(values))
-    return steps >= MOST * (len(values) - 1)
+    return all(int(after[:18]) - int(before[:18]) == 1 for before, after in itertools.pairwise(numbers))
 
 
-def _mostly(cells: Sequence[Cell], fits: Callable[[Cell], bool]) -> bool:
-    return sum(map(fits, cells)) >= MOST * len(cells)
+def _mostly(cells: Sequence[Cell], fits: Callable[[Cell], object]) -> bool:
+    return sum(map(bool, map(fits, cells))) >= MOST * len(cells)
 
 
-def _repeats(cells: Sequence[str], others: Sequence[str], rows: int) -> bool:
-    """Return whether these cells repeat short values, as names and labels do, beside others that differ.
+def _come_again(cells: Sequence[str], others: Sequence[str]) -> bool:
+    """Return whether these cells are one value, or short ones that come again apart or many times, as names do.
 
-    Several answers to a question, or questions with one answer, stand together; names and labels change from row to row
-    unless they are sorted, with many rows of each.
+    Several answers to one question stand together.
     """
     values = set(cells)
     if len(values) == 1:
         return len(set(others)) > 1
-    if not all(map(_may_be_name, values)) or len(values) > len(set(others)):
-        return False
-    if len(values) * rows <= len(cells) and _runs(cells) > 1.5 * len(values):
-        return True
-    return len(values) * MANY <= len(cells) and _are_short(values)
-
-
-def _are_labels_of(cells: Sequence[str], others: Sequence[str]) -> bool:
-    """Return whether these cells are short words, some of them repeated apart, beside sentences."""
-    values = set(cells)
-    labels = all(map(_may_be_name, values)) and _are_short(values) and _runs(cells) > len(values)
-    return labels and _mostly(others, lambda cell: _SENTENCE.search(cell) is not None)
-
-
-def _are_short(values: Collection[str]) -> bool:
-    return _mostly([*values], lambda value: len(value) <= (LABEL if _CHINESE.search(value) else 2 * LABEL))
+    is_repeated = _runs(cells) > len(values) or len(values) * MANY <= len(cells)
+    return is_repeated and len(values) < len(set(others)) and all(map(_may_be_name, values))
 
 
 def _runs(cells: Sequence[str]) -> int:
@@ -145,11 +171,6 @@ def _may_be_name(value: str) -> bool:
     return len(value) <= longest and _SENTENCE.search(value) is None
 
 
-def _differ_in_script(firsts: Sequence[str], seconds: Sequence[str]) -> bool:
-    shares = [[sum(map(bool, map(script.search, cells))) for script in _SCRIPTS] for cells in (firsts, seconds)]
-    most = MOST * len(firsts)
-    few = len(firsts) - most
-    only = [
-        [own >= most and other <= few for own, other in zip(*order, strict=True)] for order in (shares, shares[::-1])
-    ]
-    return any(only[0]) and any(only[1])
+def _scripts_of(cells: Sequence[str]) -> set[str]:
+    """Return the scripts in which nearly all of these cells have letters."""
+    return {script for script in _SCRIPTS if _mostly(cells, re.compile(f"[{script}]").search)}

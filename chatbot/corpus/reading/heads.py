@@ -5,68 +5,56 @@ A head is a pattern such as "{name} ({time}):" or "[{time}] {name}". Its fields 
 follows the last field on the line is the text, unless that field ends the pattern: then the text is on the lines below.
 Where the name stands alone on the line below the time, the pattern has a line end.
 
-The user gives a pattern with --head; those of applications and exporters are declared here.
+The user gives a pattern with --head; heads.yaml declares those of applications and exporters.
 """
 
 import functools
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from chatbot.corpus.reading.blocks import blocks
-from chatbot.corpus.reading.conversation import Pair
-from chatbot.corpus.reading.detect import has_header, is_json, is_json_lines
-from chatbot.corpus.reading.layouts import FUNCTIONS, rows_of_yaml
+from chatbot.corpus.reading.conversation import Pair, pairs_of_turns
+from chatbot.corpus.reading.layouts import FUNCTIONS
 from chatbot.corpus.reading.marked_text import speakers
 from chatbot.corpus.reading.messages import NOTICES, SYSTEM, Message, pairs_of_messages
-from chatbot.corpus.reading.questions import is_question, read_sections
+from chatbot.corpus.reading.names import ANSWERING, ASKING
+from chatbot.corpus.reading.questions import blocks, is_question, read_sections
+from chatbot.corpus.reading.records import turn_of_role
 from chatbot.corpus.reading.report import ReadOptions, Report
-from chatbot.corpus.reading.text_file import TextFile, is_rule, lines
-from chatbot.corpus.reading.times import HALF, MONTHS
+from chatbot.corpus.reading.text_file import TextFile, is_rule
+from chatbot.corpus.reading.wordings import any_of, expression, table_of
 from chatbot.display import one_line
 from chatbot.errors import UserError
 
 LONGEST_HEAD = 200  # characters
 MESSAGES, SHARE = 2, 0.1  # at least, and of the lines: a message may have many
 FEW_SPEAKERS = 20
-# The marks of the direction of writing also stand in front of WhatsApp's own words.
-_MARKS = "\u200e\u200f\u202a\u202c\u2068\u2069\ufeff"
-_CLOCK = rf"(?:(?:{HALF})\s?)?\d{{1,2}}[:.]\d{{2}}(?:[:.]\d{{2}}(?:[.,]\d{{1,9}})?)?(?:\s?(?:{HALF}))?"
-_DATE = (
-    rf"(?:\d{{1,4}}[{_MARKS}]?\s?[-/.년年]\s?(?:\d{{1,2}}|[A-Z][a-z]{{2}})[{_MARKS}]?\s?[-/.월月]\s?\d{{1,4}}[일日.]?"
-    rf"|(?:{'|'.join(map(str.title, MONTHS))})\s\d{{1,2}},\s\d{{4}})"
-)
-_TIME = rf"{_DATE}[,،]?(?:T|\s+)(?:(?:um|at|à|às|kl\.?|klo|ب)\s)?{_CLOCK}"
-_FIELDS = {
-    "name": r'(?P<name>[^\n\t"“”„]{1,60}?)',
-    "time": rf"(?P<time>{_TIME})",
-    "clock": rf"(?P<clock>{_CLOCK})",
-    "number": r"[(（]?(?:\d{1,4}|[一二三四五六七八九十百]{1,5})[.、)）．]\s*",
-    "id": r"(?P<id>[^\s()（）<>]{3,80})",
-    "text": r"(?P<text>.*)",
-    "question": r"(?P<question>\S[^\n]*?)",
-    "any": r"[^\n]{0,100}?",
-}
+_MARKS = any_of("marks")
+_FIELDS = {name: expression(pattern) for name, pattern in table_of("heads.yaml")["fields"].items()}
+_KNOWN = " and ".join(", ".join(_FIELDS).rsplit(", ", 1))
 _SPACE = r"(?<![^\S\n])[^\S\n]+(?![^\S\n])"  # all of it, so that a line of spaces takes no quadratic time
-_KNOWN = "name, time, clock, id, text, question, number and any"
-
-
-_NOTHING = re.compile("(?!)")
+USUAL: Sequence[str] = table_of("heads.yaml")["usual"]
+_BETWEEN = ("date", "end", "notice")  # lines between messages
 
 
 class Heads(NamedTuple):
-    """A row of heads.yaml, with compiled expressions."""
+    """A row of heads.yaml."""
 
-    format: str = ""
-    heads: Sequence[str] = ()
-    proof: re.Pattern[str] | None = None
-    dates: re.Pattern[str] = _NOTHING
-    notices: re.Pattern[str] = _NOTHING
-    no_text: re.Pattern[str] = _NOTHING
-    ends: re.Pattern[str] = _NOTHING
-    finish: Callable[[str], str] = str
-    separate: bool = False
+    format: str
+    heads: Sequence[str]
+    proof: re.Pattern[str] | None
+    between: re.Pattern[str]  # with a group of the name of each kind
+    no_text: re.Pattern[str]
+    removed: re.Pattern[str]
+    finish: Callable[[str], str]
+    separate: bool
+
+    def text_of(self, content: str) -> str:
+        """Return the text of a message, "" for one without."""
+        if self.no_text.fullmatch(content):
+            return ""
+        return self.finish(self.removed.sub("", content).strip())
 
 
 def _of_qqnt(content: str) -> str:
@@ -75,55 +63,36 @@ def _of_qqnt(content: str) -> str:
     return "\n".join(text.strip() for kind, text in zip(parts[1::2], parts[2::2], strict=True) if kind == "[文本]")
 
 
-def _of_qce(content: str) -> str:
-    """Return the text of a message of qq-chat-exporter, which stands between other fields."""
-    text = content.partition("内容: ")[2]
-    text = re.split(r"\n(?:资源: \d+ 个文件|提及: |回复: )", text)[0].strip()
-    return "" if re.fullmatch(r"\[[^\[\]]{1,30}(?:消息|内容)\]", text) else text
-
-
 def _unquoted(content: str) -> str:
     return content[1:-1] if "\n" in content and content[0] == content[-1] == '"' else content
 
 
-_WHATSAPP_ADDED = re.compile(  # at the end of a text: an attachment with a caption, an edited message
-    r"(?:(?<!\s)\s+)?(?:\u200e<[^<>]{3,120}>"
-    r"|<(?:This message was edited|此消息已编辑|此訊息已編輯|Diese Nachricht wurde bearbeitet)>)$"
-)
-
-
-def _of_whatsapp(content: str) -> str:
-    return _WHATSAPP_ADDED.sub("", content.strip(_MARKS)).strip(_MARKS)
-
-
-_DAY = r"\d{4}\s?[년/.年-]\s?\d{1,2}\s?[월/.月-]\s?\d{1,2}"
-_FINISH = {**FUNCTIONS, "of_qqnt": _of_qqnt, "of_qce": _of_qce, "of_whatsapp": _of_whatsapp, "unquoted": _unquoted}
+_FINISH: dict[str, Callable[[str], str]] = {**FUNCTIONS, "of_qqnt": _of_qqnt, "unquoted": _unquoted, "": str}
 
 
 @functools.cache
 def texts() -> dict[str, Heads]:
     """Return the rows of heads.yaml by their formats."""
-    rows = rows_of_yaml("heads.yaml")
-    return {row["format"]: Heads(**{name: _value(name, row[name]) for name in row.keys() - {"source"}}) for row in rows}
+    return {row["format"]: _heads(row) for row in table_of("heads.yaml")["texts"]}
 
 
-def _value(name: str, value: Any) -> Any:
-    if name == "finish":
-        return _FINISH[value]
-    if name not in ("proof", "dates", "notices", "no_text", "ends"):
-        return value
-    for part, pattern in (("<time>", _TIME), ("<clock>", _CLOCK), ("<day>", _DAY), ("<marks>", _MARKS)):
-        value = value.replace(part, pattern)
-    return re.compile(value)
+def _heads(row: Mapping[str, Any]) -> Heads:
+    def pattern(text: str) -> re.Pattern[str]:
+        return re.compile(expression(text) or "(?!)")
+
+    return Heads(
+        format=row.get("format", ""),
+        heads=row.get("heads", ()),
+        proof=pattern(row["proof"]) if "proof" in row else None,
+        between=pattern("|".join(f"(?P<{kind}>{row[kind]})" for kind in _BETWEEN if kind in row)),
+        no_text=pattern(row.get("no_text", "")),
+        removed=pattern(row.get("removed", "")),
+        finish=_FINISH[row.get("finish", "")],
+        separate=row.get("separate", False),
+    )
 
 
-# Heads that other texts have, too, which the user is asked about.
-USUAL = (
-    *("[{time}] {name}: ", "[{clock}] {name}: ", "[{clock}] {name}", "{clock} <{name}> ", "{time} <{name}> "),
-    *("<{name}> ", "[{name}] ", "{time} {name}: ", "{name}: "),
-    *("# {question}", "## {number}{question}", "## {question}", "### {question}", "**{question}**"),
-    *("* {question}", "{number}{question}"),
-)
+OTHER = _heads({})  # of a text that no row declares
 
 
 @functools.lru_cache(maxsize=256)
@@ -174,10 +143,10 @@ def _bare_lines(text: TextFile) -> list[str]:
 
 
 def formats_of(text: TextFile) -> list[str]:
-    """Return the formats whose heads begin messages of a text; those with a proof come alone."""
+    """Return the formats whose heads begin messages of a text; those with a proof come alone, and in a log."""
     found = [layout for layout in texts().values() if _fits(layout, text)]
     proven = [layout for layout in found if layout.proof]
-    return [layout.format for layout in proven or found]
+    return [layout.format for layout in proven or (found if text.ending != "log" else ())]
 
 
 def _fits(layout: Heads, text: TextFile) -> bool:
@@ -205,21 +174,21 @@ def _best(heads: Sequence[str], sample: Sequence[str]) -> tuple[str, list[tuple[
 
 
 def usual_head(text: TextFile) -> str:
-    """Return a head that repeats in a text, with names that repeat or with questions; "" without one."""
+    """Return a head that repeats in a text, with names that repeat, or the one of most questions; "" without one."""
     filled = [line for line in _bare_lines(text) if line.strip()]
+    answered = {"": 1}  # questions with text below; a single one may stand anywhere
     for head in USUAL:
-        matches = [match for _, match in _matches(head, filled)]
+        matches = _matches(head, filled)
         if "{question}" in head:
-            asked = sum(is_question(match["question"]) for match in matches)
-            if asked >= 2 and 2 * asked >= len(matches) and len(matches) * 2 <= len(filled):
-                return head
+            others = {len(filled), *(place for place, _ in matches)}
+            answered[head] = sum(is_question(match["question"]) and place + 1 not in others for place, match in matches)
             continue
-        counts = Counter(match["name"].strip() for match in matches)
+        counts = Counter(match["name"].strip() for _, match in matches)
         repeated = sum(count for count in counts.values() if count > 1)
         are_names = 1 < len(counts) <= FEW_SPEAKERS and not any(_NO_NAME.search(name) for name in counts)
         if are_names and repeated and repeated * 2.5 >= len(filled):
             return head
-    return ""
+    return max(answered, key=lambda head: answered[head])
 
 
 _NO_NAME = re.compile(r"[,，。！？!?=\"{}]|//")
@@ -233,8 +202,6 @@ def read_heads(text: TextFile, options: ReadOptions, report: Report, layout: Hea
     raw = _bare_lines(text)
     heads = [options.head] if options.head else layout.heads if layout else [usual_head(text) or USUAL[0]]
     head, matches = _best(heads, raw)
-    if options.head and (is_json(text) or is_json_lines(text) or has_header(text)):
-        raise UserError(f"{text.place}: --head, but JSON and tables have no heads; leave it out")
     if not matches:
         raise UserError(f"{text.place}: no line has the head {one_line(head, 60)!r}; copy one from the file")
     pattern = compiled(head)
@@ -244,7 +211,9 @@ def read_heads(text: TextFile, options: ReadOptions, report: Report, layout: Hea
     if not {"time", "clock", "id"} & pattern.groupindex.keys():
         known = speakers([match["name"].strip() for _, match in matches], sum(map(bool, map(str.strip, raw))))
     report.has_names = True
-    messages = _messages(text, layout or Heads(), pattern, known, report)
+    messages = _messages(text, layout or OTHER, pattern, known, report)
+    if {match["name"].strip().casefold() for _, match in matches} <= ASKING | ANSWERING and not options.me:
+        return pairs_of_turns(message and turn_of_role(message.sender, message.text) for message in messages)
     return pairs_of_messages(messages, options, report, text.place)
 
 
@@ -253,39 +222,35 @@ def _messages(
 ) -> Iterator[Message | None]:
     """Yield the messages, and None where a conversation ends or a line is missing."""
 
-    def begins(line: str, following: str) -> Sequence[tuple[Match | str, str]]:
-        """Return (head, line), or (kind, line) for a line between messages."""
+    def begins(line: str, following: str) -> Sequence[tuple[str, str, Match | None]]:
+        """Return (kind, line, head) of a line that is not of the text of a message."""
         head = _match(pattern, line, following)
         if head and (known is None or head["name"].strip() in known):
-            return ((head, line),)
+            return (("message", line, head),)
         bare = line[:LONGEST_HEAD].strip(_MARKS)
-        if layout.dates.fullmatch(bare):
-            return (("date", bare),)
-        if layout.ends.match(line) or (not layout.format and is_rule(line)):
-            return (("end", bare),)
-        return (("notice", bare),) if layout.notices.fullmatch(bare) else ()
+        between = layout.between.fullmatch(bare)
+        if between or (layout is OTHER and is_rule(line)):
+            return (((between and between.lastgroup) or "end", bare, None),)
+        return ()
 
     date = ""
-    for block in blocks(lines(text, report), begins, text.place, report):
-        if block is None:
+    for block in blocks(text, begins, report):
+        kind, line, head = block.begin if block else ("end", "", None)
+        if kind == "end":
             yield None
-            continue
-        head, line = block.begin
-        if isinstance(head, re.Match):
-            message = _message(head, line, block.lines["\n" in pattern.pattern :], date)
-            yield message._replace(text="" if layout.no_text.fullmatch(message.text) else layout.finish(message.text))
-        elif head == "date":
+        elif kind == "date":
             date = line
-        elif head == "end":
-            yield None
-        else:
+        elif block and head:
+            message = _message(head, line, block.lines["\n" in pattern.pattern :], date)
+            yield message._replace(text=layout.text_of(message.text))
+        elif block:
             report.drop(NOTICES, block.place)
 
 
 def _message(head: Match, line: str, below: Sequence[str], date: str) -> Message:
     """Return the message that a head begins. date: of the lines above, for a clock without one."""
     groups = head.groupdict("")
-    name, number = groups["name"].strip(f"{_MARKS}\u00a0 "), groups.get("id", "")
+    name, number = groups["name"].strip(f"{_MARKS}\u00a0 ").removesuffix(" (pinned)"), groups.get("id", "")
     if identified := _ID.fullmatch(name):
         name, number = identified["name"], identified["id"] or identified["address"]
     time = groups.get("time") or f"{date} {groups.get('clock', '')}".strip()

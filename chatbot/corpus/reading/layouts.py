@@ -2,20 +2,17 @@
 
 import functools
 import html
-import importlib.resources
 import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import orjson
-import yaml
 
 from chatbot.corpus.reading.mapping import compiled
 from chatbot.corpus.reading.messages import shown_marks, without_quotes
 from chatbot.corpus.reading.names import ANSWERING
 from chatbot.corpus.reading.records import NO_PAIR, Layout, repaired, text_of, without_html
-
-Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # PyYAML may be installed without its C extension
+from chatbot.corpus.reading.wordings import table_of
 
 
 def shown_branch(value: Mapping[str, Any]) -> list[Any]:
@@ -41,7 +38,7 @@ def shown_branch(value: Mapping[str, Any]) -> list[Any]:
 def tree_of_replies(value: Mapping[str, Any]) -> list[Any]:
     """Return the messages of a tree, each with the id of its parent as parent_id."""
     found: list[Any] = []
-    waiting = [(value.get("prompt") or value, "")]
+    waiting = [(root, "") for root in value.get("messagesTree") or [value.get("prompt") or value]]
     while waiting:
         node, parent = waiting.pop()
         if isinstance(node, dict):
@@ -146,19 +143,12 @@ FUNCTIONS: dict[str, Callable[[Any], Any]] = {
 @functools.cache
 def table() -> list[tuple[list[str], Layout]]:
     """Return (signature, layout) of each row of layouts.yaml."""
-    return [(row["signature"], _layout(row)) for row in rows_of_yaml("layouts.yaml")]
-
-
-def rows_of_yaml(name: str) -> list[dict[str, Any]]:
-    """Return the rows of a table beside this module."""
-    content = importlib.resources.files(__package__).joinpath(name).read_text(encoding="utf-8")
-    rows: list[dict[str, Any]] = yaml.load(content, Loader=Loader)
-    return rows
+    return [(row["signature"], _layout(row)) for row in table_of("layouts.yaml")]
 
 
 def _layout(row: dict[str, Any]) -> Layout:
     return Layout(
-        compiled(row["map"]),
+        compiled(row["map"], is_declared=True),
         row["name"],
         frozenset(row.get("texts", ())),
         frozenset(row.get("notices", ())),

@@ -3,8 +3,8 @@
 conv      "E" begins a conversation, "M text" is an utterance; several corpora have slashes between words
 douban    label, turns and response, with tabs; the Douban corpus, the Ubuntu corpus V1 and E-commerce
 eou       DailyDialog: turns that end in __eou__, a conversation on each line
+turns     the same with tabs between the turns, as a table may have them, too
 parlai    ParlAI's text:... and labels:..., and its older form: number, turn, tab, answer
-template  turns between the marks of a language model's template
 lines     an utterance on each line, with a blank line or a rule between conversations; without any, each two are a pair
 parallel  two files: line i of the second answers line i of the first
 """
@@ -17,9 +17,10 @@ from pathlib import Path
 
 from chatbot.corpus.reading.conversation import NEW, NEXT, Pair, Turn, pairs_of_texts, pairs_of_turns
 from chatbot.corpus.reading.doubts import doubt_of
-from chatbot.corpus.reading.marked_text import TEMPLATES, pairs_of_dialogue, separated, turns_of
+from chatbot.corpus.reading.marked_text import separated
+from chatbot.corpus.reading.questions import is_question
 from chatbot.corpus.reading.report import ReadOptions, Report
-from chatbot.corpus.reading.text_file import FIRST_LINES, TextFile, decoded, is_rule, lines, open_text_files, whole_text
+from chatbot.corpus.reading.text_file import FIRST_LINES, TextFile, is_rule, lines, open_text_files
 from chatbot.display import counted, one_line
 from chatbot.errors import UserError
 
@@ -52,15 +53,12 @@ def read_conv(text: TextFile, options: ReadOptions, report: Report) -> Iterator[
 
     def turns() -> Iterator[Turn | None]:
         for number, line in lines(text, report):
-            if line is None:
-                yield None  # an utterance is missing, so the next one does not answer the previous one
-            elif line[:2] == "M " or line == "M":
+            if line is not None and (line[:2] == "M " or line == "M"):
                 yield Turn(line[2:].replace("/", "") if slashed else line[2:])
-            elif line.rstrip() == "E":
-                yield None
-            elif line.strip():
-                report.drop("lines that begin with neither E nor M", f"{text.place}, line {number}")
-                yield None
+            elif line is None or line.strip():
+                if line is not None and line.rstrip() != "E":
+                    report.drop("lines that begin with neither E nor M", f"{text.place}, line {number}")
+                yield None  # the next utterance does not answer the previous one
 
     return pairs_of_turns(turns())
 
@@ -95,10 +93,11 @@ def is_eou(text: TextFile) -> bool:
     return sum(line.endswith(END) for line in filled) * 2 > len(filled)
 
 
-def read_eou(text: TextFile, options: ReadOptions, report: Report) -> Iterator[Pair]:
-    """Yield the adjacent turns of each line."""
+def read_turns(text: TextFile, options: ReadOptions, report: Report) -> Iterator[Pair]:
+    """Yield the adjacent turns of each line, between marks such as __eou__ or between tabs."""
     for number, dialogue in lines(text, report):
-        if dialogue and (turns := separated(dialogue)):
+        turns = separated(dialogue or "") or [turn for turn in (dialogue or "").split("\t") if turn.strip()]
+        if len(turns) > 1:
             yield from pairs_of_texts(turns)
         elif dialogue and dialogue.strip():
             report.drop("lines without two turns", f"{text.place}, line {number}")
@@ -146,32 +145,24 @@ def read_parlai(text: TextFile, options: ReadOptions, report: Report) -> Iterato
             link = NEW
 
 
-def is_template(text: TextFile) -> bool:
-    """Return whether a text that begins like this has the marks of a language model's template around its turns."""
-    return text.sample.lstrip().startswith(TEMPLATES) and bool(pairs_of_dialogue(turns_of(text.sample) or []))
-
-
-def read_template(text: TextFile, options: ReadOptions, report: Report) -> Iterator[Pair]:
-    """Yield the pairs of users and assistants. Raises UserError for a text that is too large."""
-    pairs = pairs_of_dialogue(turns_of(whole_text(text, "templates")) or [])
-    return decoded(pairs, text, report, lambda reason: report.drop(reason, text.place))
-
-
 def are_lines(text: TextFile) -> bool | str:
-    """Return whether rules divide the lines, or blank lines divide them by two; if they may be turns, why."""
+    """Return whether rules divide the lines, or blank lines and questions do; if they may be turns, why."""
     blocks = [*_blocks(text.first_lines, FIRST_LINES)]
     blocks = blocks if text.whole or len(blocks) == 1 else blocks[:-1]  # the last one may go on
     utterances = [line for block in blocks for line in block]
     if len(utterances) < 4 or sum(len(line) > LONGEST for line in utterances) * 2 > len(utterances):
         return False
-    rules = {line.strip() for line in _filled(text) if is_rule(line)}
-    if len(rules) == 1 and len(blocks) > 1 and all(len(block) > 1 for block in blocks):
+    if len(blocks) == 1:
+        return "each two lines may be a pair"
+    if not all(len(block) > 1 for block in blocks):
+        return False
+    if len({line.strip() for line in _filled(text) if is_rule(line)}) == 1:
         return True
-    if len(blocks) > 1 and all(len(block) == 2 for block in blocks):
-        return doubt_of(blocks, "line") or True
-    if len(blocks) > 1 and all(len(block) > 1 for block in blocks):
-        return "each line may be a turn, and each block a conversation"
-    return "each two lines may be a pair" if len(blocks) == 1 else False
+    doubt = "each line may be a turn, and each block a conversation"
+    if any(len(block) > 2 for block in blocks):
+        return doubt
+    are_asked = sum(is_question(block[0]) for block in blocks) * 2 > len(blocks)  # prose may have lines by two
+    return doubt_of(blocks, "line") or are_asked or doubt
 
 
 def _blocks(found: Iterable[str | None], size: int = MAX_TURNS) -> Iterator[list[str]]:
@@ -195,29 +186,24 @@ def read_parallel(paths: tuple[Path, ...], report: Report, charset: str | None) 
     """Yield line i of the first file with line i of the second. Raises UserError when one has more lines."""
     with contextlib.ExitStack() as stack:
         sides = [open_text_files(path, one_line(str(path)), report, charset=charset) for path in paths]
-        texts = [next(stack.enter_context(contextlib.closing(side))) for side in sides]
-        for text in texts:
+        questions, answers = (next(stack.enter_context(contextlib.closing(side))) for side in sides)
+        for text in (questions, answers):
             if text.damage:
                 raise UserError(f"{text.place}: {text.damage}", text.details)
             report.note("parallel", text.charset)
-        yield from _aligned(texts[0], texts[1], report)
-        for side, text in zip(sides, texts, strict=True):
+        asked = answered = 0  # lines that were read
+        for (number, question), (answer_number, answer) in zip_longest(
+            lines(questions, report), lines(answers, report), fillvalue=(0, None)
+        ):
+            asked, answered = max(asked, number), max(answered, answer_number)
+            # A line that is missing was counted by `lines`, or is beyond the end of the shorter file.
+            if question is not None and answer is not None and (question or answer):
+                yield question, answer, NEW
+        if asked != answered:
+            raise UserError(
+                f"{questions.place} has {counted(asked, 'line')} and {answers.place} has {answered:,}; "
+                "line i of the second answers line i of the first, so the numbers must be equal"
+            )
+        for side, text in zip(sides, (questions, answers), strict=True):
             if next(side, None) is not None:
                 raise UserError(f"{text.place}: the archive contains more than one file; unpack it and give one")
-
-
-def _aligned(questions: TextFile, answers: TextFile, report: Report) -> Iterator[Pair]:
-    questions_read = answers_read = 0
-    for (number, question), (answer_number, answer) in zip_longest(
-        lines(questions, report), lines(answers, report), fillvalue=(0, None)
-    ):
-        questions_read, answers_read = max(questions_read, number), max(answers_read, answer_number)
-        if question is None or answer is None:
-            continue  # counted by `lines`, or the end of the shorter file
-        if question or answer:
-            yield question, answer, NEW
-    if questions_read != answers_read:
-        raise UserError(
-            f"{questions.place} has {counted(questions_read, 'line')} and {answers.place} has {answers_read:,}; "
-            "line i of the second answers line i of the first, so the numbers must be equal"
-        )

@@ -10,6 +10,7 @@ of a document that is a list, and to a document that is one object.
 """
 
 import functools
+import json
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
@@ -22,9 +23,10 @@ from chatbot.errors import UserError
 
 # The names that a map gives, of which the first ones of each kind are needed.
 PAIRS = ("question", "answer", "input", "history")
-MESSAGES = ("text", "speaker", "role", "mine", "time", "names", "chat", "kind")
+MESSAGES = ("text", "speaker", "role", "mine", "time", "names", "chat")
 REPLIES = ("id", "parent", "text", "role")
 TURNS = ("turns",)
+KIND = "kind"  # of a message, which a declared layout can say the meaning of
 
 
 class Map(NamedTuple):
@@ -48,6 +50,8 @@ class Map(NamedTuple):
             found = (self.of_item if is_item else self.of_value)(value)
         except JMESPathError:  # a function that does not take this type
             return []
+        if isinstance(found, dict):
+            return [found]
         parts = found if isinstance(found, list) and self.is_list else [found]
         if self.kind is TURNS:
             return [part for part in parts if part is not None]
@@ -57,7 +61,7 @@ class Map(NamedTuple):
 
 
 @functools.lru_cache(maxsize=256)
-def compiled(expression: str) -> Map:
+def compiled(expression: str, is_declared: bool = False) -> Map:
     """Return the map of an expression. Raises UserError for one that is no JMESPath or gives nothing to learn."""
     try:
         tree = dict(jmespath.compile(expression).parsed)
@@ -67,9 +71,10 @@ def compiled(expression: str) -> Map:
             "write one such as '{question: q, answer: a}'"
         ) from None
     names = frozenset(_names(tree))
+    kind = _kind(expression, names - {KIND} if is_declared else names)
     tree = _joined(tree)
     path, rest, is_list = _divided(tree)
-    return Map(expression, _kind(expression, names), names, path, is_list, *_search(tree, path, rest))
+    return Map(expression, kind, names, path, is_list, *_search(tree, path, rest))
 
 
 def _kind(expression: str, names: frozenset[str]) -> tuple[str, ...]:
@@ -98,16 +103,19 @@ def _names(tree: dict[str, Any]) -> Iterator[str]:
         yield from (pair["value"] for pair in tree["children"])
     else:
         for child in tree["children"]:
-            yield from _names(child)
+            yield from _names(child) if isinstance(child, dict) else ()  # a slice has numbers
 
 
 def _joined(tree: dict[str, Any]) -> dict[str, Any]:
     """Return the tree of (a.b)[*].c for that of a.(b[*].c), which gives the same."""
-    first, *others = tree["children"] or [tree]
-    if tree["type"] == "subexpression" and "projection" in others[0]["type"]:
-        inner, *rest = others[0]["children"]
-        return {**others[0], "children": [_joined({"type": "subexpression", "children": [first, inner]}), *rest]}
+    *fields, last = tree["children"] or [tree]
+    if tree["type"] == "subexpression" and "projection" in last["type"]:
+        inner, *rest = last["children"]
+        return {**last, "children": [_joined({"type": "subexpression", "children": [*fields, inner]}), *rest]}
     return tree
+
+
+_OF_LISTS = ("projection", "filter_projection", "flatten")
 
 
 def _divided(tree: dict[str, Any]) -> tuple[tuple[str, ...] | None, dict[str, Any], bool]:
@@ -115,12 +123,12 @@ def _divided(tree: dict[str, Any]) -> tuple[tuple[str, ...] | None, dict[str, An
 
     The path is None, and the expression the same, for a walk that does not begin with a path of fields.
     """
-    is_list = "projection" in tree["type"] or tree["type"] == "flatten"
+    is_list = tree["type"] in (*_OF_LISTS, "value_projection")
 
     def replaced(node: dict[str, Any]) -> tuple[tuple[str, ...] | None, dict[str, Any]]:
         if (path := _path(node)) is not None:
             return path, _IDENTITY
-        if "projection" not in node["type"] and node["type"] != "flatten":
+        if node["type"] not in _OF_LISTS:
             return None, node
         first, *others = node["children"]
         path, inner = replaced(first)
@@ -209,7 +217,7 @@ def written(names: dict[str, str], path: str = "") -> str:
 def quoted(field: str) -> str:
     """Return the name of a field as JMESPath wants it."""
     plain = field.isascii() and field.isidentifier()
-    return field if plain else '"' + field.replace("\\", "\\\\").replace('"', '\\"') + '"'
+    return field if plain else json.dumps(field, ensure_ascii=False)
 
 
 def flag(expression: str) -> str:

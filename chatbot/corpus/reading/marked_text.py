@@ -11,6 +11,8 @@ from itertools import groupby
 
 from chatbot.corpus.reading.conversation import Pair, Turn, pairs_of_turns
 from chatbot.corpus.reading.names import ANSWERING, ANSWERING_PEOPLE, ASKING, ASKING_PEOPLE
+from chatbot.corpus.reading.report import ReadOptions, Report
+from chatbot.corpus.reading.text_file import TextFile, decoded, whole_text
 
 _ASKS = (*ASKING, *ASKING_PEOPLE, "question", "q", "instruction", "问题", "提问", "病人")
 _ANSWERS = (*ANSWERING, *ANSWERING_PEOPLE, "response", "answer", "output", "a", "belle", "回答", "答案")
@@ -56,46 +58,65 @@ def turns_of(text: str) -> list[Turn] | None:
 
     The text of the last turn may be empty, for an answer that stands elsewhere.
     """
+    marks = _family_of(text)
+    return [*_turns(text, marks)] if marks else None
+
+
+def _family_of(text: str) -> re.Pattern[str] | None:
+    """Return the marks that divide a text; None for a text without any."""
     if (text[:1] not in _STARTS or _FIRST.match(text) is None) and not any(
         mark in text for mark in (*TEMPLATES, "USER:")
     ):
         return None
     for family in (*_FAMILIES, _INLINE):
-        marks = list(family.finditer(text))
-        if not marks:
+        first = family.search(text)
+        if first is None:
             continue
-        sides = [_role(mark) for mark in marks]
-        before = _ENDS.sub("", text[: marks[0].start()]).strip()
-        if before and (len(before) > _PREAMBLE or family is _FAMILIES[-1] or len({*sides}) < 2):
+        roles = {*map(_role, family.finditer(text))}
+        before = _ENDS.sub("", text[: first.start()]).strip()
+        if before and (len(before) > _PREAMBLE or family is _FAMILIES[-1] or len(roles) < 2):
             continue  # words with a colon occur within any text
-        if (before or sides[0] in _ANSWERS) and not {*_ASKS, "inst"} & {*sides}:
-            continue
-        ends = [*(mark.start() for mark in marks[1:]), len(text)]
-        return _joined((side, text[mark.end() : end]) for side, mark, end in zip(sides, marks, ends, strict=True))
+        if not (before or _role(first) in _ANSWERS) or roles & {*_ASKS, "inst"}:
+            return family
     return None
 
 
 def _role(mark: re.Match[str]) -> str:
-    return next(group for group in mark.groups() if group).casefold()
+    return mark[mark.lastindex or 0].casefold()
 
 
-def _joined(parts: Iterable[tuple[str, str]]) -> list[Turn]:
-    """Return the turns without system prompts; consecutive parts of one side are one turn."""
+def _turns(text: str, family: re.Pattern[str]) -> Iterator[Turn]:
+    """Yield the turns without system prompts; consecutive parts of one side are one turn."""
 
     def said() -> Iterator[tuple[bool, str]]:
-        for role, part in parts:
+        marks = family.finditer(text)
+        mark = next(marks, None)
+        while mark:
+            following = next(marks, None)
+            role, part = _role(mark), text[mark.end() : following.start() if following else len(text)]
+            mark = following
             if role in _LEFT_OUT:
                 continue
             asks = role in _QUESTION
-            text = _ENDS.sub("", _SYSTEM.sub("", part) if "<<SYS>>" in part else part).strip()
-            called = text if asks else _CALL.sub("", text)
-            if called == text or called.strip():
+            part = _ENDS.sub("", _SYSTEM.sub("", part) if "<<SYS>>" in part else part).strip()
+            called = part if asks else _CALL.sub("", part)
+            if called == part or called.strip():
                 yield asks, called.strip()
 
-    return [
-        Turn("\n".join(text for _, text in group if text), asks, not asks)
-        for asks, group in groupby(said(), lambda each: each[0])
-    ]
+    for asks, group in groupby(said(), lambda each: each[0]):
+        yield Turn("\n".join(part for _, part in group if part), asks, not asks)
+
+
+def is_template(text: TextFile) -> bool:
+    """Return whether a text that begins like this has the marks of a language model's template around its turns."""
+    return text.sample.lstrip().startswith(TEMPLATES) and bool(pairs_of_dialogue(turns_of(text.sample) or []))
+
+
+def read_template(text: TextFile, options: ReadOptions, report: Report) -> Iterator[Pair]:
+    """Yield the pairs of users and assistants. Raises UserError for a text that is too large."""
+    marks = _family_of(text.sample)
+    turns = _turns(whole_text(text, "templates"), marks) if marks else ()
+    return decoded(_pairs(turns), text, report, lambda reason: report.drop(reason, text.place))
 
 
 def without_mark(text: str) -> str:
@@ -108,7 +129,11 @@ def without_mark(text: str) -> str:
 
 def pairs_of_dialogue(turns: Iterable[Turn]) -> list[Pair]:
     """Return the pairs of a dialogue whose turns may be empty."""
-    return [*pairs_of_turns(turn if turn.text else Turn("", False, False) for turn in turns)]
+    return [*_pairs(turns)]
+
+
+def _pairs(turns: Iterable[Turn]) -> Iterator[Pair]:
+    return pairs_of_turns(turn if turn.text else Turn("", False, False) for turn in turns)
 
 
 def separated(text: str) -> list[str] | None:
@@ -132,7 +157,7 @@ def labelled(utterances: Sequence[str], sure: bool = False) -> list[tuple[str, s
     if len(turns) < max(2, len(utterances)) or not 1 < len(names) <= 6:
         return None
     known = names <= {*_ASKS, *_ANSWERS} and bool(names & {*_ASKS}) and bool(names & {*_ANSWERS})
-    return turns if known or len(turns) >= (len(names) + 1 if sure else 2 * len(names)) else None
+    return turns if known or sure or len(turns) >= 2 * len(names) else None
 
 
 def speakers(names: Iterable[str], texts: int) -> set[str]:

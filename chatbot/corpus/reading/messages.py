@@ -12,6 +12,7 @@ from typing import NamedTuple, TypeVar
 from chatbot.corpus.reading.conversation import Pair, Turn, nobody_is, pairs_of_turns
 from chatbot.corpus.reading.report import ReadOptions, Report
 from chatbot.corpus.reading.times import PAUSE, form_of, seconds
+from chatbot.corpus.reading.wordings import pattern
 from chatbot.display import CHINESE_OR_KANA
 
 MAX_TURN = 10_000  # characters; a longer turn is no reply
@@ -22,65 +23,12 @@ NO_TEXT = "messages without text, such as pictures"
 NOTICES = "notices of the application, such as calls and deleted messages"
 ME = "me"  # the name for --me where an export marks the messages of the user, but has no name for them
 
-SYSTEM = frozenset(
-    {"系统消息", "系統消息", "系统通知", "System Message"}
-)  # what an application writes in place of a sender
-# The words that exporters and applications write in brackets in place of what is no text, often with a name, a number
-# or a text after them: [图片], [图片: a.jpg], [语音消息], [文件|a.doc](http://...), [Photo].
-_MEDIA_WORDS = (
-    "图片|圖片|照片|表情|动画表情|動畫表情|自定义表情|商城表情|表情包|语音|語音|语音信息|語音訊息|视频|視頻|影片|文件|檔案|位置|位置情報"
-    "|链接|红包|QQ红包|微信红包|转账|转账收款|名片|个人名片|视频号名片|聊天记录|合并转发|转发|转发的聊天记录|小程序|音乐|闪照|戳一戳"
-    "|窗口抖动|卡片|视频通话|语音通话|视频/语音通话|通话|通话记录|贴纸|貼圖|贴图|拍一拍|实时位置共享|地理位置|群公告|接龙|视频号|视频号直播"
-    "|笔记|分享|礼物|GIF表情|红包封面|图文|其他|不支持|解析失败|未知|未知类型|JSON|Markdown|长|日历|系统|表情气泡|引用"
-    "|スタンプ|写真|動画|ボイスメッセージ|アルバム|ファイル|ノート"
-    "|Photo|Image|Picture|Sticker|Video|Voice|Voice message|Audio|File|GIF|Location|Emoji|Link"
-)
-_MEDIA = re.compile(
-    rf"!?\[(?:{_MEDIA_WORDS})(?:消息)?(?:\s*[-:：|\s][^\[\]]{{0,300}})?\](?:\([^()\s]{{0,300}}\))?"
-    r"|!\[[^\[\]]{0,200}\]\([^()\s]{1,300}\)|\[[^\[\]]{0,200}\]\(\./media/[^()]{1,300}\)",
-    re.IGNORECASE,
-)
-# A message in which a call or a picture comes first, and then its length, its size or the place of the file.
-_MEDIA_FIRST = re.compile(
-    rf"\[(?:{_MEDIA_WORDS})(?:消息)?\]\s*(?:\d{{1,2}}(?::\d{{2}}){{1,2}}|[\d.]+ ?[KMG]?B|\S+\.\w{{2,5}}\b.*)?"
-    r"|【(?:图片|视频|语音|表情包|文件|分享链接|音视频通话|位置分享|名片|红包|笔记|视频号|合并转发的聊天记录|发起转账|已收款|已退还)】.*"
-    r"|\[(?:链接|文件|音乐|小程序|位置|转账|转发的聊天记录|群公告|接龙|名片|语音消息|图文)\] ?.+"
-    r"|语音/视频通话\[.{0,40}\]|\[(?:语音|视频)?通话\].{0,40}|(?:语音|视频)通话 - .{1,20}|通话时长.{0,12}",
-    re.IGNORECASE | re.DOTALL,
-)
-# What a reply repeats of the message that it answers.
-_QUOTE = re.compile(
-    r"\n*\[引用\]\([^()]{0,40}\).*|「[^「」]{1,60}[:：][^「」]{0,2000}」\n(?:[-—]\s?){5,}\n|\[回复消息\]"
-    r"|\[回复 [^\[\]\n]{0,200}\]\n?|\[被引用的消息\]\[[^\[\]]{1,10}\][^\n]*\n?|\[引用 [^\[\]]{1,60}：.{0,2000}\]\s*$"
-    r"|\n引用[:：][^:：\n]{1,60}[:：][^\n]*$|\n+\s*↳ ?回复[^\n]*",
-    re.DOTALL,
-)
+# What an application writes in place of a sender.
+SYSTEM = frozenset({"系统消息", "系統消息", "系统通知", "System Message"})
 _MENTION = re.compile(r"<[@#][!&]?\w{1,30}(?:\|([^<>]{1,60}))?>|<!(?:here|channel|everyone)>")
 _LINK = re.compile(r"<((?:https?://|mailto:)[^<>|\s]{1,500})(?:\|([^<>]{1,300}))?>")
-# Messages that the application wrote, in full. A text that a person may write, such as 已取消, is none.
-_NOTICE = re.compile(
-    r".{0,40}(?:撤回了一条|已收回|收回了)(?:成员)?(?:消息|訊息).{0,20}|.{0,40}加入(?:了)?(?:本群|群聊|群组).{0,10}"
-    r"|对方已成功接收了你发送的离线文件.*|你已下载文件.*|你已添加了.{1,40}，现在可以开始聊天了。"
-    r"|(?:此|這則|您已|你已)(?:消息|訊息)?(?:已)?(?:删除|刪除)(?:此|這則)?(?:消息|訊息)?"
-    r"|未接(?:语音|视频|語音|視訊)(?:通话|通話).{0,20}|(?:☎ ?)?(?:通话时长|通話時間).{0,12}|☎ ?\D{0,20}"
-    r"|(?:This message was|You) deleted(?: this message)?\.?|Missed (?:group )?(?:voice|video) call.{0,20}"
-    r"|[\"“「].{1,40}[\"”」] ?拍了拍.{1,40}|.{1,40}拍了拍 ?(?:[\"“「].{1,40}|[我你您]|自己)"
-    r"|[你您]已?[删刪]除了?(?:此|这条|這則)(?:消息|訊息)。?|(?:此|这条|這則)(?:消息|訊息)已被?[删刪]除。?"
-    r"|Diese Nachricht wurde gelöscht\.?|Du hast diese Nachricht gelöscht\.?"
-    r"|Verpasster (?:Gruppen-)?(?:Sprach|Video)anruf.{0,20}"
-    r"|(?:Se eliminó|Eliminaste) este mensaje\.?|Ce message a été supprimé\.?|Vous avez supprimé ce message\.?"
-    r"|Es[st]a mensagem foi apagada\.?|Você apagou esta mensagem\.?"
-    r"|(?:Mensagem|Esta mensagem) apagada|Данное сообщение удалено|Вы удалили данное сообщение"
-    r"|You deleted a message\.|They deleted a message\."
-    r"|.{1,60}님이 (?:들어왔|나갔)습니다\.|.{1,60}님을 (?:초대|내보냈).{1,20}"
-    r"|Questo messaggio è stato eliminato\.?|Hai eliminato questo messaggio\.?"
-    r"|Liked a message|Reacted .{1,20} to your message|.{1,60} (?:sent an attachment|unsent a message)\."
-    r"|A aimé un message|Hat eine Nachricht mit .Gefällt mir. markiert|Le gust[aó] un mensaje|Curtiu uma mensagem"
-    r"|Waiting for this message.*",
-    re.IGNORECASE,
-)
+_LEFT_OUT, _NO_TEXT, _QUOTE, _NOTICE = map(pattern, ("left_out", "no_text", "quotes", "notices"))
 _LONGEST_NOTICE = 120  # characters
-_XML = re.compile(r"\s*(?:<\?xml|<msg|<sysmsg|<appmsg)")
 _CHINESE = re.compile(f"[{CHINESE_OR_KANA}]")
 
 
@@ -104,28 +52,44 @@ def pairs_of_messages(
     me = options.me.strip().casefold() if options.me else None
     people: dict[str, None] = {}  # their names, in order of appearance
     has_written = False
-    pairs = 0
 
     def turns() -> Iterator[Turn | None]:
         nonlocal has_written
-        for turn in _turns(_timed(messages, report, place), report, place):
-            if turn is None:
+        usable = _usable(_timed(messages, report, place), report, place)
+        for sender, group in groupby(usable, lambda message: message.sender if message else None):
+            if sender is None:
                 yield None
                 continue
-            names, text = turn
+            names, text = _turn(filter(None, group), report, place)
             if len(people) < MAX_NAMES:
                 people.setdefault(names[0])
             mine = me is None or me in map(str.casefold, names)
             has_written = has_written or mine
             yield Turn(text, bool(text), mine and bool(text))
 
-    for pair in pairs_of_turns(turns()):
-        pairs += 1
-        yield pair
-    if has_written and not pairs:
+    pairs = pairs_of_turns(turns())
+    first = [*islice(pairs, 1)]
+    yield from chain(first, pairs)
+    if has_written and not first:
         report.drop("chats in which nobody answers", place)
     if people and not has_written:
         raise nobody_is(options.me or "", people, place)
+
+
+def _turn(messages: Iterable[Message], report: Report, place: str) -> tuple[tuple[str, ...], str]:
+    """Return the names of a person, and what that person says in consecutive messages; "" for too much."""
+    names: tuple[str, ...] = ()
+    parts: list[str] = []
+    characters = 0
+    for message in messages:
+        names = message.names
+        characters += len(message.text)
+        if characters <= MAX_TURN:
+            parts.append(message.text)
+    if characters > MAX_TURN:
+        report.drop(f"turns of more than {MAX_TURN:,} characters", place)
+        return names, ""
+    return names, joined(parts)
 
 
 def _timed(
@@ -148,27 +112,6 @@ def _timed(
         first += islice(timed, MAX_HELD - len(first))
         yield from (*reversed(first), None)
         first = list(islice(timed, FIRST))
-
-
-def _turns(
-    messages: Iterable[tuple[Message, float | None] | None], report: Report, place: str
-) -> Iterator[tuple[tuple[str, ...], str] | None]:
-    """Yield (names of the person, text) of each turn, and None after each conversation."""
-    usable = _usable(messages, report, place)
-    for sender, group in groupby(usable, lambda message: message.sender if message else None):
-        names: tuple[str, ...] = ("",)
-        parts: list[str] = []
-        characters = 0
-        for message in group if sender is not None else ():
-            assert message is not None
-            names = message.names
-            characters += len(message.text)
-            if characters <= MAX_TURN and message.text:
-                parts.append(message.text)
-        if characters > MAX_TURN:
-            report.drop(f"turns of more than {MAX_TURN:,} characters", place)
-            parts = []
-        yield None if sender is None else (names, joined(parts))
 
 
 def _usable(
@@ -197,7 +140,7 @@ def _usable(
 def plain_text(text: str) -> str:
     """Return what a person wrote in a message: without media, quotes of other messages and marks of mentions."""
     text = text.strip()
-    if _XML.match(text):
+    if text.startswith(("<?xml", "<msg", "<sysmsg", "<appmsg")):
         return ""
     if "<" in text:
         text = shown_marks(text)
@@ -205,7 +148,7 @@ def plain_text(text: str) -> str:
         text = without_quotes(text)
     if "[" in text or "「" in text or "【" in text or "引用" in text or "通话" in text:
         text = _QUOTE.sub("", text).strip()
-        text = "" if _MEDIA_FIRST.fullmatch(text) else _MEDIA.sub(" ", text).strip()
+        text = "" if _NO_TEXT.fullmatch(text) else _LEFT_OUT.sub(" ", text).strip()
     return text
 
 
@@ -225,36 +168,23 @@ _M = TypeVar("_M")  # a message, or a turn
 def by_chat(messages: Iterable[tuple[str, _M] | None]) -> Iterator[_M | None]:
     """Yield the messages of each chat together, with None after it. messages: (chat, message); None ends all chats.
 
-    When MAX_HELD messages are held, those of all chats but the present one are yielded.
+    When MAX_HELD messages are held, the conversations of all chats end there.
     """
     chats: dict[str, list[_M]] = {}  # in the order of their first messages
     count = 0
-    for item in messages:
-        if item is None:
-            yield from _released(chats)
+    for item in chain(messages, (None,)):
+        if item is None or count >= MAX_HELD:
+            for conversation in chats.values():
+                yield from (*conversation, None)
+            chats.clear()
             count = 0
+        if item is None:
             yield None
-            continue
-        chat, message = item
-        if not chat:
-            yield message  # there is a single chat
-            continue
-        if count >= MAX_HELD:
-            present = chats.pop(chat, [])
-            yield from _released(chats)
-            chats[chat], count = present, len(present)
-            if count >= MAX_HELD // 2:
-                yield from _released(chats)
-                count = 0
-        chats.setdefault(chat, []).append(message)
-        count += 1
-    yield from _released(chats)
-
-
-def _released(chats: dict[str, list[_M]]) -> Iterator[_M | None]:
-    for conversation in chats.values():
-        yield from (*conversation, None)
-    chats.clear()
+        elif item[0]:
+            chats.setdefault(item[0], []).append(item[1])
+            count += 1
+        else:
+            yield item[1]  # there is a single chat
 
 
 def joined(parts: Iterable[str]) -> str:

@@ -15,7 +15,6 @@ import ijson
 import orjson
 import yaml
 
-from chatbot.corpus.reading.mapping import Map
 from chatbot.corpus.reading.report import ReadOptions, Report
 from chatbot.corpus.reading.sources import part_of_key, part_of_object
 from chatbot.corpus.reading.text_file import TextFile, lines, whole_text
@@ -92,7 +91,6 @@ class _Source:
     """The text as UTF-8 bytes. The reader tells it when a value is complete."""
 
     stream: TextIO
-    place: str  # for messages
     located: Located
     read_bytes: int = 0
     value_start: int = 0  # approximate offset of the current value in bytes
@@ -101,7 +99,7 @@ class _Source:
         """Return the next bytes. Raises UserError when the current value is too large."""
         if self.read_bytes - self.value_start > MAX_VALUE:
             raise UserError(
-                f"{self.place}: an item larger than {MAX_VALUE // 2**20} MiB; split it into conversations, "
+                f"{self.located.place}: an item larger than {MAX_VALUE // 2**20} MiB; split it into conversations, "
                 "or give JSON Lines"
             )
         data = self.stream.read(size).encode()
@@ -109,28 +107,22 @@ class _Source:
         return data
 
 
-def json_entries(text: TextFile, options: ReadOptions, place: Place, found: Map, located: Located) -> Iterator[Any]:
-    """Yield what a map gives for the values at this place of one or more documents, and None after each conversation.
+def json_values(text: TextFile, options: ReadOptions, steps: Place, located: Located) -> Iterator[Any]:
+    """Yield the values at the end of these steps in one or more documents, and None after each list of them.
 
     Raises UserError when a document is incomplete or invalid, or has a value that is too large.
     """
-    source = _Source(text.stream, text.place, located)
-    walks_items = found.path is not None and found.is_list
-    steps = (*place, *(found.path or ()), ITEM) if walks_items else place
+    source = _Source(text.stream, located)
     try:
         if steps == (ITEM,):  # most large files: ijson builds the items of a list in C
             for value in ijson.items(source, "item", multiple_values=True, use_float=True):
                 located.number += 1
                 source.value_start = source.read_bytes
-                yield from found.results(value, walks_items)
+                yield value
             return
         events: Iterator[Event] = iter(ijson.basic_parse(source, multiple_values=True, use_float=True))
         for event in events:
-            for value in _walk(event, events, steps, source, options.part):
-                if value is _END:
-                    yield None
-                else:
-                    yield from found.results(value, walks_items)
+            yield from _walk(event, events, steps, source, options.part)
     except _WRONG:
         raise UserError(
             f"{text.place}: is not JSON after item {located.number:,}, in the first {source.read_bytes:,} bytes; "
@@ -138,20 +130,18 @@ def json_entries(text: TextFile, options: ReadOptions, place: Place, found: Map,
         ) from None
 
 
-_END = object()  # of a list whose items are walked
-
-
 def _walk(event: Event, events: Iterator[Event], steps: Place, source: _Source, part: str | None) -> Iterator[Any]:
-    """Yield the values at the end of these steps in a value that begins with this event, and _END after their list."""
+    """Yield the values at the end of these steps in a value that begins with this event, and None after their list."""
     if not steps:
+        value = built(event, events, source.located.place)
         source.located.number += 1
-        yield built(event, events, source.place)
+        yield value
         source.value_start = source.read_bytes
     elif steps[0] is ITEM and event[0] == "start_array":
         for event in events:
             if event[0] == "end_array":
                 if len(steps) == 1:
-                    yield _END
+                    yield None
                 return
             yield from _walk(event, events, steps[1:], source, None)
     elif steps[0] is not ITEM and event[0] == "start_map":
@@ -176,62 +166,45 @@ def _skip(event: Event, events: Iterator[Event], source: _Source) -> None:
     source.value_start = source.read_bytes
 
 
-def built(first: Event, events: Iterator[Event], place: str, partial: bool = False) -> Any:
-    """Return the value that begins with this event. Keys that are not text are dropped with their values.
+def built(first: Event, events: Iterator[Event], place: str) -> Any:
+    """Return the value that begins with this event, or what is there of one whose events end early.
 
-    partial: whether to take at most HEAD items of a list, and what is there of a value whose events end early.
     Raises UserError for values that are nested too deeply.
     """
-    stack: list[Any] = []
-    keys: list[Any] = []  # of the objects in the stack, None before a key, and for lists
-    value: Any = None
+    builder = ijson.ObjectBuilder()
+    depth = 0
     for name, scalar in chain((first,), events):
-        if name == "map_key":
-            keys[-1] = scalar
-            continue
-        if name in _STARTS:
-            if len(stack) == MAX_NESTED:
-                raise _too_deep(place)
-            stack.append([] if name == "start_array" else {})
-            keys.append(None)
-            continue
-        if name in _ENDS:
-            value = stack.pop()
-            keys.pop()
-        else:
-            value = scalar
-        if not stack:
-            return value
-        _add(stack[-1], keys, value, partial)
-    while partial and len(stack) > 1:  # the events have ended within a value
-        value = stack.pop()
-        keys.pop()
-        if not (isinstance(stack[-1], list) and stack[-1]):
-            _add(stack[-1], keys, value, partial)
-    return stack[0] if stack else value
+        builder.event(name, scalar)
+        depth += (name in _STARTS) - (name in _ENDS)
+        if depth > MAX_NESTED:
+            raise _too_deep(place)
+        if not depth:
+            return builder.value
+    return _without_ends(builder.value, depth)
 
 
-def _add(container: Any, keys: list[Any], value: Any, partial: bool) -> None:
-    if isinstance(container, dict):
-        container[keys[-1]] = value
-    elif not partial or len(container) < HEAD:
-        container.append(value)
+def _without_ends(value: Any, depth: int) -> Any:
+    """Return a value of which so many lists and objects are not complete, without such items of lists of several."""
+    inner = value
+    for _ in range(depth - 1):
+        inner, outer = (inner[-1] if isinstance(inner, list) else [*inner.values()][-1]), inner
+        if isinstance(outer, list) and len(outer) > 1:
+            outer.pop()
+    return value
 
 
 def json_beginning(text: TextFile) -> list[Any]:
     """Return the first documents of a text, as far as its sample has them; [] for a text that is no JSON."""
     values: list[Any] = []
-    events = iter(ijson.basic_parse(text.sample.encode(), multiple_values=True, use_float=True))
+    events = ijson.basic_parse(text.sample.encode(), multiple_values=True, use_float=True)
 
     def until_wrong() -> Iterator[Event]:
         with contextlib.suppress(*_WRONG):
             yield from events
 
     known = until_wrong()
-    for event in known:
-        values.append(built(event, known, text.place, partial=True))
-        if len(values) == HEAD:
-            break
+    while len(values) < HEAD and (event := next(known, None)):
+        values.append(built(event, known, text.place))
     return values
 
 

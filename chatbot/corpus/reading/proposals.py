@@ -1,131 +1,21 @@
-"""Which layout values have: a declared one, or what their names say; and where in a document these values stand.
+"""Which map the names of fields and columns suggest, and the doubt that they leave."""
 
-What names alone cannot tell is a doubt: the first pairs are shown, with the flag that reads them so.
-"""
-
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from chatbot.corpus.reading import names
-from chatbot.corpus.reading.layouts import declared
-from chatbot.corpus.reading.mapping import PAIRS, compiled, flag, quoted, written
+from chatbot.corpus.reading.doubts import doubt_of
+from chatbot.corpus.reading.mapping import quoted, written
 from chatbot.corpus.reading.marked_text import labelled, separated, turns_of
-from chatbot.corpus.reading.objects import ANY, ITEM, Place
-from chatbot.corpus.reading.records import Layout, alternatives, text_of
+from chatbot.corpus.reading.records import alternatives, text_of
+from chatbot.corpus.reading.times import form_of, seconds
+from chatbot.display import one_line
 
-_ID = re.compile(r"(?=\S*\d)[\w.:/#-]+", re.ASCII)  # a name of a field that is the id of its value
-MAX_DEPTH = 8  # of lists and objects around the values
 # Fields in which a list of texts is a conversation; under another name it may be a list of anything.
 SURE = ("dialog", "dialogue", "conversation", "conversations", "utterances", "turns", "messages", "对话")
-MARKED = ("text", "plain_text", "chat", *SURE)  # fields with a conversation in one text
+MARKED = ("text", "plaintext", "chat", *SURE)  # fields with a conversation in one text
 Proposal = tuple[str, str] | None  # a map, and the doubt
 _KNOWN_ROLES = names.ASKING | names.ANSWERING | names.UNHEARD
-
-
-class Found(NamedTuple):
-    """How values are read."""
-
-    place: Place
-    layout: Layout
-    doubt: str = ""  # why it may be wrong, and the flag that settles it
-    shape: object = None  # of the values
-    unused: tuple[str, ...] = ()  # fields with text beside the question and the answer
-
-
-def _items(value: Any) -> list[list[Any]]:
-    return [[key, part] for key, part in value.items()] if isinstance(value, dict) else []
-
-
-# The layouts of an object whose keys are questions, by the columns of the question and the answer.
-ENTRIES = {
-    ("1", "2"): Layout(compiled("[*].{question: [0], answer: [1]}"), unfold=_items),
-    ("2", "1"): Layout(compiled("[*].{question: [1], answer: [0]}"), unfold=_items),
-}
-
-
-def are_entries(group: Sequence[Any]) -> bool:
-    """Return whether the keys of a single object may be questions, with an answer or several as the value of each."""
-    parts = [*group[0].values()] if len(group) == 1 and isinstance(group[0], dict) else []
-    texts = [text for part in parts for text in (part if isinstance(part, list) and part else [part])]
-    return len(parts) > 1 and all(isinstance(text, str) for text in texts)
-
-
-def find(values: Sequence[Any], place: Place = ()) -> list[Found]:
-    """Return the layouts of these values, or of those in them; one for each shape of value that has one."""
-    found: dict[Found, None] = {}
-    if len(place) > MAX_DEPTH:
-        return []
-    shapes: dict[object, list[Any]] = {}
-    for value in values:
-        shapes.setdefault(shape_of(value), []).append(value)
-    for group in shapes.values():
-        found |= dict.fromkeys(_found(group, place))
-    if not found and not place and are_entries(values):
-        doubt = (
-            "the keys may be questions or the names of fields: give --columns 1 2 to learn each key as a question and "
-            "its value as the answer"
-        )
-        return [Found(place, ENTRIES["1", "2"], doubt, shape_of(values[0]))]
-    return [*found]
-
-
-def _from_document(place: Place, expression: str) -> str:
-    """Return the expression of a whole document, or of each item of a list, from that of the values at a place."""
-    steps = place[1:] if place[:1] == (ITEM,) else place
-    path = "".join("[*]" if step is ITEM else ".*" if step is ANY else f".{quoted(step)}" for step in steps)
-    if "[*]" in path:
-        expression = expression.replace("[].{", "[*].{", 1)  # keeps the conversations apart
-    return f"{path}.{expression}".removeprefix(".") if path else expression
-
-
-def _in_doubt(found: Found, doubt: str) -> Found:
-    """Return this layout with a doubt, unless it has one, and with the flag that settles it."""
-    settled = flag(_from_document(found.place, found.layout.map.expression))
-    return found if found.doubt else found._replace(doubt=f"{doubt}; if the pairs above are right, give {settled}")
-
-
-def shape_of(value: Any) -> object:
-    """Return what decides the layout of a value: the names of its fields, or the types of its items."""
-    if isinstance(value, dict):
-        return tuple(value)
-    return frozenset(map(type, value)) if isinstance(value, list) else type(value)
-
-
-def _found(group: Sequence[Any], place: Place) -> list[Found]:
-    """Return the layouts of values of one shape."""
-    layouts = declared(group)
-    if len(layouts) > 1:
-        named = " or ".join(layout.name for layout in layouts)
-        doubt = f"it may be of {named}; give {flag(_from_document(place, layouts[0].map.expression))}"
-        return [Found(place, layouts[0], doubt, shape_of(group[0]))]
-    if layouts:
-        return [Found(place, layouts[0], "", shape_of(group[0]))]
-    expression, doubt = proposed(group)
-    if expression:
-        layout = Layout(compiled(expression))
-        texts = [name for name, part in group[0].items() if isinstance(part, str)] if layout.map.kind is PAIRS else []
-        unused = tuple(name for name in texts if f": {quoted(name)}" not in expression)
-        found = Found(place, layout, "", shape_of(group[0]), unused)
-        return [_in_doubt(found, doubt) if doubt else found]
-    if isinstance(group[0], list):
-        return find([item for value in group for item in value], (*place, ITEM))
-    if not isinstance(group[0], dict):
-        return []
-    are_ids = all(map(_ID.fullmatch, group[0]))
-    inside = []
-    has_texts = False  # whether a list is passed over, such as ChatterBot's categories
-    for name in group[0]:
-        parts = [value[name] for value in group]
-        are_texts = isinstance(parts[0], list) and all(isinstance(text, str) for text in parts[0])
-        if (not are_texts or are_ids or name in SURE) and (founds := find(parts, (*place, name))):
-            inside.append(founds)
-        has_texts = has_texts or (are_texts and name not in SURE)
-    if len(inside) == 1 and not are_ids and (has_texts or len({*map(type, group[0].values())}) > 1):
-        texts_beside = {names.key_of(name): name for name, part in group[0].items() if isinstance(part, str)}
-        beside = names.first_of((*names.QUESTIONS, *names.ANSWERS), texts_beside)
-        return [_in_doubt(found, f"{beside!r} beside it has a text, too") if beside else found for found in inside[0]]
-    return [each._replace(place=(*place, ANY, *each.place[len(place) + 1 :])) for founds in inside for each in founds]
 
 
 def proposed(group: Sequence[Any]) -> tuple[str, str]:
@@ -169,18 +59,24 @@ class Record(NamedTuple):
 
 def record(group: Sequence[Mapping[str, Any]], fields: dict[str, str]) -> Record | None:
     """Return the fields of a question and an answer, if both are named. fields: names as `names.key_of` has them."""
+    if "b" in fields:
+        fields = {key: field for key, field in fields.items() if key != "a"}  # a choice, beside b
     answer = names.first_of(names.ANSWERS, fields)
     question, person = (names.first_of(choice, fields) for choice in (names.QUESTIONS, names.ASKING_PEOPLE))
     if not answer:
         question, answer = person, names.first_of(names.ANSWERING_PEOPLE, fields)
-        return Record({"question": question, "answer": answer}, [], "") if question and answer else None
+        doubt = "these may be the names of people" if len(fields) > 2 else ""
+        return Record({"question": question, "answer": answer}, [], doubt) if question and answer else None
     history, context = fields.get(names.HISTORY, ""), fields.get("context", "")
-    if context and isinstance(group[0].get(context), list):
-        history = context
     phrasings = [fields[name] for name in names.PHRASINGS if name in fields]
     doubt = ""
+    parts = group[0].get(context)
+    if not history and isinstance(parts, list) and all(isinstance(part, str) for part in parts) and any(parts):
+        history, doubt = context, f"{context!r} may be passages, not turns" if question else ""
     if not question and not history and not phrasings:
-        text = names.first_of(names.TEXTS, {key: field for key, field in fields.items() if field != answer})
+        text = names.first_of(
+            (*names.TEXTS, *names.TITLES), {key: field for key, field in fields.items() if field != answer}
+        )
         question = text or person
         doubt = f"the question may be {text!r} or {person!r}" if text and person else ""
     if not (question or history or phrasings) or not _are_texts(group, question, answer):
@@ -191,6 +87,13 @@ def record(group: Sequence[Mapping[str, Any]], fields: dict[str, str]) -> Record
     inputs = [fields[name] for name in names.INPUTS if fields.get(name, answer) not in (question, answer, history)]
     inputs = [name for name in inputs if all(isinstance(value.get(name), str | None) for value in group)][:1]
     given = {"question": question, "input": "".join(inputs), "answer": answer, "history": history}
+    unknown = [field for key, field in fields.items() if field and key not in names.KNOWN]
+    sides = {names.key_of(question), names.key_of(answer)}
+    are_sides = not sides <= {*names.SIDES} and names.key_of(question) not in names.TEXTS
+    if sides <= {*names.OF_TRANSLATIONS}:
+        doubt = doubt or "these may be translations"
+    if unknown and not are_sides and not doubt:
+        doubt = _unknown(unknown)
     return Record(given, phrasings, doubt)
 
 
@@ -201,15 +104,23 @@ def _are_texts(group: Sequence[Mapping[str, Any]], question: str, answer: str) -
         return False
     if any(isinstance(each, int | float) for each in answers) and names.key_of(answer) in ("target", "tgt"):
         return False  # labels
-    if not isinstance(asked[0], list):
-        return True
-    are_columns = isinstance(answers[0], list) and len(group) == 1 and len(asked[0]) == len(answers[0]) > 1
-    return names.key_of(question) in names.SEVERAL and (names.key_of(question) != "question" or not are_columns)
+    return not isinstance(asked[0], list) or names.key_of(question) in names.SEVERAL
 
 
 def _record(group: Sequence[Mapping[str, Any]], fields: dict[str, str]) -> Proposal:
     found = record(group, fields)
-    return (found.expression, found.doubt) if found else None
+    if found is None:
+        return None
+    sides = [[_on_a_line(value.get(found.fields[side])) for value in group] for side in ("question", "answer")]
+    return found.expression, found.doubt or doubt_of([*zip(*sides, strict=True)], "field")
+
+
+def _unknown(fields: Sequence[str]) -> str:
+    return f"nothing is known of {one_line(fields[0], 20)}{', ...' if len(fields) > 1 else ''}"
+
+
+def _on_a_line(value: object) -> str:
+    return " ".join(text_of(value).split())
 
 
 def _conversation(group: Sequence[Mapping[str, Any]], fields: dict[str, str]) -> Proposal:
@@ -221,7 +132,10 @@ def _conversation(group: Sequence[Mapping[str, Any]], fields: dict[str, str]) ->
             continue
         field = quoted(fields[name])
         if all(isinstance(turn, str) for turn in turns):
-            return (field, "") if name in SURE else None
+            known = (*names.COUNTERS, *names.IDS, *names.CHATS, *names.TIMES, name)
+            beside = [each for key, each in fields.items() if key not in known and isinstance(group[0][each], str)]
+            doubt = _unknown(beside) if beside else ""
+            return (field, doubt) if name in SURE else None
         are_twos = all(isinstance(turn, list) and [*map(type, turn)] == [str, str] for turn in turns)
         if are_twos and name != "conversations":  # several conversations, in ChatterBot's corpus
             return f"{field}[*].{{speaker: [0], text: [1]}}", "two texts may be a name and what it says, or a pair"
@@ -245,25 +159,27 @@ def message(group: Sequence[Mapping[str, Any]], fields: dict[str, str], is_conve
     is_conversation: whether they stand where a conversation is expected.
     """
     speaker = names.first_of(names.SPEAKERS, fields)
-    text = names.first_of((*names.TEXTS, "parts"), {k: v for k, v in fields.items() if v != speaker})
-    if not speaker or not text or names.first_of(names.ANSWERS, fields):
-        return None
-    said = [text_of(value.get(speaker)).strip() for value in group]
+    text = names.first_of((*names.TEXTS, *names.SAID, "parts"), {**fields, names.key_of(speaker): ""})
     chat, time, mine = (names.first_of(choice, fields) for choice in (names.CHATS, names.TIMES, names.MINE))
-    roles = {role.casefold() for role in said}
+    if not (speaker or mine) or names.first_of(names.ANSWERS, fields):
+        return None
+    said = [str(part) if isinstance(part := value.get(speaker or mine), bool) else text_of(part) for value in group]
+    if not any(said) or not any(text_of(value.get(text)).strip() for value in group):
+        return None
+    roles = {role.strip().casefold() for role in said}
     if roles <= _KNOWN_ROLES and roles & names.ANSWERING and (roles & names.ASKING or not roles - names.ANSWERING):
-        return written({"role": speaker, "text": text, "chat": chat}), ""
+        return written({"role": speaker, "text": text, "chat": chat}), _order_of(group, time)
+    if roles <= _KNOWN_ROLES:
+        return None
     given = {"speaker": speaker, "text": text, "time": time, "mine": mine, "chat": chat}
     known = {*given.values(), *(fields[name] for name in names.COUNTERS if name in fields)}
     others = dict.fromkeys(name for value in group for name in value if name not in known)
-    are_said = names.key_of(speaker) in names.SENDERS or names.key_of(text) in names.SAID
+    are_said = mine or names.key_of(speaker) in names.SENDERS
     doubt = ""
     if not all(said):
         doubt = "some messages have no speaker"
     elif others:
-        doubt = (
-            f"nothing is known of {', '.join(name[:20] for name in [*others][:3])}{', ...' if len(others) > 3 else ''}"
-        )
+        doubt = _unknown([*others])
     elif not (is_conversation or chat or are_said):
         doubt = "these may be comments or posts"
     elif not (is_conversation or chat) and len({*said}) in (1, len(said)):
@@ -271,11 +187,20 @@ def message(group: Sequence[Mapping[str, Any]], fields: dict[str, str], is_conve
     return written(given), doubt
 
 
+def _order_of(group: Sequence[Mapping[str, Any]], time: str) -> str:
+    """Return the doubt about messages of which the newest come first."""
+    times = [text_of(value.get(time)) for value in group]
+    form, _ = form_of(times)
+    known = [second for text in times if form and (second := seconds(text, form)) is not None]
+    is_reversed = len(known) > 1 and known == sorted(known, reverse=True) != sorted(known)
+    return "the newest message comes first; reverse the list with reverse(...)" if is_reversed else ""
+
+
 def marked(group: Sequence[Mapping[str, Any]], fields: dict[str, str]) -> Proposal:
     """Propose the field with a conversation in one text: with the marks of a template, or with names."""
     for name in MARKED:
-        texts = [value[fields[name]] for value in group if name in fields]
-        if not texts or not all(isinstance(text, str) for text in texts):
+        texts = [value[fields[name]] for value in group if fields.get(name) in value]
+        if len(texts) < len(group) or not all(isinstance(text, str) for text in texts):
             continue
         if all(turns_of(text) or separated(text) for text in texts):
             return written({"turns": fields[name]}), ""

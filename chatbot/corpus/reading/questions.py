@@ -1,32 +1,24 @@
-"""Questions and answers by labels or as sections.
+"""Texts of questions and answers, whose parts begin with labels or with headings that ask.
 
-Lines begin with a label, such as "Q:" and "A:", 问：and 答：, User: and Bot:. Or headings ask, with the answers below.
+Labels are such as "Q:" and "A:", 问：and 答：, User: and Bot:, on one line or on several.
 """
 
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from itertools import chain, pairwise
-from typing import NamedTuple
+from typing import Generic, NamedTuple, TypeVar
 
-from chatbot.corpus.reading.blocks import Block, blocks
 from chatbot.corpus.reading.conversation import NEW, NEXT, Pair
 from chatbot.corpus.reading.messages import joined
 from chatbot.corpus.reading.report import ReadOptions, Report
 from chatbot.corpus.reading.text_file import TextFile, is_rule, lines
+from chatbot.corpus.reading.wordings import any_of, pattern
 
-_QUESTION = (
-    r"Q|\uff31|Question|问|問|问题|問題|提问|提問|提问者|提問者|追问|追問"
-    r"|Frage|Pregunta|Pergunta|Domanda|Вопрос|質問|질문|문|Hỏi|ถาม|คำถาม|سؤال|س|प्रश्न|P"
-)
-_ANSWER = (
-    r"A|\uff21|Answer|答|答案|回答|回复|答复|回答者|追答"
-    r"|Antwort|Respuesta|Resposta|Risposta|Réponse|Ответ|답변|대답|답|Đáp|ตอบ|คำตอบ|جواب|ج|उत्तर|R"
-)
-_USER = r"User|Human|You|Customer|用户|用戶|顾客|客户|人类|买家|患者|病人"
-_BOT = r"Bot|Chatbot|Assistant|Agent|Support|AI|GPT|ChatGPT|机器人|機器人|助手|客服|小助手|卖家|医生|医师"
+_SIDES = "|".join(f"(?P<{side}>{any_of(side)})" for side in ("question", "answer", "user", "bot"))
 _LABEL = re.compile(
-    r"\s{0,100}(?:[-•#>]{1,4}\s+|\d{1,6}[.、)）]\s*)?\*{0,2}[【\[]?"
-    rf"(?:(?P<question>{_QUESTION})|(?P<answer>{_ANSWER})|(?P<user>{_USER})|(?P<bot>{_BOT}))"
+    rf"\s{{0,100}}(?:[-•#>]{{1,4}}\s+|\d{{1,6}}[.、)）]\s*)?\*{{0,2}}[【\[]?(?:{_SIDES})"
     r"[ \t]{0,3}\d{0,6}[ \t]{0,3}(?:[】\]][:：]?|[:：、．]|\.(?=\s))\*{0,2}\s*",
     re.IGNORECASE,
 )
@@ -36,40 +28,77 @@ _SAME_LINE = re.compile(
     r"(?=(?:(?P<answer>A|\uff21|Answer|答|答案|回答|Bot|Assistant)|Q|\uff31|Question|问|問|User|Human)\d{0,6}[:：])"
 )
 _CHOICE = re.compile(r"\s{0,100}[Bb][.、)）．]\s*\S")
-_ASKS = re.compile(  # in Chinese often without a question mark
-    r".*[?？؟]\W*|(?:怎么|如何|怎样|为什么|为何|是否|能否|可否|什么是).*|.*(?:吗|呢|什么|怎么办|多久|多少)"
-)
+_ASKS = pattern("asks")
 _HEADING = re.compile(r"#{1,6}\s.*|[-*_]{3,}\s*")
+
+_OTHER_LABEL = re.compile(r"\s{0,100}(\w{1,20})[:：]\s*\S")
 
 MATCHED = 0.5  # of the labels of either side have one of the other side
 SHARE = 0.3  # of the lines: an answer may have several
 LONGEST_HEADING = 200  # characters
-_ASKING = ("question", "user")
+MAX_BLOCK = 100_000  # characters; the lines after them are left out
+_ASKING, _ANSWERING = ("question", "user"), ("answer", "bot")
+Begin = TypeVar("Begin")
+
+
+@dataclass
+class Block(Generic[Begin]):
+    """What begins a block, and the lines below it."""
+
+    begin: Begin
+    place: str  # of its first line
+    lines: list[str] = field(default_factory=list)
+
+
+def blocks(
+    text: TextFile, begins: Callable[[str, str], Sequence[Begin]], report: Report
+) -> Iterator[Block[Begin] | None]:
+    """Yield the blocks of a text, and None for a line that is missing, with which the block around it is lost.
+
+    begins: from a line and the following one to what begins on the line, which may be several blocks or none.
+    """
+    block: Block[Begin] | None = None
+    for (number, line), (_, following) in pairwise(chain(lines(text, report), ((0, ""),))):
+        begun = begins(line, following or "") if line else ()
+        if line is None:
+            block = None
+            yield None
+        elif begun:
+            for begin in begun:
+                if block is not None:
+                    yield block
+                block, size = Block(begin, f"{text.place}, line {number}"), 0
+        elif block is not None:
+            size += len(line) + 1
+            if size <= MAX_BLOCK:
+                block.lines.append(line)
+        elif line.strip() and not is_rule(line):
+            report.drop("lines before the first label or head", f"{text.place}, line {number}")
+    if block is not None:
+        yield block
 
 
 class Utterance(NamedTuple):
     """What one side says, on one line or several."""
 
-    side: str  # question and user ask, answer and bot answer
+    side: str  # question and user ask, answer and bot answer, "" does neither
     parts: list[str]
-    place: str = ""
-    is_first: bool = True  # whether it begins the file, or a blank line comes before it
-
-    @property
-    def asks(self) -> bool:
-        """Whether it is a question."""
-        return self.side in _ASKING
+    place: str
+    is_first: bool  # whether it begins the text, or a blank line comes before it
 
 
 def is_question_lines(text: TextFile) -> bool:
     """Return whether the lines begin with the label of a question, and labels of both sides alternate."""
     filled = [line for line in text.first_lines if line.strip()]
-    sides = [utterance.asks for line in filled for utterance in _labels_in(line)]
+    sides = [side in _ASKING for line in filled for side, _ in _labels_in(line)]
     changes = sum(asks and not then for asks, then in pairwise(sides))
     if not changes or len(sides) < SHARE * len(filled):
         return False
     if sum(_CHOICE.match(line) is not None for line in filled) * 2 >= sum(sides):
         return False  # "A." is a choice, too
+    others = Counter(match[1] for line in filled if not _LABEL.match(line) and (match := _OTHER_LABEL.match(line)))
+    if others and 2 * max(others.values()) > changes:
+        return False  # records, of which the labels name two fields
     return changes >= MATCHED * max(sum(sides), len(sides) - sum(sides))
 
 
@@ -78,8 +107,8 @@ def is_question(text: str) -> bool:
     return _ASKS.fullmatch(text.strip()) is not None
 
 
-def _labels_in(line: str, following: str = "") -> list[Utterance]:
-    """Return what has labels in a line: all of it, a question and its answer, or more where both sides alternate."""
+def _labels_in(line: str, following: str = "") -> list[tuple[str, str]]:
+    """Return (side, text) of a line: of all of it, of a question and its answer, or more where both sides alternate."""
     match = _LABEL.match(line)
     if match is None:
         return []
@@ -88,31 +117,35 @@ def _labels_in(line: str, following: str = "") -> list[Utterance]:
         return [_labelled(match)]
     if any((mark["answer"] is None) == (place % 2 == 0) for place, mark in enumerate(inner)):
         inner = [mark for mark in inner if mark["answer"]][:1]
-    starts, ends = [0, *(mark.end() for mark in inner)], [*(mark.start() for mark in inner), len(line)]
-    parts = (_LABEL.match(line[start:end]) for start, end in zip(starts, ends, strict=True))
-    return [_labelled(part) for part in parts if part]
+    places = (0, *(mark.end() for mark in inner), len(line))
+    return [_labelled(part) for start, end in pairwise(places) if (part := _LABEL.match(line[start:end]))]
 
 
-def _labelled(match: re.Match[str]) -> Utterance:
+def _labelled(match: re.Match[str]) -> tuple[str, str]:
     text = match.string[match.end() :].rstrip()
     if text.endswith("**") and text.count("**") % 2:  # the asterisks began before the label
         text = text[:-2]
-    return Utterance(match.lastgroup or "", [text])
+    return match.lastgroup or "", text
 
 
 def read_question_lines(text: TextFile, options: ReadOptions, report: Report) -> Iterator[Pair]:
     """Yield each question with each of its answers."""
-    found = blocks(lines(text, report), _labels_in, text.place, report)
-    return _pairs(_joined(found), not _blank_before_answers(text.first_lines), report)
+    return _pairs(_utterances(blocks(text, _labels_in, report)), report)
 
 
-def _blank_before_answers(sample: Sequence[str]) -> bool:
-    """Return whether a blank line stands before most answers, too, so that none ends a conversation."""
-    answers = [place for place, line in enumerate(sample) if place and (match := _LABEL.match(line)) and match["bot"]]
-    return sum(not sample[place - 1].strip() for place in answers) * 2 > len(answers)
+def read_sections(text: TextFile, match: Callable[[str], re.Match[str] | None], report: Report) -> Iterator[Pair]:
+    """Yield each question with the text below it. match: from a line to a head with a question."""
+
+    def begins(line: str, following: str) -> Sequence[tuple[str, str]]:
+        head = match(line)
+        if head and is_question(head["question"]):
+            return (("question", head["question"].strip(" *#_")), ("answer", ""))
+        return (("", ""),) if head or _HEADING.fullmatch(line[:LONGEST_HEADING]) else ()
+
+    return _pairs(_utterances(blocks(text, begins, report)), report)
 
 
-def _joined(found: Iterable[Block[Utterance] | None]) -> Iterator[Utterance | None]:
+def _utterances(found: Iterable[Block[tuple[str, str]] | None]) -> Iterator[Utterance | None]:
     """Yield each utterance with the lines below it; those of one speaker without a blank line between are one."""
     current: Utterance | None = None
     is_first = True
@@ -121,60 +154,40 @@ def _joined(found: Iterable[Block[Utterance] | None]) -> Iterator[Utterance | No
             yield from (current, None)
             current = None
             continue
-        side, parts, *_ = block.begin
+        side, said = block.begin
         below = [line for line in block.lines if line.strip() and not is_rule(line)]
+        parts = [said, *below] if said else below
         if current is not None and current.side == side in ("user", "bot") and not is_first:
-            current.parts.extend(parts + below)
+            current.parts.extend(parts)
         else:
             yield current
-            current = Utterance(side, parts + below, block.place, is_first)
+            current = Utterance(side, parts, block.place, is_first)
         is_first = len(below) < len(block.lines)
 
 
-def read_sections(text: TextFile, match: Callable[[str], re.Match[str] | None], report: Report) -> Iterator[Pair]:
-    """Yield each question with the text below it. match: from a line to a head with a question."""
+def _pairs(utterances: Iterable[Utterance | None], report: Report) -> Iterator[Pair]:
+    """Yield each question with each of its answers.
 
-    def begins(line: str, following: str) -> Sequence[tuple[bool, str]]:
-        """Return (whether it is a head, its question if it asks) of a line that begins a section."""
-        if head := match(line):
-            return ((True, head["question"].strip(" *#_") if is_question(head["question"]) else ""),)
-        return ((False, ""),) if _HEADING.fullmatch(line[:LONGEST_HEADING]) else ()
-
-    def utterances() -> Iterator[Utterance | None]:
-        for block in blocks(lines(text, report), begins, text.place, report):
-            yield None
-            if block is None:
-                continue
-            is_head, question = block.begin
-            below = [line for line in block.lines if line.strip()]
-            if question:
-                yield Utterance("question", [question], block.place)
-                if below:
-                    yield Utterance("answer", below)
-                continue
-            if is_head:
-                report.drop("headings that are no questions", block.place)
-            if below:
-                report.drop("lines below no question", block.place, len(below))
-
-    return _pairs(utterances(), True, report)
-
-
-def _pairs(utterances: Iterable[Utterance | None], is_divided: bool, report: Report) -> Iterator[Pair]:
-    """Yield each question with each of its answers. is_divided: whether blank lines end conversations, as None does."""
+    A blank line before a user ends a conversation, unless one stands before what bots say, too.
+    """
     question: Utterance | None = None
-    answered = True
+    is_answered = are_apart = False
     link = NEW  # of the next question
     for utterance in chain(utterances, (None,)):
-        if question is not None and not answered and (utterance is None or utterance.asks):
+        answers = utterance is not None and utterance.side in _ANSWERING
+        if question is not None and not (answers or is_answered):
             report.drop("questions without an answer", question.place)
-        if utterance is None:
+        if utterance is None or not utterance.side:
             question, link = None, NEW
-        elif utterance.asks:
-            question, answered = utterance, False
-            link = NEW if utterance.side == "question" or (utterance.is_first and is_divided) else link
+            if utterance is not None and utterance.parts:
+                report.drop("sections without a question", utterance.place)
+        elif not answers:
+            question, is_answered = utterance, False
+            is_new = utterance.side == "question" or (utterance.is_first and not are_apart)
+            link = NEW if is_new else link
         elif question is None:
             report.drop("answers without a question", utterance.place)
-        else:
-            yield joined(question.parts), joined(utterance.parts), NEW if answered else link
-            answered, link = True, NEXT if utterance.side == "bot" else NEW
+        elif utterance.parts:
+            yield joined(question.parts), joined(utterance.parts), NEW if is_answered else link
+            is_answered, are_apart = True, utterance.is_first
+            link = NEXT if utterance.side == "bot" else NEW

@@ -10,12 +10,11 @@ from pathlib import Path
 from chatbot.corpus.reading.arrow import arrow_kind
 from chatbot.corpus.reading.charset import damage_of
 from chatbot.corpus.reading.conversation import Pair, nobody_is, of_position, without_lost
-from chatbot.corpus.reading.detect import detect_format, reader_of, refusal
-from chatbot.corpus.reading.file_kinds import is_no_data
+from chatbot.corpus.reading.detect import NO_HEADS, detect_format, reader_of, refusal
 from chatbot.corpus.reading.report import DETECTED, UNUSED_FIELDS, ReadOptions, Report, UnknownFieldsError
 from chatbot.corpus.reading.rows import Table
-from chatbot.corpus.reading.sources import Source
-from chatbot.corpus.reading.tables import check_columns, has_known_header, pairs_of_table
+from chatbot.corpus.reading.sources import Source, is_no_data
+from chatbot.corpus.reading.tables import check_columns, of_header, pairs_of_table
 from chatbot.corpus.reading.text_file import UNDECODABLE, TextFile, open_text_files
 from chatbot.corpus.reading.workbooks import is_workbook, sheets
 from chatbot.display import one_line
@@ -23,6 +22,7 @@ from chatbot.errors import UserError
 
 COMPARED_PAIRS = 100  # of a file, that are looked at for damage
 SHOWN, LONGEST = 3, 60  # pairs of a reading in doubt; characters of each question and answer
+HAVE_FIELDS = ("tsv", "csv", "json", "jsonl", "yaml", "")  # formats that --columns and --map are for
 THOUGHTS = f"{UNUSED_FIELDS}: the reasoning before an answer"
 _THOUGHTS = re.compile(  # its first mark may stand in the template of the question; its last, after the end of a text
     r"\s*<(think|thinking)>(?:.*?</\1>|.*)|.*?\n</think>\s*\n", re.DOTALL
@@ -71,7 +71,7 @@ def _pairs_of_files(source: Source, report: Report, options: ReadOptions) -> Ite
             report.drop(NO_DATA, name)
             report.read_bytes += path.stat().st_size
         elif options.head and (arrow_kind(path) or is_workbook(path)):
-            raise UserError(f"{name}: --head, but JSON and tables have no heads; leave it out")
+            raise UserError(f"{name}: {NO_HEADS}")
         elif kind := arrow_kind(path):
             read_into = functools.partial(_pairs_of_arrow, path, kind, name, options)
             yield from _settled(read_into, options, (kind, "UTF-8"), name, report)
@@ -113,10 +113,10 @@ def _pairs_of_text(text: TextFile, options: ReadOptions, report: Report, refused
         reason = "damaged files, or files that are no text"
     else:
         try:
-            if options.head:
-                name = "head"
-            else:
-                name, doubt = (options.format, "") if options.format else detect_format(text, options)
+            name, doubt = (options.format, "") if options.format else detect_format(text, options)
+            if name not in HAVE_FIELDS and (options.columns or options.map):
+                flag = "--map" if options.map else "--columns"
+                raise UserError(f"{text.place}: {flag}, but {name} has no columns or fields; leave it out")
             if name:
                 read_into = functools.partial(reader_of(name), text, options)
                 yield from _settled(read_into, options, (name, text.charset), text.place, report, doubt)
@@ -134,7 +134,7 @@ def _pairs_of_sheets(
 ) -> Iterator[Pair]:
     """Yield the pairs of the sheets whose header is known; without any, of all of two columns."""
     book = [*opened]
-    headed = [sheet for sheet in book if not options.columns and not options.map and has_known_header(sheet.sample)]
+    headed = [sheet for sheet in book if not options.columns and not options.map and of_header(sheet.sample)]
     for sheet in book:
         if not sheet.sample:
             continue
@@ -176,7 +176,10 @@ def _settled(
         read_columns = trial.columns[-1:] if trial.columns is not before else []
         title = ", ".join([f"format {reading[0]}", reading[1], *read_columns])
         shown = [f"  {one_line(pair[0], LONGEST)}  ->  {one_line(pair[1], LONGEST)}" for pair in first]
-        raise _DoubtError(f"{place}: {trial.doubt or doubt}", (f"{place}, read as {title}:", *shown))
+        doubt = trial.doubt or doubt
+        if not first:
+            doubt = f"{doubt.partition('; ')[0]}, and so it has no pairs; say what to read with --map or --columns"
+        raise _DoubtError(f"{place}: {doubt}", (f"{place}, read as {title}:", *shown))
     if options.map and not first:
         raise UserError(
             f"{place}: --map {one_line(options.map, 60)} selects no pair; run inspect without it to see what is there"

@@ -30,11 +30,12 @@ REMOVED = "messages that were deleted"
 MAX_HELD = 100_000  # messages by their ids; a reply to an older one than twice as many is not found
 MAX_DEPTH = 8  # of the parts of a text
 MOST_PAIRS = 1_000  # of the phrasings and answers of one record
+UNDECLARED = "--map"  # the name of what the user gives, or names suggest
 _REMOVED = ("", "[deleted]", "[removed]")
 _YES = frozenset({"1", "true", "yes", "是", "1.0", "send", "发", "发送"})
 _REDDIT_KIND = re.compile(r"t[1-6]_")  # before its ids
 _QUOTED = re.compile(r'<(quote|blockquote|mx-reply)\b.*?</\1>|<p><span class="user-mention silent".*?</p>', re.DOTALL)
-_BREAK, _TAG = re.compile(r"<br\b[^<>]*>|</(?:p|div|li|h\d)>", re.IGNORECASE), re.compile(r"</?[A-Za-z][^<>]*>")
+_BREAK, _TAG = re.compile(r"<(?:br|p)\b[^<>]*>|</(?:p|div|li|h\d)>", re.IGNORECASE), re.compile(r"</?[A-Za-z][^<>]*>")
 _TWICE = re.compile("[\u00c2-\u00f4][\u0080-\u00bf]")
 
 
@@ -42,7 +43,7 @@ class Layout(NamedTuple):
     """How the values of a file are read: as declared, or as the user says."""
 
     map: Map
-    name: str = "--map"
+    name: str = UNDECLARED
     texts: frozenset[str] = frozenset()  # the kinds of messages that are text; empty if all are, or none has a kind
     notices: frozenset[str] = frozenset()  # the kinds that the application wrote
     finish: Callable[[str], str] = str  # from a text as the file has it to what a person wrote
@@ -113,8 +114,8 @@ def pairs_of_record(entry: Mapping[str, Any], drop: Drop) -> list[Pair]:
 
 def alternatives(value: object) -> list[str]:
     """Return the texts of a question or an answer: one, or several that mean the same."""
-    if isinstance(value, dict) and isinstance(value.get("text"), list):  # SQuAD's spans, as datasets has them
-        value = value["text"][:1]
+    if isinstance(value, dict) and isinstance(value.get("text"), list):  # as datasets has them, of SQuAD the first
+        value = value["text"][: 1 if "answer_start" in value else None]
     if isinstance(value, list):
         if value and isinstance(value[0], dict) and "answer_start" in value[0]:
             value = value[:1]  # the same span as several people marked it
@@ -191,11 +192,12 @@ def pairs_of_conversation(value: object, options: ReadOptions, report: Report, p
         return []
     report.has_names = True
     if {name.casefold() for name, _ in said} <= ASKING | ANSWERING:
-        return [*pairs_of_turns(_turn_of_role(name, text, ANSWERING, None) for name, text in said)]
+        return [*pairs_of_turns(turn_of_role(name, text) for name, text in said)]
     return [*pairs_of_messages((Message(n, (n,), "", text) for n, text in said), options, report, place)]
 
 
-def _turn_of_role(role: str, text: str, answering: frozenset[str], me: str | None) -> Turn:
+def turn_of_role(role: str, text: str, answering: frozenset[str] = ANSWERING, me: str | None = None) -> Turn:
+    """Return a turn of a user, or of an assistant, who only answers. me: the role that is learned, None for all."""
     role = role.casefold()
     is_answer = role in answering
     return Turn(text, not is_answer, role not in ASKING and (me is None or role == me))
@@ -217,7 +219,7 @@ def _pairs_of_roles(entries: Entries, layout: Layout, options: ReadOptions, plac
                 continue
             roles.add(role)
             if text.strip():
-                yield chat, _turn_of_role(role, text, layout.answering, me)
+                yield chat, turn_of_role(role, text, layout.answering, me)
             elif entry.get("text") is not None:
                 drop(NOT_TEXT)
                 yield chat, None
@@ -229,7 +231,7 @@ def _pairs_of_roles(entries: Entries, layout: Layout, options: ReadOptions, plac
 
 def _messages(entries: Entries, layout: Layout, drop: Drop) -> Iterator[tuple[str, Message] | None]:
     """Yield (chat, message), and None after each conversation."""
-    has_kind, has_mine, has_names = (name in layout.map.names for name in ("kind", "mine", "names"))
+    has_kind, has_mine, has_names, has_time = (name in layout.map.names for name in ("kind", "mine", "names", "time"))
     for entry in entries:
         if entry is None:
             yield None
@@ -247,7 +249,8 @@ def _messages(entries: Entries, layout: Layout, drop: Drop) -> Iterator[tuple[st
             names = tuple(filter(None, all_names)) or ("",)
         text = layout.finish(text_of(entry["text"])) if not layout.texts or kind in layout.texts else ""
         sender = f"{mine:d}{name}"  # in a chat of two, both may have the name of the chat
-        yield text_of(entry.get("chat")), Message(sender, names, text_of(entry.get("time")), text)
+        time = text_of(entry["time"]) if has_time else ""
+        yield text_of(entry.get("chat")), Message(sender, names, time, text)
 
 
 def without_html(markup: str) -> str:

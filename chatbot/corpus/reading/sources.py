@@ -9,72 +9,42 @@ import os
 import re
 import stat
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from itertools import islice
-from pathlib import Path
+from dataclasses import dataclass
+from itertools import groupby, islice
+from pathlib import Path, PurePosixPath
+from typing import NamedTuple
 
-from chatbot.corpus.reading.file_kinds import (
-    CACHE_TAG,
-    TEST,
-    TRAINING,
-    VALIDATION,
-    WORDS,
-    is_hidden,
-    is_no_data,
-    part_of,
-)
 from chatbot.corpus.reading.report import Report
-from chatbot.corpus.reading.text_file import open_files
-from chatbot.corpus.reading.workbooks import is_workbook, titles
+from chatbot.corpus.reading.unpacking import is_hidden, open_files
+from chatbot.corpus.reading.workbooks import is_workbook, open_workbook
 from chatbot.display import one_line
 from chatbot.errors import UserError
 
-SCALAR = rb'(?:"(?:[^"\\]|\\.)*"|[-+.\w]+)'
-KEY = rb'"((?:[^"\\]|\\.)*)"\s*:\s*'
-# The first key whose value is a list or an object, after others such as a version.
-FIRST = re.compile(
-    rb"(?:\xef\xbb\xbf)?\s*\{\s*(?:" + KEY.replace(b"((", b"(?:(") + SCALAR + rb"\s*,\s*)*" + KEY + rb"[\[{]"
-)
-# A key after the end of a list or an object; within a text its quotes would be escaped.
-NEXT = re.compile(rb"[\]}]\s*,\s*" + KEY + rb"[\[{]")
-HEAD, BLOCK, OVERLAP = 4096, 2**20, 256
-
-
-def part_keys(stream: io.BufferedReader) -> list[str]:
-    """Return the keys of a JSON object that name parts of a corpus, [] if it begins with no such key.
-
-    Reads the whole stream, though only if its first key names a part.
-    """
-    first = FIRST.match(stream.peek()[:HEAD])
-    if first is None or _word(first[1]) is None:
-        return []
-    keys = [first[1].decode()]
-    tail = b""
-    while block := stream.read(BLOCK):
-        text = tail + block
-        if b'":' in text or b'" :' in text:  # in lists of lists, no key is left
-            keys += [match[1].decode() for match in NEXT.finditer(text) if _word(match[1])]
-        tail = text[-OVERLAP:]
-    return list(dict.fromkeys(keys))
-
-
-def part_of_object(value: object, part: str | None) -> object:
-    """Return the lists and objects of one part. Keys that name no part belong to training."""
-    if part is None or not isinstance(value, dict):
-        return value
-    return {key: item for key, item in value.items() if isinstance(item, list | dict) and part_of_key(key) == part}
-
-
-def part_of_key(key: object) -> str:
-    """Return the part that a key of an object belongs to."""
-    return WORDS.get(str(key).casefold(), TRAINING)
-
-
-def _word(key: bytes) -> str | None:
-    return WORDS.get(key.decode("ascii", "replace").casefold())
-
-
 MAX_FILES = 10_000  # of a folder
+# A folder with this file is a cache, of this program or of another one (https://bford.info/cachedir/).
+CACHE_TAG = "CACHEDIR.TAG"
+NO_DATA = re.compile(
+    r"(readme|licen[cs]e|copying|notice|changelog|citation|authors)(\W.*)?"
+    r"|dataset_(infos?|dict)\.json|state\.json|cache-[0-9a-f]+\.arrow"  # of a saved folder of `datasets`
+    r"|(users|channels|groups|dms|mpims|integration_logs|canvases)\.json"  # of an export of Slack
+    r"|(movie_(titles|characters)_metadata|raw_script_urls)\.txt|chameleons\.pdf"  # beside Cornell's pairs
+    r"|.*\.(md|rst|html?|pdf|docx?|pptx?|png|jpe?g|gif|svg|webp|bmp|mp[34]|wav|py|ipynb|sh|js|css)",
+    re.IGNORECASE,
+)
+
+TRAINING, VALIDATION, TEST = "training", "validation", "test"
+PART_WORDS = {
+    **dict.fromkeys(("train", "training", "训练集", "訓練集"), TRAINING),
+    **dict.fromkeys(("valid", "validation", "val", "dev", "验证集", "驗證集", "开发集", "開發集"), VALIDATION),
+    **dict.fromkeys(("test", "testing", "eval", "测试集", "測試集"), TEST),
+}
+WORD = re.compile("|".join(["[A-Z]?[a-z]+", "[A-Z]+", *(word for word in PART_WORDS if not word.isascii())]))
+
+KEY = '"(' + "|".join(PART_WORDS) + r')"\s*:\s*[\[{]'  # that names a part; within a text its quotes would be escaped
+# The first key whose value is a list or an object, after others such as a version; a key after the end of one.
+FIRST_KEY = re.compile((r"(?:\xef\xbb\xbf)?\s*\{[^\[{]*?" + KEY).encode(), re.IGNORECASE)
+NEXT_KEY = re.compile((r"[\]}]\s*,\s*" + KEY).encode(), re.IGNORECASE)
+HEAD, BLOCK, OVERLAP = 4096, 2**20, 256  # bytes
 
 
 @dataclass(frozen=True)
@@ -102,20 +72,143 @@ class Source:
         return [path.relative_to(common).as_posix() for path in self.paths]
 
 
-def _merged(sources: Iterable[Source]) -> list[Source]:
-    """Return the sources with those of one folder as one, and those of one archive as one."""
-    result: list[Source] = []
-    for source in sources:
-        last = result[-1] if result else None
-        if last is None or last.name != source.name or last.part or source.part:
-            result.append(source)
-        elif last.paths == source.paths:
-            result[-1] = replace(last, members=last.members + source.members)
-        elif not last.members and not source.members:
-            result[-1] = replace(last, paths=last.paths + source.paths)
+@dataclass(frozen=True)
+class Parts:
+    """The sources of a corpus, by their use."""
+
+    training: list[Source]
+    validation: list[Source]  # empty if no part is meant for validation
+    test: list[Source]
+
+    @property
+    def left_out(self) -> list[str]:
+        """The names of the test parts, which neither training nor validation reads."""
+        return [source.name for source in self.test]
+
+    @property
+    def measured(self) -> list[Source]:
+        """The sources that an evaluation reads: the test parts, without them the validation parts, without both all."""
+        return self.test or self.validation or self.training
+
+
+def find_sources(files: Sequence[str]) -> list[Source]:
+    """Return the sources of these names in order, each file once; the files of a glob or a folder are sorted.
+
+    Raises UserError for a file that is missing or unreadable, a folder without files, and a glob without a match.
+    """
+    return _distinct(_source_of(path) for path in _expanded(files))
+
+
+def find_parts(files: Sequence[str], source_file: str | None = None, target_file: str | None = None) -> Parts:
+    """Return the sources of these names, divided into parts.
+
+    A folder, an archive or a JSON object that has a training part is divided by the names in it (`part_of`). All other
+    files belong to training, whatever their names, since the user gave them. Without any name, training has the
+    built-in ChatterBot corpus. Raises UserError as `find_sources`, and for one parallel file without the other.
+    """
+    parts: dict[str, list[Source]] = {TRAINING: [], VALIDATION: [], TEST: []}
+    for path in _expanded(files):
+        source = _source_of(path)
+        pieces = [piece for file in source.paths for piece in _pieces(file, path)]
+        if TRAINING not in [piece.part for piece in pieces]:
+            parts[TRAINING].append(source)
+            continue
+        for part, chosen in parts.items():
+            chosen += _joined([piece for piece in pieces if (piece.part or TRAINING) == part], part, path)
+    training = _distinct([*parts[TRAINING], *_parallel(source_file, target_file)]) or [_chatterbot()]
+    return Parts(training, _distinct(parts[VALIDATION]), _distinct(parts[TEST]))
+
+
+class _Piece(NamedTuple):
+    """A file, a member of an archive, or the keys of a JSON object that belong to one part."""
+
+    part: str | None  # None if its name names none
+    path: Path
+    member: str = ""
+    keys: str | None = None  # the part of a JSON object
+
+
+def _pieces(path: Path, given: Path) -> Iterator[_Piece]:
+    """Yield the pieces of a file. The name that the user gave decides nothing."""
+    label = path.relative_to(given).as_posix() if path != given else ""
+    status = path.stat()
+    for member, parts in _contents(path, status.st_mtime_ns, status.st_size):
+        if TRAINING in parts:  # with which keys are read that name no part
+            yield from (_Piece(part, path, member, part) for part in parts)
         else:
-            result.append(source)
-    return result
+            yield _Piece(part_of(f"{label}/{member}"), path, member)
+
+
+@functools.cache  # a command asks several times for the same, and a .tar.gz takes seconds
+def _contents(path: Path, modified: int, size: int) -> list[tuple[str, list[str]]]:
+    """Return (name in the archive, parts of a JSON object) of each file in a file; a damaged one is a single file."""
+    name = one_line(str(path))
+    with contextlib.suppress(UserError, OSError):
+        if is_workbook(path):
+            return [(sheet, []) for sheet in open_workbook(path, name).sheet_names]
+        return [(file.member, _parts_of_object(file.stream)) for file in open_files(path, name, Report())]
+    return [("", [])]
+
+
+def _parts_of_object(stream: io.BufferedReader) -> list[str]:
+    """Return the parts that keys of a JSON object name, [] if it begins with no such key.
+
+    Reads the whole stream, though only if its first key names a part.
+    """
+    first = FIRST_KEY.match(stream.peek()[:HEAD])
+    keys = [first[1]] if first else []
+    tail = b""
+    while first and (block := stream.read(BLOCK)):
+        keys += NEXT_KEY.findall(tail + block)
+        tail = block[-OVERLAP:]
+    return list(dict.fromkeys(part_of_key(key.decode()) for key in keys))
+
+
+def _joined(pieces: list[_Piece], part: str, given: Path) -> Iterator[Source]:
+    """Yield the sources of a part: the files of a folder as one, those of an archive as one, and JSON objects."""
+
+    def container(piece: _Piece) -> tuple[Path | None, str | None]:
+        return (piece.path if piece.member or piece.keys else None), piece.keys
+
+    for (path, keys), group in groupby(pieces, container):
+        chosen = list(group)
+        paths = (path,) if path else tuple(piece.path for piece in chosen)
+        members = tuple(piece.member for piece in chosen if piece.member)
+        is_whole_file = path is None and len(paths) == 1
+        name = one_line(str(paths[0])) if is_whole_file else f"{one_line(str(path or given))} ({part} part)"
+        yield Source(name, paths, "file", members, keys)
+
+
+def part_of(name: str) -> str | None:
+    """Return the part of a corpus that a file or its folders are named for, None if they are not.
+
+    A part is a word of the name: LCCC-base_train.json, data/dev/a.csv, trainPairs.tsv, 测试集.txt, but not latest.tsv.
+    The file's own name comes first, then its folders from the innermost.
+    """
+    for step in reversed(PurePosixPath(name).parts):
+        parts = {PART_WORDS[word] for word in map(str.casefold, WORD.findall(step)) if word in PART_WORDS}
+        if parts == {VALIDATION, TEST}:  # such as dev-test
+            return TEST
+        if len(parts) == 1:
+            return parts.pop()
+    return None
+
+
+def part_of_key(key: object) -> str:
+    """Return the part that a key of an object belongs to."""
+    return PART_WORDS.get(str(key).casefold(), TRAINING)
+
+
+def part_of_object(value: object, part: str | None) -> object:
+    """Return the lists and objects of one part. Keys that name no part belong to training."""
+    if part is None or not isinstance(value, dict):
+        return value
+    return {key: item for key, item in value.items() if isinstance(item, list | dict) and part_of_key(key) == part}
+
+
+def is_no_data(name: str) -> bool:
+    """Return whether the file's name says that it is documentation, a picture or a program."""
+    return NO_DATA.fullmatch(PurePosixPath(name).name) is not None
 
 
 def _source_of(path: Path) -> Source:
@@ -146,93 +239,6 @@ def _files_below(path: Path) -> Iterator[str]:
                 yield Path(folder, file).relative_to(path).as_posix()
 
 
-def _leaves(source: Source, folder: Path) -> Iterator[tuple[str, Source]]:
-    """Yield (name that may name a part, source) of each file, member of an archive, and part of a JSON object.
-
-    The name of a file that the user gave decides nothing.
-    """
-    for path in source.paths:
-        label = path.relative_to(folder).as_posix() if path != folder else ""
-        for member, keys in _scanned(path) or [("", [])]:
-            leaf = replace(source, paths=(path,), members=(member,) if member else ())
-            parts = {WORDS[key.casefold()]: key for key in keys}
-            if member or TRAINING in parts:
-                leaf = replace(leaf, name=one_line(str(path)))
-            if TRAINING in parts:  # keys that name no part are read with it
-                yield from (("/".join((label, member, key)), replace(leaf, part=part)) for part, key in parts.items())
-            else:
-                yield f"{label}/{member}", leaf
-
-
-def _scanned(path: Path) -> list[tuple[str, list[str]]]:
-    """Return (name in the archive, part keys of a JSON object) of each file in a file, [] for one that is damaged."""
-    return _scan(path, path.stat().st_mtime_ns, path.stat().st_size)
-
-
-@functools.cache  # a command asks several times for the same, and a .tar.gz takes seconds
-def _scan(path: Path, modified: int, size: int) -> list[tuple[str, list[str]]]:
-    with contextlib.suppress(UserError, OSError):
-        if is_workbook(path):
-            return [(title, []) for title in titles(path)]
-        return [(file.member, part_keys(file.stream)) for file in open_files(path, one_line(str(path)), Report())]
-    return []
-
-
-@dataclass(frozen=True)
-class Parts:
-    """The sources of a corpus, by their use."""
-
-    training: list[Source]
-    validation: list[Source]  # empty if no part is meant for validation
-    test: list[Source]
-
-    @property
-    def left_out(self) -> list[str]:
-        """The names of the test parts, which neither training nor validation reads."""
-        return [source.name for source in self.test]
-
-    @property
-    def measured(self) -> list[Source]:
-        """The sources that an evaluation reads: the test parts, without them the validation parts, without both all."""
-        return self.test or self.validation or self.training
-
-
-def find_sources(files: Sequence[str]) -> list[Source]:
-    """Return the sources of these names in order, each file once; the files of a glob or a folder are sorted.
-
-    Raises UserError for a file that is missing or unreadable, a folder without files, and a glob without a match.
-    """
-    return _distinct(_source_of(path) for name in files for path in _expanded(name))
-
-
-def find_parts(files: Sequence[str], source_file: str | None = None, target_file: str | None = None) -> Parts:
-    """Return the sources of these names, divided into parts.
-
-    A folder, an archive or a JSON object that has a training part is divided by the names in it (`part_of`). All other
-    files belong to training, whatever their names, since the user gave them. Without any name, training has the
-    built-in ChatterBot corpus. Raises UserError as `find_sources`, and for one parallel file without the other.
-    """
-    parts: dict[str, list[Source]] = {TRAINING: [], VALIDATION: [], TEST: []}
-    for path in (path for name in files for path in _expanded(name)):
-        source = _source_of(path)
-        leaves = [(part_of(label), leaf) for label, leaf in _leaves(source, path)]
-        if TRAINING not in [part for part, _ in leaves]:
-            parts[TRAINING].append(source)
-            continue
-        for part, chosen in parts.items():
-            inside = _merged(leaf for name, leaf in leaves if (name or TRAINING) == part)
-            chosen += [_named_for(part, source) for source in inside]
-    training = _distinct([*parts[TRAINING], *_parallel(source_file, target_file)]) or [_chatterbot()]
-    return Parts(training, _distinct(parts[VALIDATION]), _distinct(parts[TEST]))
-
-
-def _named_for(part: str, source: Source) -> Source:
-    """Name a part of a container: by its file if it is one whole file, else by the container and the part."""
-    if len(source.paths) == 1 and not source.members and not source.part:
-        return replace(source, name=one_line(str(source.paths[0])))
-    return replace(source, name=f"{source.name} ({part} part)")
-
-
 def _parallel(source_file: str | None, target_file: str | None) -> list[Source]:
     if (source_file is None) != (target_file is None):
         raise UserError("parallel files come in pairs: give both --source-file and --target-file")
@@ -250,14 +256,15 @@ def _distinct(sources: Iterable[Source]) -> list[Source]:
     return list(distinct.values())
 
 
-def _expanded(name: str) -> list[Path]:
-    if os.path.lexists(name) or not glob.has_magic(name):
-        return [Path(name)]
-    paths = [Path(match) for match in sorted(glob.glob(name, recursive=True))]
-    files = [path for path in paths if path.is_file()]
-    if not files:
-        raise UserError(f"{one_line(name)}: no file matches; check the pattern")
-    return files
+def _expanded(names: Sequence[str]) -> Iterator[Path]:
+    for name in names:
+        if os.path.lexists(name) or not glob.has_magic(name):
+            yield Path(name)
+            continue
+        files = [path for path in map(Path, sorted(glob.glob(name, recursive=True))) if path.is_file()]
+        if not files:
+            raise UserError(f"{one_line(name)}: no file matches; check the pattern")
+        yield from files
 
 
 def _readable(path: Path) -> Path:

@@ -1,4 +1,4 @@
-"""Subtitles: SubRip and WebVTT (.srt, .vtt), SubStation Alpha (.ass, .ssa), by the parser of pysubs2.
+"""Subtitles: .srt, .vtt, .smi and .sub (MicroDVD), SubStation Alpha (.ass, .ssa), by the parser of pysubs2.
 
 Adjacent cues are turns of a conversation, which ends with a pause. A cue that continues a sentence belongs to the cue
 before it. Two lines with dashes are turns of two people. Of cues in two languages, one of them Chinese, the Chinese
@@ -23,10 +23,12 @@ from chatbot.errors import UserError
 
 PAUSE = 8.0  # seconds between two cues, after which the second begins a conversation
 LONGEST_LINE = 1000  # characters; pysubs2 takes quadratic time for those of hostile lines
+FRAMES = 25.0  # a second, of .sub files that do not say it
 NO_SPEECH = "cues without speech"
 ROLLING = 0.3  # of the cues begin with the last line of the one before: youtube.vtt
 BILINGUAL = 0.5  # of the cues have lines with and without Chinese
 
+_FRAMES = re.compile(r"\{\d+\}\{\d*\}")
 _TIMES = re.compile(r"\s*(?:\d{1,3}:)?\d{1,2}:\d{2}[.,]\d{1,3}\s*-->\s*(?:\d{1,3}:)?\d{1,2}:\d{2}[.,]\d{1,3}(?:\s.*)?")
 _VOICE = re.compile(r"<v(?:\.[\w.]+)? ([^<>]{1,60})>")
 _INLINE_TIMES = re.compile(r"<[\d:.]+>")
@@ -45,10 +47,20 @@ class _Cue(NamedTuple):
 
 
 def is_srt(text: TextFile) -> bool:
-    """Return whether the lines are those of an .srt or .vtt file: times with an arrow."""
+    """Return whether the lines are those of an .srt, .vtt, .smi or .sub file."""
+    return _kind_of(text) != ""
+
+
+def _kind_of(text: TextFile) -> str:
+    """Return what pysubs2 calls the format of subtitles, other than .ass: by times with an arrow, tags or frames."""
     filled = [line for line in text.first_lines if line.strip()]
+    if filled[0].strip().casefold().startswith("<sami>"):
+        return "sami"
+    if all(map(_FRAMES.match, filled)):
+        return "microdvd"
     times = [number for number, line in enumerate(filled) if _TIMES.fullmatch(line.rstrip("\r\n"))]
-    return bool(times) and (filled[0].startswith("WEBVTT") or times[0] <= 3)
+    is_vtt = filled[0].startswith("WEBVTT")
+    return ("vtt" if is_vtt else "srt") if times and (is_vtt or times[0] <= 3) else ""
 
 
 def is_ass(text: TextFile) -> bool:
@@ -60,29 +72,25 @@ def is_ass(text: TextFile) -> bool:
 
 def read_subtitles(text: TextFile, options: ReadOptions, report: Report) -> Iterator[Pair]:
     """Yield the pairs. Raises UserError for captions that repeat lines while they scroll."""
-    kind = "ass" if is_ass(text) else "vtt" if text.sample.lstrip().startswith("WEBVTT") else "srt"
+    kind = "ass" if is_ass(text) else _kind_of(text) or "srt"
     content = "\n".join(line[:LONGEST_LINE] for line in whole_text(text, "subtitles").split("\n"))
     content = _INLINE_TIMES.sub("", content)
     content = _VOICE.sub(r"\1: ", content) if kind == "vtt" else content
     try:
-        events = sorted(pysubs2.SSAFile.from_string(content, format_=kind), key=lambda event: event.start)
+        events = sorted(pysubs2.SSAFile.from_string(content, format_=kind, fps=FRAMES), key=lambda event: event.start)
     except (pysubs2.exceptions.Pysubs2Error, ValueError, ArithmeticError, LookupError) as error:
         raise UserError(f"{text.place}: damaged subtitles ({type(error).__name__}); download them again") from None
     cues = []
     for start, together in groupby((event for event in events if not event.is_comment), lambda event: event.start):
         same = [*together]
         shown = dict.fromkeys(line for event in same if not event.is_drawing for line in event.plaintext.split("\n"))
-        cues.append(_Cue(start / 1000, max(event.end for event in same) / 1000, _plain([*shown])))
+        plain = (_CAPITALS.sub("", _SOUNDS.sub(" ", html.unescape(line)).strip(), count=1).strip() for line in shown)
+        spoken = [line for line in plain if line.strip(" -–—－")]
+        cues.append(_Cue(start / 1000, max(event.end for event in same) / 1000, spoken))
     if _is_rolling(cues):
         raise UserError(f"{text.place}: captions that repeat lines while they scroll; give subtitles that do not")
     pairs = pairs_of_turns(_turns(cues, report, text.place))
     return decoded(pairs, text, report, lambda reason: report.drop(reason, text.place))
-
-
-def _plain(cue_lines: Sequence[str]) -> list[str]:
-    """Return the lines without sounds; lines without any text are left out."""
-    plain = (_CAPITALS.sub("", _SOUNDS.sub(" ", html.unescape(line)).strip(), count=1) for line in cue_lines)
-    return [line.strip() for line in plain if line.strip(" -–—－")]
 
 
 def _is_bilingual(cues: Sequence[_Cue]) -> bool:
@@ -109,28 +117,21 @@ def _turns(cues: Sequence[_Cue], report: Report, place: str) -> Iterator[Turn | 
         if cue.start - end > PAUSE:
             turns.append("")
         end = cue.end
-        texts = _texts_of(cue, chinese_only)
-        if not texts:
+        spoken = [line for line in cue.lines if _CHINESE.search(line)] if chinese_only else []
+        said = [joined([turn]) for turn in _DASH.split("\n".join(spoken or cue.lines)) if turn]
+        if not said:
             report.drop(NO_SPEECH, place)
-        for number, text in enumerate(texts):
+        for number, text in enumerate(said):
             name, colon, rest = text.partition(":")
-            is_named = bool(colon) and name.strip() in names
-            same = is_named and name.strip() == speaker
-            if is_named:
+            before, goes_on = turns[-1], _continues(turns[-1], text)
+            if colon and name.strip() in names:
+                goes_on = name.strip() == speaker
                 speaker, text = name.strip(), rest.strip()
-            before = turns[-1]
-            goes_on = before and text and not number and (same or (not is_named and _continues(before, text)))
-            if goes_on and len(before) <= MAX_TURN:
+            if before and text and goes_on and number == 0 and len(before) <= MAX_TURN:
                 turns[-1] = joined([before, text])
             elif text:
                 turns.append(text)
     return (Turn(turn) if turn else None for turn in turns)
-
-
-def _texts_of(cue: _Cue, chinese_only: bool) -> list[str]:
-    """Return the turns of a cue: several if its lines begin with dashes."""
-    shown = [line for line in cue.lines if _CHINESE.search(line)] or cue.lines if chinese_only else cue.lines
-    return [joined([turn]) for turn in _DASH.split("\n".join(shown)) if turn]
 
 
 def _continues(turn: str, text: str) -> bool:

@@ -7,18 +7,30 @@ header. Anything else is shown and asked about.
 import re
 import shlex
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from statistics import median
+from typing import TYPE_CHECKING, NamedTuple
 
 from chatbot.corpus.reading import names
 from chatbot.corpus.reading.conversation import NEW, Pair
-from chatbot.corpus.reading.doubts import are_choices, doubt_of, holds_running_numbers
+from chatbot.corpus.reading.doubts import (
+    are_choices,
+    doubt_of,
+    has_no_texts,
+    holds_running_numbers,
+    is_header,
+    suggested,
+)
 from chatbot.corpus.reading.report import ReadOptions, Report
 from chatbot.corpus.reading.rows import PREAMBLE, Table, usual_width
 from chatbot.display import SHOWN_NAME, counted, listing, numbered, one_line
 from chatbot.errors import UserError
 
+if TYPE_CHECKING:
+    from chatbot.corpus.reading.records import Layout
+
+FIRST = 200  # rows below a header, from which the layout of messages is detected
 LONGEST = 20  # characters of the name of a column
 CONTRAST = 3.0  # the cells below an unknown header are so many times as long
 _SENTENCE = re.compile(r"[，。,.!?！？…~～;；]|\w(?:\s\S+){3}")  # in no name of a column
@@ -39,7 +51,7 @@ class Columns:
     doubt: str = ""  # why the columns may be no pairs, or the header a pair, and the flag that settles it
 
     def note(self, report: Report) -> None:
-        """Report the columns that are read, as the last of those of the source, and the doubt."""
+        """Report the columns that are read, as the last of those of the source."""
         columns = " and ".join(
             f"{side} from column {index + 1}"
             + (f" {one_line(self.header[index], SHOWN_NAME)!r}" if self.header else "")
@@ -47,38 +59,135 @@ class Columns:
         )
         columns += f", first row as {'header' if self.header else 'pair'}"
         report.columns = [*(other for other in report.columns if other != columns), columns]
-        report.doubt = self.doubt
+
+
+class Objects(NamedTuple):
+    """A table whose rows are objects with the names of the header."""
+
+    header: Sequence[str]
+    layout: "Layout"
+    doubt: str = ""
 
 
 def pairs_of_table(table: Table, options: ReadOptions, report: Report) -> Iterator[Pair]:
-    """Yield the pairs of a table.
+    """Return the pairs of a table.
 
     Raises UserError, which shows the first rows, where nothing says which columns are the question and the answer.
     """
-    if options.map or (not options.columns and _may_be_messages(table.sample)):
-        from chatbot.corpus.reading import message_tables
+    sample = table.sample
+    if options.map:
+        found: Columns | Objects | None = _mapped(sample[0], options.map)
+    elif options.columns:
+        found = _given(sample, options.columns)
+    else:
+        found = of_header(sample) or _unnamed(sample) or _suggested(sample)
+    if found is None:
+        problem = _problem(table, options.columns)
+        raise UserError(problem, [one_line(" | ".join(row), 120) for row in sample[:3]])
+    report.doubt = found.doubt
+    if isinstance(found, Objects):
+        return _pairs_of_objects(table, found, options, report)
+    below = sample[found.skip] if len(sample) > found.skip > 0 else ["text"]
+    if any(below) and not any(cell.strip("-: ") for cell in below):  # the line below the header of Markdown's tables
+        found = replace(found, skip=found.skip + 1)
+    found.note(report)
+    return _pairs(table, found, report)
 
-        if pairs := message_tables.pairs_of_messages(table, options, report):
-            return pairs
-    columns = columns_of(table.sample, options.columns, table.place)
-    columns.note(report)
-    return _pairs(table, columns, report)
+
+def of_header(sample: Sequence[Sequence[str]]) -> Columns | Objects | None:
+    """Return how a table is read that has a known header, which may stand below rows of a title; None for others."""
+    beginning = sample[: PREAMBLE + 1]
+    if not any(len(row) > 2 or names.are_known(row, 1) for row in beginning):
+        return None
+    from chatbot.corpus.reading.layouts import declared
+
+    for start, header in enumerate(beginning):
+        layouts = declared(_below(sample, start, 1)) if len({*header}) > 2 else []
+        if len(layouts) == 1:
+            return Objects(header, layouts[0])
+    for start, header in enumerate(beginning):
+        if names.are_known(header):
+            return _named(sample, start)
+        if sum(map(bool, header)) > 1:
+            return _proposed(sample, start)
+    return None
 
 
-def has_known_header(sample: Sequence[Sequence[str]]) -> bool:
-    """Return whether a header names the question and the answer, or the parts of messages."""
-    if _named(sample) is not None:
-        return True
-    if not _may_be_messages(sample):
-        return False
-    from chatbot.corpus.reading import message_tables
-
-    return message_tables.layout_of_messages(sample) is not None
+def _below(sample: Sequence[Sequence[str]], start: int, count: int) -> list[dict[str, str]]:
+    """Return the first rows below the header at this place, as objects."""
+    return [dict(zip(sample[start], row, strict=False)) for row in sample[start + 1 : start + 1 + count]]
 
 
-def _may_be_messages(sample: Sequence[Sequence[str]]) -> bool:
-    """Return whether a table has more than two columns, or two with known names."""
-    return any(len(row) > 2 for row in sample[: PREAMBLE + 1]) or names.are_known(sample[0] if sample else (), 1)
+def _named(sample: Sequence[Sequence[str]], start: int) -> Columns | Objects | None:
+    """Return the question and the answer that the header at this place names, or what its names suggest."""
+    from chatbot.corpus.reading.proposals import record
+
+    header = sample[start]
+    keys = [names.key_of(name) for name in header]
+    rows = [row for row in sample[start + 1 :] if len(row) >= len(keys)]
+    below = [dict(zip(keys, row, strict=False)) for row in rows] or [dict.fromkeys(keys, "text")]
+    found = record(below, {key: key for key in reversed(keys)})
+    if found is None:
+        return _proposed(sample, start)
+    question, answer = keys.index(found.fields["question"]), keys.index(found.fields["answer"])
+    inputs = tuple(keys.index(name) for name in [found.fields.get("input")] if name)
+    doubt = found.doubt
+    if not doubt:
+        pairs = [(row[question], row[answer]) for row in rows]
+        doubt = "the answers are letters of choices" if are_choices([row[answer] for row in rows]) else doubt_of(pairs)
+    doubt = doubt and f"{doubt}; if these are pairs, give --columns {question + 1} {answer + 1}"
+    return Columns(question, answer, len(header), start + 1, inputs, (*header,), doubt)
+
+
+def _proposed(sample: Sequence[Sequence[str]], start: int) -> Objects | None:
+    """Return the messages or conversations that the header in the first row suggests."""
+    from chatbot.corpus.reading.mapping import flag
+    from chatbot.corpus.reading.proposals import marked, message
+
+    below = _below(sample, start, FIRST)
+    fields = {names.key_of(name): name for name in reversed(sample[start])}
+    proposal = message(below, fields) or marked(below, fields) if below and not start else None
+    if proposal is None:
+        return None
+    expression, doubt = proposal
+    doubt = doubt and f"{doubt}; if the pairs above are right, give {flag(expression)}"
+    return _mapped(sample[start], expression, doubt)
+
+
+def _mapped(header: Sequence[str], expression: str, doubt: str = "") -> Objects:
+    from chatbot.corpus.reading.mapping import compiled
+    from chatbot.corpus.reading.records import Layout
+
+    return Objects(header, Layout(compiled(expression)), doubt)
+
+
+def _pairs_of_objects(table: Table, found: Objects, options: ReadOptions, report: Report) -> Iterator[Pair]:
+    from chatbot.corpus.reading.records import pairs_of_entries
+
+    header, layout, _ = found
+    place = table.place
+
+    def drop(reason: str) -> None:
+        report.drop(reason, place)
+
+    def entries() -> Iterator[object]:
+        nonlocal place
+        is_below = False
+        for number, row in table.rows:
+            place = f"{table.place}, {table.unit} {number}"
+            if row == header and is_below:
+                drop("repeated headers")
+            elif row == header:
+                is_below = True
+            elif is_below and len(row) < 2:
+                drop("rows with too few columns")
+            elif is_below:
+                results = layout.map.results(dict(zip(header, row, strict=False)))
+                if not results:
+                    drop(layout.rejected)
+                yield from results
+
+    return pairs_of_entries(entries(), layout, options, report, table.place, drop)
 
 
 def _pairs(table: Table, columns: Columns, report: Report) -> Iterator[Pair]:
@@ -110,63 +219,21 @@ def check_columns(columns: Sequence[str]) -> None:
         raise UserError("--columns: give two, the question's and the answer's, by name or by number from 1")
 
 
-def columns_of(rows: Sequence[Sequence[str]], given: tuple[str, ...], place: str) -> Columns:
-    """Return the columns of question and answer of a table that begins with these rows.
-
-    Raises UserError, which shows the first rows, when a given column does not exist, or when none is given and no
-    header names the question and the answer among more than two.
-    """
-    found = _given(rows, given) if given else _named(rows) or _unnamed(rows)
-    if found is None:
-        raise UserError(_problem(rows, given, place), [one_line(" | ".join(row), 120) for row in rows[:3]])
-    below = rows[found.skip] if len(rows) > found.skip > 0 else ["text"]
-    if any(below) and not any(cell.strip("-: ") for cell in below):  # the line below the header of Markdown's tables
-        return Columns(**{**found.__dict__, "skip": found.skip + 1})
-    return found
-
-
-def _named(rows: Sequence[Sequence[str]], given: tuple[str, ...] = ()) -> Columns | None:
-    """Return the columns that a header names, below rows of a title, with text in one column."""
-    for start, header in enumerate(rows[: PREAMBLE + 1]):
-        if not given and not names.are_known(header):
-            if sum(map(bool, header)) > 1:
-                return None
-            continue
-        from chatbot.corpus.reading.proposals import record
-
-        keys = [names.key_of(name) for name in header]
-        fields = {key: key for key in reversed(keys)}
-        below = [dict(zip(keys, row, strict=False)) for row in rows[start + 1 :] if len(row) >= len(keys)]
-        if given:
-            wanted = [name.casefold() for name in given]
-            if all(name in fields for name in wanted):
+def _given(rows: Sequence[Sequence[str]], given: Sequence[str]) -> Columns | None:
+    """Return the columns that the user gave, None if they do not exist."""
+    if not all(map(str.isdecimal, given)):
+        wanted = [*map(names.key_of, given)]
+        for start, header in enumerate(rows[: PREAMBLE + 1]):
+            keys = [names.key_of(name) for name in header]
+            if all(name in keys for name in wanted):
                 question, answer = map(keys.index, wanted)
                 return Columns(question, answer, len(header), start + 1, header=(*header,))
-        elif found := record(below or [dict.fromkeys(keys, "")], fields):
-            question, answer = keys.index(found.fields["question"]), keys.index(found.fields["answer"])
-            inputs = tuple(keys.index(name) for name in [found.fields.get("input")] if name)
-            pairs = [(row[question], row[answer]) for row in rows[start + 1 :] if len(row) > max(question, answer)]
-            doubt = found.doubt
-            if len(header) > 2 and not doubt:
-                are_letters = are_choices([pair[1] for pair in pairs])
-                doubt = "the answers are letters of choices" if are_letters else doubt_of(pairs)
-            doubt = doubt and f"{doubt}; if these are pairs, give --columns {question + 1} {answer + 1}"
-            return Columns(question, answer, len(header), start + 1, inputs, (*header,), doubt)
-        if sum(map(bool, header)) > 1:
-            return None
-    return None
-
-
-def _given(rows: Sequence[Sequence[str]], given: tuple[str, ...]) -> Columns | None:
-    """Return the columns that the user gave, None if they do not exist."""
-    if not all(column.isdecimal() for column in given):
-        return _named(rows, given)
-    question, answer = (int(column) - 1 for column in given)
-    header = _named(rows)
-    width = header.width if header else usual_width(row for row in rows if len(row) > 1)[0]
-    if max(question, answer) >= width:
         return None
-    return Columns(question, answer, width, header.skip if header else 0, header=header.header if header else ())
+    question, answer = (int(column) - 1 for column in given)
+    known = of_header(rows)
+    header, skip = (known.header, known.skip) if isinstance(known, Columns) else ((), 0)
+    width = len(header) or usual_width(row for row in rows if len(row) > 1)[0]
+    return Columns(question, answer, width, skip, header=header) if max(question, answer) < width else None
 
 
 def _unnamed(rows: Sequence[Sequence[str]]) -> Columns | None:
@@ -191,26 +258,51 @@ def _unnamed(rows: Sequence[Sequence[str]]) -> Columns | None:
     elif doubt := doubt_of(two[int(header) :]) or doubt_of(below):  # below a header with unknown names
         pass
     elif not header and _may_be_header(first, below):
-        doubt = "the first row may be a header; if it is, delete it or give the two names with --columns"
+        doubt = f"if the first row is a header, give --columns {shlex.join(first)}"
     doubt = doubt and f"{doubt}; if these are pairs, give --columns {flag}"
     return Columns(question, answer, width, int(header), header=(*complete[0],) if header else (), doubt=doubt)
+
+
+def _suggested(rows: Sequence[Sequence[str]]) -> Columns | Objects | None:
+    """Return what the columns of a table without known names may be, by their cells."""
+    from chatbot.corpus.reading.mapping import flag, written
+
+    rows = [row for row in rows if len(row) == len(rows[0])]
+    first, *below = rows
+    found = suggested({str(i): [row[i].strip() for row in below if row[i].strip()] for i in range(len(first))})
+    if not found:
+        return None
+    is_named = names.are_known(first, 1) or is_header(first, below)
+    header = first if len({*first}) == len(first) and is_named else []
+    doubt = "this header is not known; if the pairs above are right, give"
+    if "question" not in found:
+        given = {name: header[int(place)] for name, place in found.items() if place} if header else {}
+        chat = next((name for name in header if names.key_of(name) in names.CHATS), "") if "speaker" in found else ""
+        expression = written({**given, "chat": chat})
+        return _mapped(header, expression, f"{doubt} {flag(expression)}") if header else None
+    question, answer = int(found["question"]), int(found["answer"])
+    columns = (header[question], header[answer]) if header else (str(question + 1), str(answer + 1))
+    doubt += f" --columns {shlex.join(columns)}"
+    return Columns(question, answer, len(first), int(bool(header)), header=(*header,), doubt=doubt)
 
 
 def _may_be_header(first: Sequence[str], below: Sequence[Sequence[str]]) -> bool:
     """Return whether the first of these rows of two columns differs from the others as a header with unknown names."""
     if not below or not all(0 < len(cell) <= LONGEST and not _SENTENCE.search(cell) for cell in first):
         return False
-    for pattern in (_IDENTIFIER, _WORD):
-        if all(map(pattern.fullmatch, first)) and not any(pattern.fullmatch(cell) for row in below for cell in row):
-            return True
+    if all(map(_IDENTIFIER.fullmatch, first)):
+        return True
+    if all(map(_WORD.fullmatch, first)) and not any(_WORD.fullmatch(cell) for row in below for cell in row):
+        return True
     if len(below) > 1 and all(row[0].endswith(("?", "？")) for row in below):
         return not first[0].endswith(("?", "？"))
     lengths = [median(len(row[column]) for row in below) for column in range(2)]
     return len(below) > 1 and all(n >= CONTRAST * len(cell) for n, cell in zip(lengths, first, strict=True))
 
 
-def _problem(rows: Sequence[Sequence[str]], given: tuple[str, ...], place: str) -> str:
+def _problem(table: Table, given: tuple[str, ...]) -> str:
     """Return why a table has no columns of question and answer, and the remedy."""
+    rows, place = table.sample, table.place
     width = max(len(rows[0]), usual_width(row for row in rows if len(row) > 1)[0])
     if given:
         problem = f"no columns {one_line(' and '.join(given), 40)}"
@@ -218,4 +310,6 @@ def _problem(rows: Sequence[Sequence[str]], given: tuple[str, ...], place: str) 
         return f"{place}: only one column; write question, tab, answer on each line"
     else:
         problem = f"{counted(width, 'column')}, and no header names the question and the answer"
+        if table.format == "tsv" and not has_no_texts([row for row in rows if len(row) == width]):
+            return f"{place}: {problem}; if each line is a conversation with tabs between turns, give --format turns"
     return listing(f"{place}: {problem}; give --columns and two of: ", numbered(rows[0]))

@@ -1,25 +1,22 @@
 """Text files, opened for reading: decompressed, decoded, with a sample of the beginning; their lines."""
 
 import codecs
-import contextlib
 import functools
 import io
 import re
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path, PurePath
 
-from chatbot.corpus.reading.archive import OpenFile, is_tar, tar_members, zip_members
 from chatbot.corpus.reading.charset import COMPARED, damage_of, detect_charset
-from chatbot.corpus.reading.compression import SAMPLE, Stream, buffered, decompress, reading
 from chatbot.corpus.reading.conversation import Pair, without_lost
-from chatbot.corpus.reading.file_kinds import CONVERT, NO_TEXT, ZIP
 from chatbot.corpus.reading.report import Report
+from chatbot.corpus.reading.unpacking import CHUNK, CONVERT, NO_TEXT, SAMPLE, OpenFile, Stream, is_tar, open_files
 from chatbot.display import one_line
 from chatbot.errors import UserError
 
 FIRST_LINES = 2000
-CHUNK = 2**15  # bytes
 BYTE_ORDER_MARK = "\ufeff"
 COMPRESSED = (".gz", ".bz2", ".xz", ".zst")
 
@@ -52,26 +49,6 @@ class TextFile:
         return lines[:-1] if is_rest and len(lines) > 1 else lines
 
 
-def open_files(path: Path, name: str, report: Report, members: Sequence[str] = ()) -> Generator[OpenFile, None, None]:
-    """Yield the content of a file, or of the members of a zip or tar file. Updates report.read_bytes.
-
-    members: the names of the members to read from an archive; () for all.
-
-    Each content must be read before the next is requested. Raises UserError for data that cannot be decompressed.
-    """
-    with path.open("rb") as file:
-        if file.peek(4)[:4] in ZIP:
-            yield from zip_members(path, name, report, members)
-            return
-        size, before = path.stat().st_size, report.read_bytes
-        with contextlib.closing(buffered(decompress(file, name, size, report))) as stream:
-            if is_tar(stream.peek()):
-                yield from tar_members(stream, name, members)
-                report.read_bytes = before + size
-            else:
-                yield OpenFile("", name, stream)
-
-
 def open_text_files(
     path: Path, name: str, report: Report, members: Sequence[str] = (), charset: str | None = None
 ) -> Generator[TextFile, None, None]:
@@ -80,62 +57,53 @@ def open_text_files(
     charset: one of Python's codecs; None to detect it; if it is not certain, a text has that as its damage.
     """
     for file in open_files(path, name, report, members):
-        *_, ending = [
-            "",
-            *(part for part in PurePath((file.member or path.name).lower()).suffixes if part not in COMPRESSED),
-        ]
-        yield _text(file, charset, ending[1:], report)
+        endings = PurePath((file.member or path.name).lower()).suffixes
+        ending = next((ending[1:] for ending in reversed(endings) if ending not in COMPRESSED), "")
+        yield _text(file, charset, ending, report)
 
 
 def _text(file: OpenFile, charset: str | None, ending: str, report: Report) -> TextFile:
     head = file.stream.peek()
-    whole = len(head) < SAMPLE
-    is_text = not head.startswith(NO_TEXT) and not is_tar(head)
-    codec, name, asked = charset or "utf-8", charset or "UTF-8", None
-    try:
-        if is_text and not charset:
+    codec, name = charset or "utf-8", charset or "UTF-8"
+    damage, details = "", tuple[str, ...]()
+    if head.startswith(NO_TEXT) or is_tar(head):
+        damage = f"no text, it begins with {one_line(head[:8].decode('latin-1'))!r}, {CONVERT}"
+    elif not charset:
+        try:
             codec, name = detect_charset(head, file.place)
-    except UserError as error:
-        asked = error
+        except UserError as error:
+            damage, details = str(error).removeprefix(f"{file.place}: "), error.details
+    if not damage and (damage := damage_of(head[:COMPARED].decode(codec, "ignore"))) and charset:
+        damage += ", or leave out --encoding"
+    whole = len(head) < SAMPLE
     try:
         sample = codecs.getincrementaldecoder(codec)("replace").decode(head, whole)
     except UnicodeError as error:  # "utf-16" and "utf-32" need a byte order mark
         remedy = f"give --encoding {codec}-le or {codec}-be"
         raise UserError(f"{file.place}: cannot be read as {codec} ({error}); {remedy}") from None
-    if sample.startswith(BYTE_ORDER_MARK):  # the codec of a charset that was given may keep it
-        file.stream.read(len(BYTE_ORDER_MARK.encode(codec)) - len("".encode(codec)))
-        sample = sample[1:]
     stream, names = file.stream, [name]
-    if codec == "utf-8" and is_text and not charset and not whole and head.isascii():
-        stream = io.BufferedReader(Stream(reading(_as_utf_8(file, names, report))), CHUNK)
+    if codec == "utf-8" and not charset and not whole and head.isascii():
+        stream = io.BufferedReader(Stream(_as_utf_8(file, names, report), file.place), CHUNK)
     newline = "\n" if "\n" in sample else None  # old Macintosh files end their lines with a carriage return
-    decoded = io.TextIOWrapper(stream, codec, errors="replace", newline=newline)
-    sample = sample if newline == "\n" else sample.replace("\r\n", "\n").replace("\r", "\n")
-    damage = damage_of(head[:COMPARED].decode(codec, "ignore"))
-    if asked:
-        damage = str(asked).removeprefix(f"{file.place}: ")
-    elif damage and charset:
-        damage += ", or leave out --encoding"
-    elif not is_text:
-        damage = f"no text, it begins with {one_line(head[:8].decode('latin-1'))!r}, {CONVERT}"
-    return TextFile(
-        file.place, decoded, sample, whole, names, ending, file.member, damage, asked.details if asked else ()
-    )
+    text = io.TextIOWrapper(stream, codec, errors="replace", newline=newline)
+    sample = sample if newline else sample.replace("\r", "\n")
+    if sample.startswith(BYTE_ORDER_MARK):  # the codec of a charset that was given may keep it
+        sample = sample[len(text.read(1)) :]
+    return TextFile(file.place, text, sample, whole, names, ending, file.member, damage, details)
 
 
 def _as_utf_8(file: OpenFile, names: list[str], report: Report) -> Iterator[bytes]:
     """Yield a text that begins in ASCII as UTF-8. Its charset is detected at its first bytes beyond, and noted."""
-    while (chunk := file.stream.read1(CHUNK)) and chunk.isascii() and b"\x1b" not in chunk:
-        yield chunk
-    codec, name = detect_charset(chunk + file.stream.peek(), file.place)
-    names.append(name)
-    if name not in report.charsets:
-        report.charsets.append(name)
-    decoder = codecs.getincrementaldecoder(codec)("replace")
-    while chunk:
-        yield decoder.decode(chunk).encode()
-        chunk = file.stream.read1(CHUNK)
-    yield decoder.decode(b"", True).encode()
+    chunks = iter(functools.partial(file.stream.read1, CHUNK), b"")
+    for chunk in chunks:
+        if not chunk.isascii() or b"\x1b" in chunk:
+            codec, name = detect_charset(chunk + file.stream.peek(), file.place)
+            names.append(name)
+            if name not in report.charsets:
+                report.charsets.append(name)
+            yield from (text.encode() for text in codecs.iterdecode(chain([chunk], chunks), codec, "replace"))
+        else:
+            yield chunk
 
 
 MAX_LINE = 2**20  # characters
@@ -178,18 +146,14 @@ def lines(text: TextFile, report: Report) -> Iterator[tuple[int, str | None]]:
     bad = blank = number = 0
     for number, raw in enumerate(raw_lines(text, report), start=1):
         line = raw.rstrip("\r\n")
-        if UNDECODABLE in line:
+        if raw and UNDECODABLE not in line:
+            blank += not line
+            yield number, line
+            continue
+        if raw:
             report.drop(f"lines not {text.charset}", f"{text.place}, line {number}")
-            bad += 1
-            yield number, None
-        elif line:
-            yield number, line
-        elif raw:
-            blank += 1
-            yield number, line
-        else:
-            bad += 1
-            yield number, None
+        bad += 1
+        yield number, None
     refuse_if_mostly_bad(text, report, bad, number - blank)
 
 
@@ -226,22 +190,3 @@ def whole_text(text: TextFile, content: str) -> str:
     if len(whole) > MAX_CHARACTERS:
         raise UserError(f"{text.place}: more than {MAX_CHARACTERS // 2**20} MiB of {content}; give JSON Lines or TSV")
     return whole
-
-
-def read_word_list(path: str, kind: str) -> tuple[str, str]:
-    """Return (the text of the file, the displayed name of its charset), which is detected as that of data.
-
-    kind: for messages, such as "block list". Raises UserError when the file cannot be read or decoded.
-    """
-    try:
-        content = Path(path).read_bytes()
-    except OSError as error:
-        raise UserError(f"{path}: {kind} cannot be read ({error.strerror})") from None
-    codec, name = detect_charset(content, path)
-    text = codecs.decode(content, codec, "replace")
-    for number, line in enumerate(text.split("\n"), start=1):
-        if UNDECODABLE in line:
-            raise UserError(
-                f"{path}: {kind} read as {name}, but line {number} is not; save it as UTF-8, one word a line"
-            )
-    return text, name

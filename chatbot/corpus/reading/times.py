@@ -12,16 +12,18 @@ import re
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
 
+from chatbot.corpus.reading.wordings import any_of, expression
+
 PAUSE = 3 * 60 * 60  # seconds without a message, after which the next one begins a conversation
 
-HALF = r"上午|下午|凌晨|早上|清晨|中午|晚上|오전|오후|午前|午後|ก่อนเที่ยง|หลังเที่ยง|[صم]|[AaPp]\.?\s?[Mm]\.?"
 _AFTERNOON = ("下午", "晚上", "오후", "午後", "中午", "หลัง", "م", "p")
 MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
 _WORD = re.compile(r"\d+|[A-Za-z]{3}")
-_HALF = re.compile(HALF)
+_HALF = re.compile(any_of("half"))
 _NUMBER = re.compile(r"\d{1,16}(?:\.\d+)?")
 _NO_YEAR = re.compile(r"\d\d-\d\d \d\d:\d\d:\d\d")  # of chatlog, within a year
-_CLOCK = re.compile(rf"\D{{0,4}}\d{{1,2}}:\d{{2}}(?::\d{{2}})?\s?(?:{HALF})?")  # without a date, it tells no pause
+# A clock without a date tells no pause.
+_CLOCK = re.compile(expression(r"\D{0,4}\d{1,2}:\d{2}(?::\d{2})?\s?(?:<half>)?"))
 _COMPACT = re.compile(r"(?:19|20)\d{2}[01]\d[0-3]\d(?:[0-2]\d[0-5]\d(?:[0-5]\d)?)?")
 _EXCEL = datetime.datetime(1899, 12, 30, tzinfo=datetime.timezone.utc).timestamp()
 ORDERS = ("ymd", "dmy", "mdy")

@@ -12,10 +12,9 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
-from chatbot.corpus.reading.compression import Allowance
-from chatbot.corpus.reading.file_kinds import OLE, ZIP
 from chatbot.corpus.reading.report import Report
 from chatbot.corpus.reading.rows import Table
+from chatbot.corpus.reading.unpacking import OLE, ZIP
 from chatbot.display import one_line
 from chatbot.errors import UserError
 
@@ -38,22 +37,33 @@ def is_workbook(path: Path) -> bool:
         return False
 
 
-def titles(path: Path) -> list[str]:
-    """Return the titles of the sheets, without reading their rows. Raises UserError for a damaged file."""
-    return [sheet.name for sheet in _opened(path, one_line(str(path))).sheets_metadata]
+def open_workbook(path: Path, name: str) -> Any:
+    """Return the workbook of python-calamine, which has the titles of its sheets before any is read.
+
+    Raises UserError when the package is not installed, and for a file that is damaged, encrypted or too large.
+    """
+    try:
+        import python_calamine
+    except ModuleNotFoundError:
+        raise UserError(f"{name}: a workbook; run `pip install python-calamine`, which reads it") from None
+    with _as_user_errors(name):
+        if zipfile.is_zipfile(path):
+            with zipfile.ZipFile(path) as archive:
+                if sum(info.file_size for info in archive.infolist()) > MAX_SIZE:
+                    raise UserError(f"{name}: more than {MAX_SIZE // 2**20} MiB of tables; save it as CSV (UTF-8)")
+        return python_calamine.CalamineWorkbook.from_path(path)
 
 
 def sheets(path: Path, name: str, report: Report, members: Sequence[str] = ()) -> Iterator[Table]:
     """Yield the visible sheets, whose rows can be read once. members: the titles of those to read, () for all.
 
-    Raises UserError when the package is not installed, for a damaged or encrypted file, and for one that is
-    suspiciously large when decompressed.
+    Raises UserError as `open_workbook`, and for a sheet with too many cells.
     """
-    book, is_zip = _opened(path, name), zipfile.is_zipfile(path)
+    book, kind = open_workbook(path, name), "xlsx" if zipfile.is_zipfile(path) else "xls"
     from python_calamine import SheetTypeEnum, SheetVisibleEnum
 
     with _as_user_errors(name):
-        if is_zip and (formulas := _check_cells(path, name)):
+        if kind == "xlsx" and (formulas := _check_cells(path, name)):
             report.drop(NO_VALUE, name, formulas)
     for sheet in book.sheets_metadata:
         place = f"{name}: {one_line(sheet.name, 40)}"
@@ -63,7 +73,7 @@ def sheets(path: Path, name: str, report: Report, members: Sequence[str] = ()) -
             with _as_user_errors(place):
                 rows = _rows(book.get_sheet_by_name(sheet.name))
                 first = [*islice(rows, FIRST_ROWS)]
-            yield Table(place, "xlsx" if is_zip else "xls", [row for _, row in first], chain(first, rows), "row")
+            yield Table(place, kind, [row for _, row in first], chain(first, rows), "row")
     report.read_bytes += path.stat().st_size
 
 
@@ -80,21 +90,6 @@ def _rows(cells: Any) -> Iterator[tuple[int, list[str]]]:
 
 def _text(value: object) -> str:
     return str(int(value) if isinstance(value, float) and value.is_integer() and abs(value) < 2**53 else value).strip()
-
-
-def _opened(path: Path, name: str) -> Any:
-    try:
-        import python_calamine
-    except ModuleNotFoundError:
-        raise UserError(f"{name}: a workbook; run `pip install python-calamine`, which reads it") from None
-    with _as_user_errors(name):
-        if zipfile.is_zipfile(path):
-            with zipfile.ZipFile(path) as archive:
-                size = sum(info.file_size for info in archive.infolist())
-            Allowance(name, path.stat().st_size).spend(size)
-            if size > MAX_SIZE:
-                raise UserError(f"{name}: more than {MAX_SIZE // 2**20} MiB of tables; save it as CSV (UTF-8)")
-        return python_calamine.CalamineWorkbook.from_path(path)
 
 
 @contextlib.contextmanager

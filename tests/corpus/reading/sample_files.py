@@ -8,6 +8,7 @@ import tarfile
 import zipfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import zstandard
 
@@ -62,7 +63,7 @@ def texts(pairs: Iterable[Pair]) -> Pairs:
     return [(question, answer) for question, answer, *_ in pairs]
 
 
-def pairs_of(path: Path, columns: Sequence[str] = (), **options: str) -> tuple[Pairs, Report]:
+def pairs_of(path: Path, columns: Sequence[str] = (), **options: Any) -> tuple[Pairs, Report]:
     """All pairs of a file, and the report. options: others of ReadOptions."""
     (source,) = find_sources([str(path)])
     report = Report()
@@ -99,7 +100,7 @@ def dropped(report: Report) -> dict[str, int]:
     return {reason: entry.count for reason, entry in report.dropped.items()}
 
 
-def pairs_or_one_line(path: Path, **options: str) -> Pairs | str:
+def pairs_or_one_line(path: Path, **options: Any) -> Pairs | str:
     """The result of reading any file: pairs of valid text, or an error of one line."""
     try:
         pairs, _ = pairs_of(path, **options)

@@ -15,7 +15,7 @@ from pyarrow import parquet
 from chatbot.corpus.reading.charset import CHAT, damage_of, detect_charset
 from chatbot.corpus.reading.read import read
 from chatbot.corpus.reading.report import ReadOptions, Report
-from chatbot.corpus.reading.sources import find_parts
+from chatbot.corpus.reading.sources import find_parts, find_sources
 from chatbot.errors import UserError
 from tests.corpus.reading.sample_files import dropped, pairs_of, written
 
@@ -36,11 +36,6 @@ COUPLETS = [
     *("沧海月明珠有泪", "蓝田日暖玉生烟", "大漠孤烟直", "长河落日圆", "明月松间照", "清泉石上流", "赤日对苍穹"),
     *("鼠去牛来辞旧岁", "龙飞凤舞庆明时"),
 ]
-TRADITIONAL_COUPLETS = [
-    *("晚風搖樹樹還挺", "晨露潤花花更紅", "窗含西嶺千秋雪", "門泊東吳萬里船", "枯藤老樹昏鴉", "小橋流水人家"),
-    *("滄海月明珠有淚", "藍田日暖玉生煙", "大漠孤煙直", "長河落日圓", "明月松間照", "清泉石上流", "赤日對蒼穹"),
-    *("鼠去牛來辭舊歲", "龍飛鳳舞慶明時"),
-]
 
 
 def dialogue(sentences: list[str], count: int) -> str:
@@ -49,15 +44,14 @@ def dialogue(sentences: list[str], count: int) -> str:
     return "".join(f"{many[i % 15]}\t{many[i % 15 + 1 + i // 15 % 14]}\n" for i in range(count))
 
 
-@pytest.mark.parametrize("count", [1, 2, 5, 50, 500])
+@pytest.mark.parametrize("count", [1, 2, 5, 50])
 @pytest.mark.parametrize(
     ("sentences", "codec", "name"),
     [
         (SIMPLIFIED, "gbk", "GB18030"),
         (COUPLETS, "gbk", "GB18030"),
-        (TRADITIONAL_COUPLETS, "gbk", "GB18030"),
+        (TRADITIONAL, "gbk", "GB18030"),
         (TRADITIONAL, "big5", "Big5"),
-        (TRADITIONAL_COUPLETS, "big5", "Big5"),
     ],
 )
 def test_gbk_and_big5_are_detected(tmp_path: Path, sentences: list[str], codec: str, name: str, count: int) -> None:
@@ -71,7 +65,6 @@ def test_gbk_and_big5_are_detected(tmp_path: Path, sentences: list[str], codec: 
 @pytest.mark.parametrize(
     ("text", "codec", "name"),
     [
-        ("你好\t你好呀\n", "utf-8", "UTF-8"),
         ("你好\t你好呀\n", "utf-8-sig", "UTF-8 with BOM"),
         ("hello\thi\n", "ascii", "UTF-8"),
         ("一上三\t你好呀\n", "utf-16", "UTF-16 LE"),
@@ -83,14 +76,12 @@ def test_gbk_and_big5_are_detected(tmp_path: Path, sentences: list[str], codec: 
         ("Ça va très bien?\tEt toi, où es-tu passé\n", "cp1252", "cp1252"),
         ("the\tthé\n", "cp1252", "cp1252"),  # a line may not end inside a character
         ("佢喺邊度呀\t佢喺屋企\n", "big5hkscs", "Big5-HKSCS"),
-        ("Was möchten Sie\tEinen Kaffee und zwei Brötchen\n", "cp1252", "cp1252"),
         ("안녕하세요 만나서 정말 반갑습니다\t저도 반갑습니다 잘 부탁드려요\n", "euc_kr", "euc_kr"),
-        ("주말에 영화 보러 갈래\t좋아 몇 시에 만날까\n", "cp949", "euc_kr"),
         ("こんにちは、元気ですか\tはい、とても元気です\n", "shift_jis", "shift_jis"),
         ("今日は何を食べましたか\tカレーライスを食べました\n", "euc_jp", "euc_jp"),
     ],
 )
-@pytest.mark.parametrize("count", [1, 5, 200])
+@pytest.mark.parametrize("count", [1, 5])
 def test_other_encodings_are_detected(tmp_path: Path, text: str, codec: str, name: str, count: int) -> None:
     path = written(tmp_path, "a.tsv", (text * count).encode(codec))
     pairs, report = pairs_of(path)
@@ -176,13 +167,6 @@ def test_sample_may_end_inside_a_character(codec: str, name: str) -> None:
     assert {detect_charset(content[:length])[1] for length in range(200, 220)} == {name}
 
 
-def test_lines_in_another_encoding_are_counted_with_line_number(tmp_path: Path) -> None:
-    path = written(tmp_path, "a.tsv", "一\t二\n三\t四\n".encode() + "五\t六\n".encode("gbk"))
-    pairs, report = pairs_of(path)
-    assert pairs == [("一", "二"), ("三", "四")]
-    assert report.lines() == [f"lines not UTF-8: 1 (first: {path}, line 3)"]
-
-
 def test_mostly_undecodable_file_is_an_error(tmp_path: Path) -> None:
     content = "早上好\t晚安\n".encode() * 20_000 + "早上好\t晚安\n".encode("gbk") * 30_000
     with pytest.raises(
@@ -191,38 +175,29 @@ def test_mostly_undecodable_file_is_an_error(tmp_path: Path) -> None:
         pairs_of(written(tmp_path, "a.tsv", content))
 
 
-def test_half_of_the_lines_may_be_undecodable(tmp_path: Path) -> None:
-    pairs, report = pairs_of(
-        written(tmp_path, "a.tsv", "早上好\t晚安\n".encode() * 2 + "早上好\t晚安\n".encode("gbk") * 2)
-    )
-    assert pairs == [("早上好", "晚安")] * 2
-    assert dropped(report) == {"lines not UTF-8": 2}
-
-
-def test_lines_with_nul_characters_are_counted(tmp_path: Path) -> None:
-    path = written(tmp_path, "a.tsv", "一\t二\n三\t\0四\n五\t六\n")
+def test_half_of_the_lines_may_be_unusable(tmp_path: Path) -> None:
+    content = "早上好\t晚安\n".encode() * 2 + "早上好\t晚安\n".encode("gbk") + b"a\t\0b\n"
+    path = written(tmp_path, "a.tsv", content)
     pairs, report = pairs_of(path)
-    assert pairs == [("一", "二"), ("五", "六")]
-    assert report.lines() == [f"lines with NUL characters: 1 (first: {path}, line 2)"]
+    assert pairs == [("早上好", "晚安")] * 2
+    assert report.lines() == [
+        f"lines not UTF-8: 1 (first: {path}, line 3)",
+        f"lines with NUL characters: 1 (first: {path}, line 4)",
+    ]
 
 
-@pytest.mark.parametrize("codec", ["gbk", "utf-8", "iso2022_jp", "shift_jis"])
-def test_characters_far_behind_english_lines_are_decoded(tmp_path: Path, codec: str) -> None:
+@pytest.mark.parametrize(
+    ("codec", "name"), [("gbk", "GB18030"), ("utf-8", ""), ("iso2022_jp", "ISO-2022-JP"), ("shift_jis", "shift_jis")]
+)
+def test_characters_far_behind_english_lines_are_decoded(tmp_path: Path, codec: str, name: str) -> None:
     """The sample has none of them."""
     rows = [(f"this is question number {i} of many", f"and its answer {i}") for i in range(6500)]
-    text = (
-        ("第{}のしつもんですか", "第{}のこたえです")
-        if "jp" in codec or "jis" in codec
-        else ("第{}个问题是什么", "这是第{}个回答")
-    )
-    rows += [(text[0].format(i), text[1].format(i)) for i in range(2000)]
+    question, answer = ("个问题是什么", "这是回答") if codec in ("gbk", "utf-8") else ("のしつもんですか", "こたえです")
+    rows += [(f"{i}{question}", f"{answer}{i}") for i in range(2000)]
     content = "".join(f"{question}\t{answer}\n" for question, answer in rows).encode(codec)
     pairs, report = pairs_of(written(tmp_path, "a.tsv", content))
     assert pairs == rows
-    assert report.charsets == {
-        "gbk": ["UTF-8", "GB18030"], "utf-8": ["UTF-8"],
-        "iso2022_jp": ["UTF-8", "ISO-2022-JP"], "shift_jis": ["UTF-8", "shift_jis"],
-    }[codec]  # fmt: skip
+    assert report.charsets == (["UTF-8", name] if name else ["UTF-8"])
 
 
 def test_lines_that_cannot_be_decoded_far_behind_are_counted(tmp_path: Path) -> None:
@@ -234,13 +209,6 @@ def test_lines_that_cannot_be_decoded_far_behind_are_counted(tmp_path: Path) -> 
     pairs, report = pairs_of(written(tmp_path, "a.tsv", content))
     assert pairs[-1] == ("你好", "在的")
     assert dropped(report) == {"lines not GB18030": 1}
-
-
-def test_every_line_after_the_sample_is_read(tmp_path: Path) -> None:
-    path = written(tmp_path, "a.tsv", "".join(f"问{i}\t答{i}\n" for i in range(60_000)))
-    pairs, report = pairs_of(path)
-    assert pairs == [(f"问{i}", f"答{i}") for i in range(60_000)]
-    assert dropped(report) == {}
 
 
 CHARACTERS = sorted({*CHAT} - {*"，。？！"})
@@ -306,35 +274,27 @@ MOJIBAKE = [
     ("浠婂ぉ澶╂皵鎬庝箞鏍峰憿", "鎸哄ソ鐨勯槼鍏夊緢瓒冲憖"),
     ("浣犲枩娆㈢尗杩樻槸鐙楀憿", "鎴戞洿鍠滄鐙楃嫍鍝﹀搱"),
 ]
-LATIN = [
-    (question.encode().decode("latin-1"), answer.encode().decode("latin-1"))
-    for question, answer in [("你好", "你好呀")]
-]
 
 
-@pytest.mark.parametrize("rows", [MOJIBAKE, LATIN])
-def test_damage_is_refused_however_it_is_read(tmp_path: Path, rows: list[tuple[str, str]]) -> None:
-    questions, answers = zip(*rows, strict=True)
-    table = written(tmp_path, "a.tsv", "".join(f"{question}\t{answer}\n" for question, answer in rows))
-    for encoding in (None, "utf-8"):
-        with pytest.raises(UserError, match="UTF-8 that was opened as"):
-            pairs_of(table, **({"charset": encoding} if encoding else {}))
-    escaped = "".join(json.dumps({"question": question, "answer": answer}) + "\n" for question, answer in rows)
-    with pytest.raises(UserError, match="UTF-8 that was opened as"):
-        pairs_of(written(tmp_path, "a.jsonl", escaped))
+def test_damage_is_refused_however_it_is_read(tmp_path: Path) -> None:
+    """In a text, also with its charset, in escapes of JSON, in tables and in parallel files."""
+    questions, answers = zip(*MOJIBAKE, strict=True)
+    table = written(tmp_path, "a.tsv", "".join(f"{question}\t{answer}\n" for question, answer in MOJIBAKE))
+    written(tmp_path, "a.jsonl", "".join(json.dumps({"question": q, "answer": a}) + "\n" for q, a in MOJIBAKE))
     parquet.write_table(pyarrow.table({"question": questions, "answer": answers}), tmp_path / "a.parquet")
     book = openpyxl.Workbook()
-    for row in (("question", "answer"), *rows):
+    for row in (("question", "answer"), *MOJIBAKE):
         book.active.append(row)
     book.save(tmp_path / "a.xlsx")
-    for name in ("a.parquet", "a.xlsx"):
+    sides = [str(written(tmp_path, str(i), "\n".join(side))) for i, side in enumerate((questions, answers))]
+    found = [*find_sources([str(path) for path in tmp_path.glob("a.*")]), *find_parts([], *sides).training]
+    assert len(found) == 5
+    for source in found:
         with pytest.raises(UserError, match="UTF-8 that was opened as"):
-            pairs_of(tmp_path / name)
-    sides = [written(tmp_path, str(i), "\n".join(side)) for i, side in enumerate((questions, answers))]
-    (source,) = find_parts([], *map(str, sides)).training
-    for options in (ReadOptions(), ReadOptions(charset="utf-8")):
+            [*read(source, Report())]
+    for source in (*find_sources([str(table)]), found[-1]):
         with pytest.raises(UserError, match="UTF-8 that was opened as"):
-            [*read(source, Report(), options)]
+            [*read(source, Report(), ReadOptions(charset="utf-8"))]
 
 
 def test_lost_characters_in_rows_of_arrow_are_refused(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ PATTERNS: list[tuple[str, str, list[list[str]]]] = [
         "[01/31/2024 10:00 AM] A\nHi\nthere\n\n[01/31/2024 10:01 AM] B\nHello\n[01/31/2024 10:02 AM] A\nBye\n",
         [],
     ),
-    ("{time}\n{name}", "2024-01-01 10:00\nA\nHi there\n2024-01-01 10:01\nB\nHello\n2024-01-01 10:02\nA\nBye\n", []),
+    (r"{time}\n{name}", "2024-01-01 10:00\nA\nHi there\n2024-01-01 10:01\nB\nHello\n2024-01-01 10:02\nA\nBye\n", []),
     ("{name}（{id}）：", "A（a@b.c）：Hi there\nB（b@b.c）：Hello\nA（a@b.c）：Bye\n", []),
     ("<{name}> ", "<A> Hi there\n<B> Hello\n<A> Bye\n", []),
     ("{clock} {name}: {text}", "10:00 A: Hi\nthere\n10:01 B: Hello\n10:02 A: Bye\n", []),
@@ -67,11 +67,6 @@ def test_heads_that_are_no_patterns_are_refused(head: str, message: str) -> None
     with pytest.raises(UserError) as error:
         heads.compiled(head)
     assert message in str(error.value)
-
-
-def test_a_head_of_two_lines_is_given_in_one(tmp_path: Path) -> None:
-    path = written(tmp_path, "a.txt", "2024-01-02 10:15\n甲\n你好\n2024-01-02 10:16\n乙\n你好呀\n")
-    assert pairs_of(path, head=r"{time}\n{name}")[0] == [("你好", "你好呀")]
 
 
 def test_a_head_that_no_line_has_is_an_error(tmp_path: Path) -> None:

@@ -12,8 +12,9 @@ import pytest
 from chatbot.config.corpus import FORMATS, PAIR_RULES, TEXT_RULES, CorpusSettings
 from chatbot.corpus.chunks import clean_pairs
 from chatbot.corpus.reading.conversation import NEW, Pair
+from chatbot.corpus.reading.questions import MAX_BLOCK
 from chatbot.corpus.reading.read import read
-from chatbot.corpus.reading.report import Report
+from chatbot.corpus.reading.report import ReadOptions, Report
 from chatbot.corpus.reading.sources import find_sources
 from chatbot.errors import UserError
 from tests.corpus.reading.sample_files import written
@@ -39,7 +40,7 @@ def document(name: str, line: str) -> str:
         "yaml": f"conversations:\n- - 你好\n  - {line}\n",
         "douban": f"1\t你好\t{line}\n0\t在吗\t在\n",
         "qa": f"Q: {line}\nA: 在\nQ: 你好\nA: 你好呀\n",
-        "lines": f"你好\n{line}\n\n在吗\n在\n",
+        "lines": f"你好吗\n{line}\n\n在吗\n在\n",
         "whatsapp": f"1/1/20, 10:00 - A: {line}\n1/1/20, 10:01 - B: 在\n1/1/20, 10:02 - A: 好\n",
         "qq": f"2024-01-01 10:00:00 甲(10000)\n{line}\n\n2024-01-01 10:00:01 乙(10001)\n在\n",
         "srt": f"1\n00:00:01,000 --> 00:00:02,000\n{line}\n\n2\n00:00:02,500 --> 00:00:03,000\n在\n",
@@ -47,6 +48,8 @@ def document(name: str, line: str) -> str:
         "kakaotalk": f"[甲] [오전 10:15] {line}\n[乙] [오전 10:16] 在\n[甲] [오전 10:17] 好\n",
         "line": f"2023/01/01（日）\n08:00\t甲\t{line}\n08:01\t乙\t在\n08:02\t甲\t好\n",
         "imessage": f"Jan 01, 2023 10:00:00 AM\n甲\n{line}\n\nJan 01, 2023 10:01:00 AM\n乙\n在\n",
+        "turns": f"你好\t{line}\n在吗\t在\n",
+        "telegram": f"甲, [01.05.2024 10:00]\n{line}\n\n乙, [01.05.2024 10:01]\n在\n",
         "eou": f"你好 __eou__ {line} __eou__\n在吗 __eou__ 在 __eou__\n",
         "template": f"<|im_start|>user\n你好<|im_end|>\n<|im_start|>assistant\n{line}<|im_end|>\n",
         "parlai": f"text:{line}\tlabels:在\ntext:在吗\tlabels:{line}\n",
@@ -71,7 +74,8 @@ def test_no_line_is_slow_to_read(tmp_path: Path, name: str) -> None:
     def read_line_of(unit: str) -> list[Pair]:
         path = written(tmp_path, "lines", document(name, (unit * LENGTH)[:LENGTH]))
         report = Report()
-        pairs = list(read(find_sources([str(path)])[0], report))
+        options = ReadOptions(format=name if name == "turns" else None)  # which is never detected
+        pairs = list(read(find_sources([str(path)])[0], report, options))
         assert report.formats == [name] or unit != PLAIN
         return pairs
 
@@ -94,6 +98,12 @@ def test_no_line_is_slow_to_clean() -> None:
 
 LONG: dict[str, tuple[str, str, str]] = {  # the beginning, what is repeated, and the end
     "marks of a template": ("", "### Human: a\n", ""),
+    "turns of a template": ("", "<|im_start|>user\na<|im_end|>\n<|im_start|>assistant\nb<|im_end|>\n", ""),
+    "parts of one turn": (
+        "<|im_start|>user\na\n<|im_start|>assistant\nb\n",
+        "<|im_start|>user\na\n",
+        "<|im_start|>assistant\nb\n",
+    ),
     "marks in one line": ('{"text": "', "### Human: a\\n", '"}\n'),
     "headings with spaces": ("", "# a" + " " * 990 + "\n", ""),
     "spaces after a label": ("Q: a\nA: b\nQ", " ", "x\n"),
@@ -116,3 +126,9 @@ def test_long_texts_take_linear_time(tmp_path: Path, begin: str, unit: str, end:
 
     limit = 0.3 + 8 * seconds(lambda: read_text_of(500_000))
     assert seconds(lambda: read_text_of(2_000_000)) < limit
+
+
+def test_the_lines_below_a_label_are_bounded(tmp_path: Path) -> None:
+    path = written(tmp_path, "long", "Q: a\nA: b\n" + "c\n" * MAX_BLOCK)
+    ((_, answer, _),) = read(find_sources([str(path)])[0], Report(), ReadOptions(format="qa"))
+    assert len(answer) == MAX_BLOCK + 1

@@ -1,55 +1,112 @@
-"""Any file gives pairs or an error of one line; the encoding and the format that the user gives."""
+"""Any file gives pairs or an error of one line, in bounded memory; the encoding that the user gives."""
 
 import hashlib
 import json
 import tracemalloc
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from chatbot.config.corpus import CorpusSettings
+from chatbot.config.corpus import FORMATS, CorpusSettings
 from chatbot.config.evaluation import EvaluationSettings
 from chatbot.corpus.reading.read import read
 from chatbot.corpus.reading.report import ReadOptions, Report
 from chatbot.corpus.reading.sources import Source, find_parts
 from chatbot.corpus.reading.text_file import MAX_LINE
 from chatbot.errors import UserError
-from tests.corpus.reading.sample_files import (
-    COMPRESSORS,
-    VALID,
-    Pairs,
-    dropped,
-    pairs_of,
-    pairs_or_one_line,
-    texts,
-    written,
+from tests.corpus.reading.sample_files import COMPRESSORS, VALID, dropped, pairs_of, pairs_or_one_line, texts, written
+from tests.corpus.reading.test_wild import WILD
+
+NAMES = st.sampled_from(
+    (
+        *("question", "answer", "questions", "answers", "history", "context", "messages", "role", "content", "text"),
+        *("from", "id", "parent_id", "replies", "prompt", "chosen", "mapping", "data", "columns", "qas", "patterns"),
+        *("message", "current_node", "sender", "time", "chat", "internal", "visible", "senders", "senderID", "weflow"),
+    )
 )
-
-PROSE = "It was a dark and stormy night.\nThe rain fell in torrents, except at times,\nwhen it was checked.\nSo, no.\n"
-
-
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        (PROSE, "each two lines may be a pair; if the pairs above are right, give --format lines"),
-        ("从前有座山。\n山里有座庙。\n", "unknown format, it begins with '从前有座山。"),
-        (b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR" + bytes(range(256)) * 9, "no text, it begins with '?PNG"),
-        ("<html>\n<body>你好</body>\n</html>\n", "unknown format, it begins with '<html>"),
-    ],
+TEXTS = st.sampled_from(("甲", "", "user", "assistant", "Human: a\nAssistant: b", "a __eou__ b", "[deleted]", "1"))
+KEYS = NAMES | TEXTS.filter(lambda text: "\n" not in text)
+VALUES = st.recursive(
+    st.one_of(st.none(), st.booleans(), st.integers(0, 3), st.just(1.5), TEXTS),
+    lambda inner: st.one_of(st.lists(inner, max_size=4), st.dictionaries(KEYS, inner, max_size=5)),
+    max_leaves=20,
 )
-def test_unknown_formats_are_errors(tmp_path: Path, content: str | bytes, message: str) -> None:
-    with pytest.raises(UserError) as error:
-        pairs_of(written(tmp_path, "a.tsv", content))
-    assert message in str(error.value)
+MAPS = ("messages[].{speaker: from, text: text}", "{id: id, parent: parent_id, text: text}", "data")
+CELLS = st.sampled_from(("", "甲", '"', '""', '"a"', "\\", "'", "12", "10:15", " ", "问题", "sep="))
+SEPARATORS = st.sampled_from((",", ";", "|", "\t", ", ", '","', "\t\t"))
+LINES = sorted(
+    {line for path in WILD.glob("*.txt") for line in path.read_bytes().decode("utf-8", "replace").splitlines()[:12]}
+)
+CONTENTS = {
+    "bytes": st.binary(max_size=300),
+    "marks": st.text('[]{}":,;甲EM \t\r\n\\u-#', max_size=200),
+    "values": st.lists(VALUES, max_size=4).map(lambda values: json.dumps(values, ensure_ascii=False)),
+    "lines of values": st.lists(VALUES.map(json.dumps), max_size=4).map("\n".join),
+    "rows": st.builds(
+        lambda rows, separator: "\n".join(separator.join(row) for row in rows),
+        st.lists(st.lists(CELLS, max_size=4), max_size=12),
+        SEPARATORS,
+    ),
+    "lines": st.builds(
+        lambda end, lines: end.join(lines),
+        st.sampled_from(["\n", "\r\n", "\n\n"]),
+        st.lists(st.sampled_from(LINES) | st.text(max_size=20), max_size=12),
+    ),
+}
+OPTIONS: list[dict[str, Any]] = [
+    *({} for _ in FORMATS),  # as often as formats are given
+    *({"format": name} for name in FORMATS),
+    *({"map": expression} for expression in MAPS),
+    *({"columns": columns} for columns in (("1", "2"), ("question", "answer"))),
+    *({"me": "甲"}, {"head": "{name}: "}),
+]
 
 
-@pytest.mark.parametrize("content", ["", "\n\n", " \r\n", "\ufeff"])
-def test_empty_file_has_no_pairs(tmp_path: Path, content: str) -> None:
-    pairs, report = pairs_of(written(tmp_path, "a", content))
-    assert (pairs, report.formats, report.dropped) == ([], [], {})
+@pytest.mark.parametrize("kind", CONTENTS)
+@given(data=st.data(), options=st.sampled_from(OPTIONS))
+@settings(deadline=None, max_examples=200)
+def test_any_content_gives_pairs_or_one_line(
+    tmp_path_factory: pytest.TempPathFactory, kind: str, data: st.DataObject, options: dict[str, Any]
+) -> None:
+    content = data.draw(CONTENTS[kind])
+    content = content if isinstance(content, bytes) else content.encode("utf-8", "replace")
+    pairs_or_one_line(written(tmp_path_factory.getbasetemp(), "content", content), **options)
+
+
+@pytest.mark.parametrize("format_name", FORMATS)
+@pytest.mark.parametrize("content", ["'\"", '"\n', "{", "a\tb", "\n-", "E", "你好"])
+def test_any_text_under_a_given_format_gives_pairs_or_one_line(tmp_path: Path, format_name: str, content: str) -> None:
+    pairs_or_one_line(written(tmp_path, "a", content), format=format_name)
+
+
+@pytest.mark.parametrize("compression", ["", *COMPRESSORS])
+@pytest.mark.parametrize("format_name", VALID)
+@given(data=st.data())
+@settings(deadline=None, max_examples=30)
+def test_mutated_files_give_pairs_or_one_line(
+    tmp_path_factory: pytest.TempPathFactory, format_name: str, compression: str, data: st.DataObject
+) -> None:
+    content = bytearray(VALID[format_name].encode())
+    if compression:
+        content = bytearray(COMPRESSORS[compression](bytes(content)))
+    for _ in range(data.draw(st.integers(1, 3))):
+        start = data.draw(st.integers(0, len(content)))
+        end = min(len(content), start + data.draw(st.integers(1, 20)))
+        mutation = data.draw(st.sampled_from(["cut", "delete", "duplicate", "flip", "insert"]))
+        if mutation == "cut":
+            del content[start:]
+        elif mutation == "delete":
+            del content[start:end]
+        elif mutation == "duplicate":
+            content[end:end] = content[start:end] * data.draw(st.integers(1, 50))
+        elif mutation == "flip":
+            content[start:end] = bytes(byte ^ data.draw(st.integers(1, 255)) for byte in content[start:end])
+        else:
+            content[start:start] = data.draw(st.binary(max_size=8))
+    pairs_or_one_line(written(tmp_path_factory.getbasetemp(), "mutated", bytes(content)))
 
 
 def test_line_of_50_megabytes_is_skipped_in_bounded_memory(tmp_path: Path) -> None:
@@ -93,68 +150,12 @@ def test_file_that_cannot_be_opened_is_an_error(tmp_path: Path, monkeypatch: pyt
         list(read(Source("a.tsv", (tmp_path / "a.tsv",), "file"), Report()))
 
 
-@pytest.mark.parametrize("format_name", VALID)
-def test_truncated_files_give_pairs_or_one_line(tmp_path: Path, format_name: str) -> None:
-    content = VALID[format_name].encode()
-    for tenth in range(11):
-        pairs_or_one_line(written(tmp_path, "a", content[: len(content) * tenth // 10]))
-
-
-@given(content=st.binary(max_size=300) | st.text('[]{}":,;甲EM \t\r\n\\u-#', max_size=200).map(str.encode))
-@settings(deadline=None, max_examples=300)
-def test_any_bytes_give_pairs_or_one_line(tmp_path_factory: pytest.TempPathFactory, content: bytes) -> None:
-    pairs_or_one_line(written(tmp_path_factory.getbasetemp(), "fuzz", content))
-
-
-@pytest.mark.parametrize("compression", ["", *COMPRESSORS])
-@pytest.mark.parametrize("format_name", VALID)
-@given(data=st.data())
-@settings(deadline=None, max_examples=30)
-def test_mutated_files_give_pairs_or_one_line(
-    tmp_path_factory: pytest.TempPathFactory, format_name: str, compression: str, data: st.DataObject
-) -> None:
-    content = bytearray(VALID[format_name].encode())
-    if compression:
-        content = bytearray(COMPRESSORS[compression](bytes(content)))
-    for _ in range(data.draw(st.integers(1, 3))):
-        start = data.draw(st.integers(0, len(content)))
-        end = min(len(content), start + data.draw(st.integers(1, 20)))
-        mutation = data.draw(st.sampled_from(["delete", "duplicate", "flip", "insert"]))
-        if mutation == "delete":
-            del content[start:end]
-        elif mutation == "duplicate":
-            content[end:end] = content[start:end] * data.draw(st.integers(1, 50))
-        elif mutation == "flip":
-            content[start:end] = bytes(byte ^ data.draw(st.integers(1, 255)) for byte in content[start:end])
-        else:
-            content[start:start] = data.draw(st.binary(max_size=8))
-    pairs_or_one_line(written(tmp_path_factory.getbasetemp(), "mutated", bytes(content)))
-
-
-WELL = "well, hello\noh, hi\nyes, I do\n"
-
-
-@pytest.mark.parametrize(
-    ("content", "options", "expected"),
-    [
-        ("焊烹\t赂赂\n".encode("gbk"), {"charset": "gb18030"}, [("焊烹", "赂赂")]),
-        ("a\tb\n".encode("cp037"), {"charset": "cp037"}, [("a", "b")]),
-        ("一上三\t上\n".encode("utf-16-le"), {"charset": "utf-16-le"}, [("一上三", "上")]),
-        ("\ufeff好\t上\n".encode("utf-16-be"), {"charset": "utf-16-be"}, [("好", "上")]),
-        ("\ufeff好\t上\n".encode(), {"charset": "utf8"}, [("好", "上")]),
-        ("\ufeff好\t上\n".encode(), {"charset": "utf-8-sig"}, [("好", "上")]),
-        (WELL.encode(), {"format": "csv"}, [("well", "hello"), ("oh", "hi"), ("yes", "I do")]),
-        (b"[1\t2\n", {"format": "tsv"}, [("[1", "2")]),
-        (b"E\tM\nM a\nM b\n", {"format": "conv"}, [("a", "b")]),
-    ],
-)
-def test_given_encoding_and_format_override_detection(
-    tmp_path: Path, content: bytes, options: dict[str, str], expected: Pairs
-) -> None:
-    for compress in (bytes, COMPRESSORS["gz"], COMPRESSORS["zip"]):
-        pairs, report = pairs_of(written(tmp_path, "a", compress(content)), **options)
-        assert pairs == expected
-        assert options.items() <= {"charset": report.charsets[0], "format": report.formats[0]}.items()
+def test_given_encoding_and_format_are_those_of_compressed_files(tmp_path: Path) -> None:
+    options = {"charset": "cp037", "format": "csv"}
+    for compress in (bytes, *COMPRESSORS.values()):
+        pairs, report = pairs_of(written(tmp_path, "a", compress("well, hello\noh, hi\n".encode("cp037"))), **options)
+        assert pairs == [("well", "hello"), ("oh", "hi")]
+        assert (report.charsets, report.formats) == (["cp037"], ["csv"])
 
 
 def test_given_encoding_is_that_of_parallel_files(tmp_path: Path) -> None:
@@ -163,19 +164,20 @@ def test_given_encoding_is_that_of_parallel_files(tmp_path: Path) -> None:
     assert texts(read(source, Report(), ReadOptions(charset="cp037"))) == [("a", "c"), ("b", "d")]
 
 
-def test_unusable_lines_under_a_given_encoding_name_the_flag(tmp_path: Path) -> None:
-    path = written(tmp_path, "a", "早上好\t晚安\n".encode("gbk"))
-    with pytest.raises(UserError, match=r"a: read as utf-8, .*; name the encoding with --encoding, or save"):
-        pairs_of(path, charset="utf-8", format="tsv")
-    with pytest.raises(UserError, match=r"a: cannot be read as utf-16 .*; give --encoding utf-16-le or utf-16-be"):
-        pairs_of(path, charset="utf-16")
-
-
 @pytest.mark.parametrize("flags", [CorpusSettings, EvaluationSettings])
 @pytest.mark.parametrize("name", ["no-such", "gzip", "rot13", "idna", "undefined"])
 def test_other_encodings_are_refused(flags: type, name: str) -> None:
     with pytest.raises(UserError, match=f"--encoding {name}: not an encoding of text in Python; use one such as utf-8"):
         flags(data=("a",), encoding=name)
+
+
+FLAGS: dict[str, Any] = {"map": "{question: q, answer: a}", "head": "{name}: ", "columns": ("a", "b"), "format": "qa"}
+
+
+@pytest.mark.parametrize(("flag", "other"), [("map", "columns"), ("map", "head"), ("head", "format")])
+def test_one_flag_says_what_to_read(flag: str, other: str) -> None:
+    with pytest.raises(UserError, match=f"--{flag}: with --{other}, which says the same; give one"):
+        CorpusSettings(data=("a",), **{flag: FLAGS[flag], other: FLAGS[other]})
 
 
 def test_built_in_corpus_has_552_pairs() -> None:

@@ -5,9 +5,12 @@ import io
 import json
 import os
 import pickle
+import struct
 import tarfile
-from collections.abc import Iterator, Mapping
+import zipfile
+import zlib
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -16,12 +19,20 @@ from chatbot.config.corpus import CorpusSettings, EncodingSettings
 from chatbot.corpus.chunks import load_chunk
 from chatbot.corpus.dataset import training_set
 from chatbot.corpus.files import CorpusFiles, left_out, tokenise, training_files, validation_files
-from chatbot.corpus.reading import sources, text_file
-from chatbot.corpus.reading.archive import OpenFile
-from chatbot.corpus.reading.file_kinds import TEST, TRAINING, VALIDATION, is_no_data, part_of
+from chatbot.corpus.reading import sources, unpacking
 from chatbot.corpus.reading.read import read
 from chatbot.corpus.reading.report import Report
-from chatbot.corpus.reading.sources import Parts, Source, find_parts, find_sources
+from chatbot.corpus.reading.sources import (
+    TEST,
+    TRAINING,
+    VALIDATION,
+    Parts,
+    Source,
+    find_parts,
+    find_sources,
+    is_no_data,
+    part_of,
+)
 from chatbot.corpus.workers import worker_pool
 from chatbot.errors import UserError
 from tests.corpus.reading.sample_files import Pairs, pairs_of, tarred, written, zipped
@@ -88,23 +99,17 @@ def all_pairs(chosen: list[Source]) -> Pairs:
 @pytest.mark.parametrize(
     ("name", "part"),
     [
-        ("train.tsv", TRAINING),
         ("LCCC-base_train.json", TRAINING),
         ("data/train-00000-of-00001.parquet", TRAINING),
-        ("a/validation-00000-of-00001.parquet", VALIDATION),
         ("data/dev/a.csv", VALIDATION),
         ("val.csv.gz", VALIDATION),
         ("trainPairs.json", TRAINING),
-        ("TEST.tsv", TEST),
         ("dev-test.tsv", TEST),
         ("微博训练集.txt", TRAINING),
         ("测试集.txt", TEST),
         ("train/test.tsv", TEST),
         ("latest.tsv", None),
         ("contest/trainer.tsv", None),
-        ("developer.tsv", None),
-        ("device.tsv", None),
-        ("evaluate_me.tsv", None),
         ("train_test.tsv", None),
         ("training_camp.tsv", TRAINING),
     ],
@@ -135,7 +140,12 @@ def container(folder: Path, kind: str) -> str:
             written(folder / "corpus", name, content)
         return str(folder / "corpus")
     if kind == "object":
-        lists = {"train": [["甲", "乙"]], "valid": [["丙", "丁"]], "test": [["戊", "己"]], "x": [["庚", "辛"]]}
+        lists = {
+            "train": [["甲", "乙"]],
+            "valid": [["丙", "丁"]],
+            "test": [["戊", "己"]],
+            "conversations": [["庚", "辛"]],
+        }
         return str(written(folder, "LCCC.json", json.dumps(lists)))
     packed = zipped(FILES) if kind == "zip" else tarred(FILES, kind.removeprefix("tar"))
     return str(written(folder, "corpus.bin", packed))
@@ -154,29 +164,37 @@ def test_container_is_divided_into_its_parts(work_dir: Path, kind: str) -> None:
     assert sorted(all_pairs(find_sources([name]))) == sorted([("甲", "乙"), ("丙", "丁"), ("戊", "己"), ("庚", "辛")])
 
 
-def with_names(archive: bytes, codec: str, names: Mapping[str, str]) -> bytes:
-    """A zip file with other names in this encoding, without a word about it. names: new by old, of equal length."""
-    for old, new in names.items():
-        assert len(old) == len(new.encode(codec))
-        archive = archive.replace(old.encode(), new.encode(codec))
-    return archive
+def zip_with_names(raw: list[bytes], names: list[str], has_field: bool) -> bytes:
+    """A zip file with a pair for each of these names, in bytes and, if wanted, in extra fields, as WinRAR writes."""
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
+        for letter, written_name, name in zip("xyz", raw, names, strict=False):
+            info = zipfile.ZipInfo(letter * len(written_name))
+            field = struct.pack("<BI", 1, zlib.crc32(written_name)) + name.encode()
+            info.extra = struct.pack("<HH", 0x7075, len(field)) + field if has_field else b""
+            archive.writestr(info, f"{name}\t乙\n")
+    content = buffer.getvalue()
+    for placeholder, written_name in zip((b"x", b"y", b"z"), raw, strict=False):
+        content = content.replace(placeholder * len(written_name), written_name)
+    return content
 
 
 @pytest.mark.parametrize(
-    ("codec", "training", "test"),
+    ("codec", "names", "has_field"),
     [
-        ("gb18030", "语料/训练集.txt", "语料/测试集.txt"),
-        ("big5", "語料/訓練集.txt", "語料/測試集.txt"),
-        ("utf-8", "训练集.txt", "测试集.txt"),
+        ("gb18030", ["语料/训练集.txt", "语料/测试集.txt"], False),
+        ("big5", ["語料/訓練集.txt", "語料/測試集.txt"], False),
+        ("utf-8", ["训练集.txt", "测试集.txt"], False),
+        ("gb18030", ["语料/训练集.tsv", "语料/测试集.tsv"], True),
+        ("gb18030", ["é/train.tsv", "é/test.tsv"], True),
     ],
 )
-def test_names_in_a_zip_without_their_encoding_divide_it(work_dir: Path, codec: str, training: str, test: str) -> None:
-    old = ["a" * len(training.encode(codec)), "b" * len(test.encode(codec))]
-    packed = zipped(dict(zip(old, ("甲\t乙\n", "丙\t丁\n"), strict=True)))
-    written(work_dir, "c.zip", with_names(packed, codec, dict(zip(old, (training, test), strict=True))))
+def test_names_in_a_zip_divide_it(work_dir: Path, codec: str, names: list[str], has_field: bool) -> None:
+    written(work_dir, "c.zip", zip_with_names([name.encode(codec) for name in names], names, has_field))
     parts = find_parts(["c.zip"])
-    assert parts.training[0].members == (training,)
-    assert (all_pairs(parts.training), all_pairs(parts.test)) == ([("甲", "乙")], [("丙", "丁")])
+    assert parts.left_out == ["c.zip (test part)"]
+    assert has_field or parts.training[0].members == (names[0],)
+    assert (all_pairs(parts.training), all_pairs(parts.test)) == ([(names[0], "乙")], [(names[1], "乙")])
 
 
 @pytest.mark.parametrize("form", [tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])
@@ -207,10 +225,39 @@ def test_parts_have_caches_of_their_own(work_dir: Path, kind: str) -> None:
     assert len(left_out(chosen)) == 1
 
 
-def test_object_may_begin_with_other_values(tmp_path: Path) -> None:
-    content = '{"version": "1\\"", "n": 2, "train": [["甲", "乙"]], "VALID" : [["丙", "\\"dev\\": ["]]}'
+@pytest.mark.parametrize(
+    ("content", "training", "validation"),
+    [
+        (
+            '\ufeff{"version": "1\\"", "n": 2, "train": [["甲", "乙"]], "VALID" : [["丙", "\\"dev\\": ["]]}',
+            [("甲", "乙")],
+            [("丙", '"dev": [')],
+        ),
+        (
+            '{"训练集": [["甲", "乙"]], "conversations": [["丙", "丁"]], "验证集": [["戊", "己"]]}',
+            [("甲", "乙"), ("丙", "丁")],
+            [("戊", "己")],
+        ),
+        (
+            '{"conversations": [["甲", "乙"]], "train": [["丙", "丁"]], "dev": [["戊", "己"]]}',
+            [("甲", "乙"), ("丙", "丁"), ("戊", "己")],
+            [],
+        ),
+    ],
+)
+def test_object_is_divided_if_its_first_list_is_a_part(
+    tmp_path: Path, content: str, training: Pairs, validation: Pairs
+) -> None:
     parts = find_parts([str(written(tmp_path, "a", content))])
-    assert (all_pairs(parts.training), all_pairs(parts.validation)) == ([("甲", "乙")], [("丙", '"dev": [')])
+    assert (all_pairs(parts.training), all_pairs(parts.validation)) == (training, validation)
+
+
+def test_keys_of_a_long_object_are_found(tmp_path: Path) -> None:
+    """Beyond the blocks that are read at once, and where two of them meet."""
+    for length in (*range(sources.BLOCK - 60, sources.BLOCK - 30, 5), 3 * sources.BLOCK):
+        content = '{"train": [["甲", "乙"],' + " " * length + '["甲", "乙"]], "dev": [["丙", "丁"]]}'
+        parts = find_parts([str(written(tmp_path, f"{length}", content))])
+        assert (len(all_pairs(parts.training)), all_pairs(parts.validation)) == (2, [("丙", "丁")])
 
 
 def test_only_a_training_part_divides(work_dir: Path) -> None:
@@ -272,15 +319,10 @@ def test_each_archive_of_a_folder_is_unpacked_once_for_its_names(
     work_dir: Path, monkeypatch: pytest.MonkeyPatch, content: bytes
 ) -> None:
     (work_dir / "corpus").mkdir()
-    for i in range(100):
+    for i in range(20):
         written(work_dir / "corpus", f"{i}.bin", content)
-    opened: list[Path] = []
-
-    def open_files(path: Path, name: str, report: Report) -> Iterator[OpenFile]:
-        opened.append(path)
-        return text_file.open_files(path, name, report)
-
-    monkeypatch.setattr(sources, "open_files", open_files)
+    opened = Mock(side_effect=unpacking.open_files)
+    monkeypatch.setattr(sources, "open_files", opened)
     for _ in range(4):
         find_parts(["corpus"])
-    assert len(opened) == 100
+    assert opened.call_count == 20

@@ -1,179 +1,69 @@
-"""TSV and CSV: columns, headers, quotes."""
+"""CSV and TSV: what programs write is read back, and columns that may be no pairs are asked about."""
 
-from collections.abc import Callable
+import csv
+import io
+import time
 from pathlib import Path
+from typing import Any
 
 import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 
 from chatbot.errors import UserError
-from tests.corpus.reading.sample_files import Pairs, dropped, pairs_of, written
+from tests.corpus.reading.sample_files import Pairs, dropped, pairs_of, pairs_or_one_line, written
 
-CASES: dict[str, tuple[str, tuple[str, ...], Pairs, dict[str, int]]] = {
-    "pairs": (
-        "\ufeff你好\t你好呀\r\n\n没有\n一\t二\t三\n吃了吗\t吃了",
-        (),
-        [("你好", "你好呀"), ("吃了吗", "吃了")],
-        {"lines without a tab": 1, "rows with too many columns": 1},
-    ),
-    "trailing tabs": ("你好\t你好呀\t\t\n甲\t乙\t\t\n", (), [("你好", "你好呀"), ("甲", "乙")], {}),
-    "no quoting in TSV": ('"你\t好"呀\n', (), [('"你', '好"呀')], {}),
-    "a header": ("Question\tANSWER\n甲\t乙\n", (), [("甲", "乙")], {}),
-    "two equal cells, no header": ("a\ta\na\taa\n", (), [("a", "a"), ("a", "aa")], {}),
-    "a Chinese header, answer first": ("答案,编号,问题\n乙,1,甲\n丁,2,丙\n", (), [("甲", "乙"), ("丙", "丁")], {}),
-    "columns by number": (
-        "1\t甲\t乙\n2\t丙\t丁\n3\n",
-        ("3", "2"),
-        [("乙", "甲"), ("丁", "丙")],
-        {"lines without a tab": 1},
-    ),
-    "columns by name": (
-        "id,frage,antwort\n1,甲,乙\n2\n",
-        ("Frage", "antwort"),
-        [("甲", "乙")],
-        {"rows with too few columns": 1},
-    ),
-    "a short row below a header": (
-        "id,question,answer\n1,甲,乙\n2\n",
-        (),
-        [("甲", "乙")],
-        {"rows with too few columns": 1},
-    ),
-    "Alpaca, with input": (
-        "instruction,input,output\n翻译,你好,hello\n介绍自己,,我是机器人\n",
-        (),
-        [("翻译\n你好", "hello"), ("介绍自己", "我是机器人")],
-        {},
-    ),
-    "Dolly, with context": (
-        "instruction\tcontext\tresponse\tcategory\n谁写的\t李白写了静夜思。\t李白\tqa\n",
-        (),
-        [("谁写的\n李白写了静夜思。", "李白")],
-        {},
-    ),
-    "title and reply": ("qid,category,title,reply\n7,x,甲,乙\n", (), [("甲", "乙")], {}),
-    "quotes": (
-        '"你好,世界","他说""好"""\r\n"两\n行",乙\r\n丙, "丁,戊"\r\n',
-        (),
-        [("你好,世界", '他说"好"'), ("两\n行", "乙"), ("丙", "丁,戊")],
-        {},
-    ),
-    "semicolons": ("甲;乙,乙\n丙;丁\n", (), [("甲", "乙,乙"), ("丙", "丁")], {}),
-    "Excel's separator line": ("sep=;\n问;答\n甲;乙\n", (), [("甲", "乙")], {}),
-    "an open quote": (
-        '问题,答案\n"丙,丁\n戊,己\n"庚",辛\n壬,癸\n',
-        (),
-        [("戊", "己"), ("庚", "辛"), ("壬", "癸")],
-        {"rows with a stray or unclosed quote": 1},
-    ),
-    "an open quote to the end": (
-        '问题,答案\n丙,"丁\n戊,己\n',
-        (),
-        [("戊", "己")],
-        {"rows with a stray or unclosed quote": 1},
-    ),
-    "too many columns": (
-        "问题,答案\n丙,丁,戊\n己,庚\n辛,壬,\n",
-        (),
-        [("己", "庚"), ("辛", "壬")],
-        {"rows with too many columns": 1},
-    ),
-    "text in brackets": ("[1] 甲\t乙\n{2} 丙\t丁\n", (), [("[1] 甲", "乙"), ("{2} 丙", "丁")], {}),
-    "old Macintosh": ("甲\t乙\r丙\t丁\r", (), [("甲", "乙"), ("丙", "丁")], {}),
-}
+CELL = st.text("ab\"',;|\t\n 你好，。", min_size=1, max_size=8).filter(
+    # With both, a line within the cell may look like a row of TSV.
+    lambda cell: cell.strip() and not ("\t" in cell and "\n" in cell)
+)
+PLAIN = st.text("ab\"', 你好，。", min_size=1, max_size=8).filter(
+    lambda cell: cell.strip() and not (cell[0] == cell[-1] == '"')
+)
+HEADERS = ("question", "answer")
 
 
-@pytest.mark.parametrize(("content", "columns", "expected", "counts"), CASES.values(), ids=CASES.keys())
-def test_tables_give_pairs(
-    tmp_path: Path, content: str, columns: tuple[str, ...], expected: Pairs, counts: dict[str, int]
+@given(
+    rows=st.lists(st.tuples(CELL, CELL), min_size=1, max_size=12),
+    separator=st.sampled_from(",;|\t"),
+    quoting=st.sampled_from([csv.QUOTE_ALL, csv.QUOTE_MINIMAL]),
+    ends=st.sampled_from(["\n", "\r\n"]),
+    escaped=st.booleans(),
+)
+@example(rows=[('a"b', '"')], separator="\t", quoting=csv.QUOTE_MINIMAL, ends="\n", escaped=False)
+@example(rows=[('"|;\n;', ";")], separator="|", quoting=csv.QUOTE_ALL, ends="\n", escaped=True)
+@settings(deadline=None, max_examples=200)
+def test_what_a_csv_writer_writes_is_read_back(
+    tmp_path_factory: pytest.TempPathFactory, rows: Pairs, separator: str, quoting: Any, ends: str, escaped: bool
 ) -> None:
-    pairs, report = pairs_of(written(tmp_path, "a" if "\t" in content else "a.csv", content), columns)
-    assert pairs == expected
-    assert dropped(report) == counts
-    assert report.formats == ["tsv" if "\t" in content else "csv"]
+    written_with: dict[str, Any] = {"delimiter": separator, "quoting": quoting, "lineterminator": ends}
+    if escaped and separator != "\t":
+        written_with |= {"doublequote": False, "escapechar": "\\"}
+    buffer = io.StringIO(newline="")
+    # Ten plain rows show the number of columns.
+    csv.writer(buffer, **written_with).writerows([HEADERS, *[("你好", "在的")] * 10, *rows])
+    path = written(tmp_path_factory.getbasetemp(), "written", buffer.getvalue())
+    pairs, _ = pairs_of(path, ("1", "2"))
+    stripped = [(question.strip(), answer.strip()) for question, answer in pairs]
+    assert stripped[10:] == [(question.strip(), answer.strip()) for question, answer in rows]
 
 
-# Which cells a program encloses in quotes: those where it must, for Excel also those with a comma; texts; all.
-QUOTED: dict[str, Callable[[str], bool]] = {
-    "must": lambda cell: any(character in cell for character in '"\t\n'),
-    "Excel": lambda cell: any(character in cell for character in '"\t\n,'),
-    "texts": lambda cell: not cell.isdecimal(),
-    "all": lambda cell: True,
-}
-
-
-@pytest.mark.parametrize("is_quoted", QUOTED.values(), ids=QUOTED.keys())
-def test_quotes_in_tsv_are_those_of_a_program(tmp_path: Path, is_quoted: Callable[[str], bool]) -> None:
-    rows = [("甲", "1"), ("丙,丁", "2"), ('他说"好"', "3"), ("两\n行", "4"), ("a\tb", "5"), ("己", "6")]
-    quoted = [['"' + cell.replace('"', '""') + '"' if is_quoted(cell) else cell for cell in row] for row in rows]
-    path = written(tmp_path, "a.tsv", "".join("\t".join(row) + "\n" for row in quoted))
-    assert pairs_of(path, ("1", "2"))[0] == rows
-
-
-@pytest.mark.parametrize("header", ["", "question,answer\n"])
-@pytest.mark.parametrize("columns", [("2", "3"), ("id", "answer")])
-def test_columns_that_a_table_of_two_lacks_are_an_error(tmp_path: Path, header: str, columns: tuple[str, str]) -> None:
-    with pytest.raises(UserError, match=f"no columns {columns[0]} and {columns[1]}; give --columns and two of: 1 "):
-        pairs_of(written(tmp_path, "a.csv", f"{header}甲,乙\n丙,丁\n"), columns)
+@given(rows=st.lists(st.tuples(PLAIN, PLAIN), min_size=1, max_size=12))
+@settings(deadline=None, max_examples=200)
+def test_what_is_written_without_quotes_is_read_back(tmp_path_factory: pytest.TempPathFactory, rows: Pairs) -> None:
+    content = "".join(f"{question}\t{answer}\n" for question, answer in [HEADERS, *rows])
+    assert pairs_of(written(tmp_path_factory.getbasetemp(), "plain", content), ("1", "2"))[0] == rows
 
 
 def test_a_cell_may_have_a_million_characters(tmp_path: Path) -> None:
     """The limit of the csv module is 131,072."""
     long = "说明，" * 50_000
     path = written(tmp_path, "a.csv", f'question,answer\n丙,丁\n甲,"{long}\n{long}"\n')
-    assert pairs_of(path)[0] == [("丙", "丁"), ("甲", f"{long}\n{long}")]
+    assert pairs_of(path, ("1", "2"))[0] == [("丙", "丁"), ("甲", f"{long}\n{long}")]
     path = written(tmp_path, "a.csv", f'question,answer\n丙,丁\n甲,"{long * 8}"\n戊,己\n')
-    assert pairs_of(path)[1].lines() == [f"lines longer than 1,048,576 characters: 1 (first: {path}, line 3)"]
-
-
-def test_a_header_in_the_middle_is_no_pair(tmp_path: Path) -> None:
-    """As of several files that were joined."""
-    for header, row in (("question,answer", "甲,乙"), ("dialog_id,speaker,text", "1,甲,乙")):
-        other = row.replace("甲", "丙").replace("乙", "丁")
-        path = written(tmp_path, "a.csv", "\n".join([header, row, other, header, row, other]))
-        pairs, report = pairs_of(path)
-        assert len(pairs) in (3, 4)
-        assert all("text" not in pair and "answer" not in pair for pair in pairs)
-        assert dropped(report) == {"repeated headers": 1}
-
-
-def test_a_quote_that_begins_a_cell_of_messages_is_text(tmp_path: Path) -> None:
-    rows = [f"2024-01-01 10:0{n}\t{'甲乙'[n % 2]}\t第{n}句" for n in range(6)]
-    rows[2] = rows[2].replace("第", '"第')
-    path = written(tmp_path, "a.tsv", "\n".join(["time\tsender\tmessage", *rows]))
-    pairs, _ = pairs_of(path)
-    assert [pair[0] for pair in pairs] == ["第0句", "第1句", '"第2句', "第3句", "第4句"]
-
-
-def test_dropped_rows_are_reported_with_line_number(tmp_path: Path) -> None:
-    path = written(tmp_path, "a.csv", '问题,答案\n"两\n行",乙\n丙\n丁,戊,己\n"庚,辛\n壬,癸\n子,丑\n')
-    _, report = pairs_of(path)
-    assert sorted(report.lines()) == [
-        f"rows with a stray or unclosed quote: 1 (first: {path}, line 6)",
-        f"rows with too few columns: 1 (first: {path}, line 4)",
-        f"rows with too many columns: 1 (first: {path}, line 5)",
+    assert pairs_of(path, ("1", "2"))[1].lines() == [
+        f"lines longer than 1,048,576 characters: 1 (first: {path}, line 3)"
     ]
-
-
-@pytest.mark.parametrize("separator", [",", "\t"])
-@pytest.mark.parametrize(
-    ("columns", "message"),
-    [
-        (
-            (),
-            "3 columns, and no header names the question and the answer; give --columns and two of: 1 'id', 2 'frage'",
-        ),
-        (("frage", "reply"), "no columns frage and reply; give --columns and two of: 1 'id', 2 'frage'"),
-        (("1", "4"), "no columns 1 and 4"),
-        (("0", "1"), "by number from 1"),
-        (("1", "1"), "give two"),
-        (("1",), "give two"),
-    ],
-)
-def test_invalid_columns_are_errors(tmp_path: Path, separator: str, columns: tuple[str, ...], message: str) -> None:
-    content = "id,frage,reaktion\n1,甲,乙\n2,丙,丁\n".replace(",", separator)
-    with pytest.raises(UserError) as error:
-        pairs_of(written(tmp_path, "a", content), columns)
-    assert message in str(error.value)
 
 
 def test_unclosed_quote_in_a_long_file_drops_one_row(tmp_path: Path) -> None:
@@ -185,7 +75,80 @@ def test_unclosed_quote_in_a_long_file_drops_one_row(tmp_path: Path) -> None:
     assert report.dropped["rows with a stray or unclosed quote"].first.endswith("line 101")
 
 
-def test_cells_that_are_all_empty_give_no_pairs(tmp_path: Path) -> None:
-    assert pairs_of(written(tmp_path, "a.csv", ",\n,\n"), ("1", "2"), format="csv")[0] == []
-    pairs, _ = pairs_of(written(tmp_path, "b.tsv", "\t乙\n"), ("1", "2"), format="tsv")
-    assert pairs == [("", "乙")]  # which cleaning drops
+@pytest.mark.parametrize("columns", [("0", "1"), ("1", "1"), ("1",), ("1", "2", "3")])
+def test_columns_are_two(tmp_path: Path, columns: tuple[str, ...]) -> None:
+    with pytest.raises(UserError, match=r"--columns: give two, .* by number from 1"):
+        pairs_of(written(tmp_path, "a", "甲\t乙\n"), columns)
+
+
+SENTENCES = st.text("你好吗吃了没有今天去哪里我们都很想念天气", min_size=3, max_size=14)
+PAIRS = st.tuples(SENTENCES, SENTENCES).filter(lambda pair: pair[0] != pair[1])
+QUESTIONS = st.lists(st.text("你好吗吃了没有", min_size=2, max_size=5), min_size=2, max_size=9, unique=True)
+
+
+def doubt_of(folder: Path, rows: Pairs) -> str:
+    """Why a TSV file with these rows may have no pairs, "" if it is read."""
+    try:
+        pairs, _ = pairs_of(written(folder, "rows.tsv", "".join("\t".join(row) + "\n" for row in rows)))
+    except UserError as error:
+        return str(error)
+    assert pairs == rows
+    return ""
+
+
+@given(st.lists(PAIRS, min_size=1, max_size=60, unique_by=(lambda pair: pair[0], lambda pair: pair[1])))
+@settings(deadline=None)
+def test_different_texts_are_pairs(tmp_path_factory: pytest.TempPathFactory, rows: Pairs) -> None:
+    doubt = doubt_of(tmp_path_factory.getbasetemp(), rows)
+    assert doubt == "" or "if the first row is a header" in doubt
+
+
+@given(questions=QUESTIONS, answers=st.integers(2, 5))
+@settings(deadline=None)
+def test_several_answers_to_a_question_stand_together(
+    tmp_path_factory: pytest.TempPathFactory, questions: list[str], answers: int
+) -> None:
+    rows = [(question, f"{question}第{number}种回答") for question in questions for number in range(answers)]
+    assert doubt_of(tmp_path_factory.getbasetemp(), rows) == ""
+
+
+SCRIPTS = [("甲乙丙丁戊己庚辛壬癸子", "第{}次，来了", 6), ("jklmnopqrst", "I came {} times, today", 20)]
+
+
+@pytest.mark.parametrize(("letters", "sentence", "longest_name"), SCRIPTS)
+def test_names_and_labels_are_short_and_come_often(
+    tmp_path: Path, letters: str, sentence: str, longest_name: int
+) -> None:
+    def doubt(values: int, size: int, rows: int, side: int = 0, in_order: bool = False, end: str = "") -> str:
+        """Of as many rows, beside whose sentences stand so many different words, in turns or in order."""
+        words = [letters[i * values // rows if in_order else i % values] * size for i in range(rows)]
+        beside = [sentence.format(i) + end for i in range(rows)]
+        return doubt_of(tmp_path, [pair if side == 0 else pair[::-1] for pair in zip(words, beside, strict=True)])
+
+    # Names come in turns, or six times each; so do labels of answers, six times each.
+    assert "first column has 2 values, as names or labels" in doubt(2, longest_name, 3)
+    assert doubt(2, longest_name + 1, 3) == doubt(3, 1, 3) == doubt(2, longest_name, 11, in_order=True) == ""
+    assert "first column has 2 values, as names or labels" in doubt(2, longest_name, 12, in_order=True)
+    assert "second column has 2 values, as names or labels" in doubt(2, longest_name, 12, side=1)
+    assert doubt(2, longest_name + 1, 12, side=1) == doubt(2, longest_name, 11, side=1) == ""
+    assert doubt(2, 1, 12, side=1, end="?") == ""
+    # A single word is a label beside anything.
+    assert "first column has 1 value, as names or labels have" in doubt(1, 50, 3)
+
+
+@pytest.mark.parametrize("cell", ["3", "2020-01-01", "a@b.org", "C:\\a", "x.png", "n1/x n2/y", "A"])
+def test_nine_of_ten_cells_decide(tmp_path: Path, cell: str) -> None:
+    """Cells that are no texts, but for one of ten, and letters of choices among the answers."""
+    texts = [f"I came {i} times, today" for i in range(10)]
+    others = ["B", *[cell] * 7] if cell == "A" else [f"{cell}{i}" for i in range(8)]
+    for cells, is_doubtful in (([*others, others[0], texts[9]], True), ([*others, *texts[8:]], False)):
+        assert bool(doubt_of(tmp_path, [*zip(texts, cells, strict=True)])) == is_doubtful
+
+
+@pytest.mark.parametrize("unit", ["1", "1 ", " ", "a.", "@", "a@", "/", "http://", "2024年", "星期", "[", "是，"])
+def test_hostile_cells_take_linear_time(tmp_path: Path, unit: str) -> None:
+    long = unit * (20_000 // len(unit))
+    path = written(tmp_path, "a.tsv", "".join(f"{long}{i}\t{i}{long}\n" for i in range(4)))
+    start = time.process_time()
+    pairs_or_one_line(path)
+    assert time.process_time() - start < 0.5

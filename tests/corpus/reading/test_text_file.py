@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from chatbot.corpus.reading.report import Report
-from chatbot.corpus.reading.text_file import FIRST_LINES, SAMPLE, open_text_files
+from chatbot.corpus.reading.text_file import FIRST_LINES, open_text_files
+from chatbot.corpus.reading.unpacking import SAMPLE
 from tests.corpus.reading.sample_files import written
 
 

@@ -1,0 +1,238 @@
+"""Compressed files, zip and tar files: what they contain, truncated and damaged ones, and bombs."""
+
+import collections
+import gzip
+import io
+import sys
+import tarfile
+import tracemalloc
+import zipfile
+import zlib
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from chatbot.corpus.reading import unpacking
+from chatbot.corpus.reading.read import read
+from chatbot.corpus.reading.report import Report
+from chatbot.corpus.reading.sources import Source, find_parts
+from chatbot.errors import UserError
+from tests.corpus.reading.sample_files import (
+    COMPRESSORS,
+    VALID,
+    cut_and_damaged,
+    pairs_of,
+    pairs_or_one_line,
+    tarred,
+    written,
+    zipped,
+)
+
+CONTENT = VALID["tsv"].encode()
+Pack = Callable[[Mapping[str, str | bytes]], bytes]
+TARS: dict[str, Pack] = {f"tar{method}": partial(tarred, compression=method) for method in ("", "gz", "bz2", "xz")}
+ARCHIVES: dict[str, Pack] = {"zip": zipped, **TARS}
+MANY = "".join(f"问{i * 7919 % 10007}\t答{i * 104729 % 10007}\n" for i in range(15_000))  # longer than a sample
+PACKED = {
+    **{method: compress(MANY.encode()) for method, compress in COMPRESSORS.items()},
+    **{method: pack({"a.tsv": MANY[:200_000], "b.tsv": MANY}) for method, pack in TARS.items()},
+    "one pair.zip": zipped({"a.tsv": "甲\t乙\n"}),
+}
+
+
+@pytest.fixture
+def _small_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a file may expand to is little."""
+    monkeypatch.setattr(unpacking, "FREE_OUTPUT", 2**20)
+    monkeypatch.setattr(unpacking, "OUTPUT_RATIO", 2)
+
+
+@pytest.mark.parametrize("method", COMPRESSORS)
+def test_compression_is_detected_from_content(tmp_path: Path, method: str) -> None:
+    plain, _ = pairs_of(written(tmp_path, "plain", CONTENT))
+    pairs, report = pairs_of(written(tmp_path, "compressed.txt", COMPRESSORS[method](CONTENT)))
+    assert pairs == plain
+    assert (report.formats, report.charsets) == (["tsv"], ["UTF-8"])
+
+
+@pytest.mark.parametrize("pack", ARCHIVES.values(), ids=ARCHIVES.keys())
+def test_members_are_read_like_files(tmp_path: Path, pack: Pack) -> None:
+    """Those of a zip file in the order of their names."""
+    members = {
+        "b.tsv": "丙\t丁\n没有\n",
+        "a/a.csv": '问题,答案\n甲,"乙,乙"\n',
+        "README.md": "# About\n\nSome pairs of text.\n",
+        "empty.tsv": "",
+        "__MACOSX/b.tsv": "x\ty\n",
+        "a/.hidden": "x\ty\n",
+    }
+    path = written(tmp_path, "t", pack(members))
+    pairs, report = pairs_of(path)
+    expected = [("丙", "丁"), ("甲", "乙,乙")]
+    assert pairs == (expected[::-1] if pack is zipped else expected)
+    assert sorted(report.lines()) == [
+        f"files that are not pairs by their names: 1 (first: {path}: README.md)",
+        f"lines without a tab: 1 (first: {path}: b.tsv, line 2)",
+    ]
+
+
+def test_links_and_devices_in_a_tar_are_skipped(tmp_path: Path) -> None:
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as archive:
+        for kind in (tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.CHRTYPE, tarfile.FIFOTYPE, tarfile.DIRTYPE):
+            info = tarfile.TarInfo(f"entry{kind.decode()}")
+            info.type, info.linkname = kind, "/etc/passwd"
+            archive.addfile(info)
+        info = tarfile.TarInfo("a.tsv")
+        info.size = 8
+        archive.addfile(info, io.BytesIO("甲\t乙\n".encode()))
+    assert pairs_of(written(tmp_path, "t", buffer.getvalue()))[0] == [("甲", "乙")]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (zipped({}), "contains no file of pairs"),
+        (zipped({"empty": "", ".": "甲\t乙\n"}), "contains no file of pairs"),
+        (tarred({"empty": "", ".hidden": "甲\t乙\n"}), "contains no file of pairs"),
+        (
+            zipped({"README": "Some words.\nMore words.\n"}),
+            "README: unknown format, it begins with 'Some words.↵More",
+        ),
+        (zipped({"[Content_Types].xml": "<x/>", "xl/sheet.xml": "<x/>"}), "a document of an office program"),
+    ],
+)
+def test_archive_without_pairs_is_an_error(tmp_path: Path, content: bytes, message: str) -> None:
+    with pytest.raises(UserError) as error:
+        pairs_of(written(tmp_path, "z", content))
+    assert message in str(error.value)
+
+
+def changed_zip(local: int, central: int, value: int) -> bytes:
+    """A zip file with another value in the two headers of its member."""
+    content = bytearray(zipped({"a.tsv": CONTENT}))
+    for place in (local, content.rindex(b"PK\1\2") + central):
+        content[place] = value
+    return bytes(content)
+
+
+def test_zip_files_that_cannot_be_unpacked_are_refused(tmp_path: Path) -> None:
+    encrypted, unknown_method = changed_zip(6, 8, 1), changed_zip(8, 10, 97)
+    with pytest.raises(UserError, match=r"z: encrypted; unpack it and give the file"):
+        pairs_of(written(tmp_path, "z", encrypted))
+    with pytest.raises(UserError, match=r"z: cannot be unpacked \(That compression method"):
+        pairs_of(written(tmp_path, "z", unknown_method))
+
+
+def test_zip_member_without_name_is_an_error(tmp_path: Path) -> None:
+    content = bytearray(zipped({"a": CONTENT}))
+    entry = content.rindex(b"PK\1\2")
+    content[entry + 28], content[entry + 30] = 0, 1  # the name's one character becomes an extra field
+    with pytest.raises(UserError, match=r"contains no file of pairs|damaged zip"):
+        pairs_of(written(tmp_path, "z", bytes(content)))
+
+
+@pytest.mark.parametrize("kind", PACKED)
+def test_truncated_and_damaged_files_give_pairs_or_one_line(tmp_path: Path, kind: str) -> None:
+    results = cut_and_damaged(tmp_path, PACKED[kind])
+    assert all(isinstance(result, str) for result in results)
+    if kind in COMPRESSORS:
+        assert ("damaged zip file" if kind == "zip" else "the data ends early") in str(results[-1])
+
+
+@pytest.mark.parametrize("compression", ["", "gz"])
+@given(data=st.data())
+@settings(deadline=None, max_examples=40)
+def test_mutated_tars_give_pairs_or_one_line(
+    tmp_path_factory: pytest.TempPathFactory, compression: str, data: st.DataObject
+) -> None:
+    content = bytearray(tarred({"train.tsv": "甲\t乙\n", "x/dev.json": VALID["json"]}, compression))
+    for _ in range(data.draw(st.integers(1, 4))):
+        at = data.draw(st.integers(0, len(content) - 1))
+        content[at : at + data.draw(st.integers(0, 3))] = data.draw(st.binary(max_size=4))
+    path = written(tmp_path_factory.getbasetemp(), "mutated", bytes(content))
+    pairs_or_one_line(path)
+    find_parts([str(path)])
+
+
+def test_damaged_header_in_a_tar_is_an_error(tmp_path: Path) -> None:
+    content = bytearray(tarred({"a.tsv": "甲\t乙\n", "b.tsv": "丙\t丁\n"}))
+    content[1024 + 5] ^= 0x55  # in the second header; tarfile alone would end the archive here
+    with pytest.raises(UserError, match=r"damaged tar file; download it again"):
+        pairs_of(written(tmp_path, "t", bytes(content)))
+
+
+def bomb(method: str) -> bytes:
+    """50 MB of the same pair, compressed."""
+    block = b"a\tb\n" * 250_000
+    buffer = io.BytesIO()
+    if method == "zip":
+        with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive, archive.open("a", "w") as member:
+            for _ in range(50):
+                member.write(block)
+    elif method == "gz":
+        deflate = zlib.compressobj(wbits=-zlib.MAX_WBITS)
+        repeatable = deflate.compress(block) + deflate.flush(zlib.Z_FULL_FLUSH)
+        buffer.write(gzip.compress(b"")[:10] + 50 * repeatable)  # of one member
+    else:
+        buffer.write(COMPRESSORS[method](block) * 50)  # concatenated streams are one
+    return buffer.getvalue()
+
+
+@pytest.mark.parametrize("method", COMPRESSORS)
+@pytest.mark.usefixtures("_small_limit")
+def test_decompression_bomb_is_refused_in_bounded_memory(tmp_path: Path, method: str) -> None:
+    path = written(tmp_path, "bomb", bomb(method))
+    pairs = read(Source("bomb", (path,), "file"), Report())
+    tracemalloc.start()
+    try:
+        with pytest.raises(UserError, match=r"refused, it expands to more than 1 MiB and 2 times its size"):
+            collections.deque(pairs, maxlen=0)
+        assert tracemalloc.get_traced_memory()[1] < 30 * 2**20  # xz alone keeps the last 8 MiB
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.usefixtures("_small_limit")
+def test_other_bombs_are_refused(tmp_path: Path) -> None:
+    """A tar file, many files, and a zip file that gives a wrong size."""
+    part = "a\tb\n" * 2 * 10**5
+    for content in (tarred({"a.tsv": part * 5}, "gz"), zipped({f"{n}.tsv": part for n in range(5)})):
+        with pytest.raises(UserError, match=r"refused, it expands to more than 1 MiB"):
+            pairs_of(written(tmp_path, "t", content))
+    wrong = bytearray(bomb("zip"))
+    entry = wrong.rindex(b"PK\1\2")
+    wrong[entry + 24 : entry + 28] = (1000).to_bytes(4, "little")
+    assert isinstance(pairs_or_one_line(written(tmp_path, "bomb", bytes(wrong))), str)
+
+
+@pytest.mark.parametrize("pack", [zipped, tarred])
+def test_archive_in_an_archive_is_named(tmp_path: Path, pack: Pack) -> None:
+    for method, compress in COMPRESSORS.items():
+        inner = compress("甲\t乙\n".encode())
+        with pytest.raises(UserError, match=r"t: inner: no text, it begins with .*, which is not read here; unpack it"):
+            pairs_of(written(tmp_path, "t", pack({"inner": inner})))
+        pairs, report = pairs_of(written(tmp_path, "t", pack({"a.tsv": "甲\t乙\n", "inner": inner})))
+        assert pairs == [("甲", "乙")], method
+        assert next(iter(report.dropped.values())).first == f"{tmp_path / 't'}: inner"
+
+
+def test_missing_zstandard_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "zstandard", None)
+    with pytest.raises(UserError, match="a Zstandard file; run `pip install zstandard`"):
+        pairs_of(written(tmp_path, "a.zst", b"\x28\xb5\x2f\xfd" + bytes(20)))
+
+
+def test_bytes_that_are_read_are_counted_before_the_end(tmp_path: Path) -> None:
+    for number, content in enumerate((MANY.encode(), *PACKED.values())):
+        path = written(tmp_path, str(number), content)
+        report = Report(read_bytes=5)
+        pairs = read(Source("a", (path,), "file"), report)
+        next(pairs)
+        assert 5 < report.read_bytes <= 5 + len(content)
+        collections.deque(pairs, maxlen=0)
+        assert report.read_bytes == 5 + len(content)

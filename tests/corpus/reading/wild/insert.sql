@@ -1,0 +1,2 @@
+INSERT INTO t VALUES ('a','b');
+INSERT INTO t VALUES ('c','d');

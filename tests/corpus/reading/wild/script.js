@@ -1,0 +1,3 @@
+const a = [1,2];
+const b = f(a,2);
+const c = g(b,3);
