@@ -128,9 +128,12 @@ def _is_no_text(cell: str) -> bool:
 
 def _are_alike(row: Sequence[str]) -> bool:
     """Return whether two texts have the same words, or the same letters but for a few that are corrected."""
-    first, second = ("".join(filter(str.isalpha, cell[:LONGEST_CELL].casefold())) for cell in row)
-    same = sum(map(str.__eq__, first, second))
-    return len(first) == len(second) and same >= ALIKE * len(first)
+    first, second = ("".join(filter(str.isalnum, cell[:LONGEST_CELL].casefold())) for cell in row)
+    both = [*zip(first, second, strict=False)]
+    if len(first) != len(second) or any(a != b and (a.isdigit() or b.isdigit()) for a, b in both):
+        return False
+    letters = [a == b for a, b in both if not a.isdigit()]
+    return sum(letters) >= ALIKE * len(letters)
 
 
 def _has_tags(cell: str) -> bool:
