@@ -178,8 +178,9 @@ def _doubt_of_list(group: Sequence[Any], place: Place) -> str:
         return f"lists in {unknown[-1]!r} may be anything"
     if len({len(value) for value in group}) > 1 or len(group) == 1:
         return ""
-    are_rows = len(group[0]) > 2 and has_no_texts(group)
-    return "these lists may be the rows of a table" if are_rows else doubt_of(group, "text")
+    if len(group[0]) == 2:
+        return doubt_of(group, "text")
+    return "these lists may be the rows of a table" if has_no_texts(group) else ""
 
 
 def by_values(group: Sequence[Any]) -> tuple[Layout | None, str]:

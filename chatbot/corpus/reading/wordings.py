@@ -14,7 +14,7 @@ Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # PyYAML may be installe
 def table_of(name: str) -> Any:
     """Return the content of a YAML file beside this module."""
     content = importlib.resources.files(__package__).joinpath(name).read_text(encoding="utf-8")
-    return yaml.load(content, Loader=Loader)
+    return Loader(content).get_single_data()
 
 
 @functools.cache
