@@ -58,8 +58,9 @@ def test_wheel_contains_only_the_package(wheel: Path) -> None:
     parts = (
         path for path in (ROOT / "chatbot/chat/page").rglob("*") if path.suffix in {".html", ".css", ".js", ".json"}
     )
-    page = {path.relative_to(ROOT).as_posix() for path in parts}
-    data = {"chatbot/py.typed", "chatbot/evaluation/report.html", *page}
+    tables = (ROOT / "chatbot/corpus/reading").glob("*.yaml")
+    files = {path.relative_to(ROOT).as_posix() for path in (*parts, *tables)}
+    data = {"chatbot/py.typed", "chatbot/evaluation/report.html", *files}
     assert {name for name in names if name.startswith("chatbot/")} == tree | data
     assert {name.split("/")[0] for name in names} == {"chatbot", metadata}
     assert f"{metadata}/licenses/LICENSE" in names
