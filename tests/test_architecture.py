@@ -39,7 +39,7 @@ MAY_IMPORT = {
     "__main__": {"commands"},
 }
 # Commands that need no TensorFlow.
-ATTEMPTS = {"chatbot.attempts.__main__"}
+ATTEMPTS = {"chatbot.attempts.table", "chatbot.attempts.compare", "chatbot.attempts.folders"}
 
 
 def package_of(path: Path) -> str:

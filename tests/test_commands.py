@@ -26,7 +26,7 @@ from tests.commands import ENVIRONMENT, run
 TINY = ("--rnn-size", "8", "--embedding-size", "8", "--steps", "2")
 
 
-@pytest.mark.parametrize("command", ["", "train", "chat", "serve", "evaluate", "data inspect", "attempts compare"])
+@pytest.mark.parametrize("command", ["", "data", "bot", *[subcommand(line.script) for line in COMMAND_LINES]])
 def test_help_is_fast(command: str) -> None:
     """The seconds are those of the processor, since the machine may be busy with other tests."""
     seconds = []

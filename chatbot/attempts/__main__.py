@@ -4,10 +4,6 @@ import json
 import sys
 from collections.abc import Callable, Sequence
 
-from chatbot.attempts.attempt import all_attempts, as_json
-from chatbot.attempts.compare import compare
-from chatbot.attempts.folders import prune, rename
-from chatbot.attempts.table import table
 from chatbot.command_line import program, run_command
 from chatbot.config.attempts import CHECKPOINTS, COMPARE, LIST, PRUNE, RENAME
 from chatbot.errors import exit_code_of
@@ -24,6 +20,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def list_command(arguments: Sequence[str]) -> int:
     """Print the table of all attempts. Return the exit code."""
     settings = LIST.parse(arguments)
+    from chatbot.attempts.attempt import all_attempts, as_json
+    from chatbot.attempts.table import table
+
     attempts = all_attempts()
     if settings.json:
         for attempt in attempts:
@@ -35,11 +34,28 @@ def list_command(arguments: Sequence[str]) -> int:
     return 0
 
 
-COMMANDS: dict[str, Callable[[Sequence[str]], None]] = {
-    "compare": lambda arguments: compare(COMPARE.parse(arguments)),
-    "prune": lambda arguments: prune(PRUNE.parse(arguments)),
-    "rename": lambda arguments: rename(RENAME.parse(arguments)),
-}
+def _compare(arguments: Sequence[str]) -> None:
+    settings = COMPARE.parse(arguments)
+    from chatbot.attempts.compare import compare
+
+    compare(settings)
+
+
+def _prune(arguments: Sequence[str]) -> None:
+    settings = PRUNE.parse(arguments)
+    from chatbot.attempts.folders import prune
+
+    prune(settings)
+
+
+def _rename(arguments: Sequence[str]) -> None:
+    settings = RENAME.parse(arguments)
+    from chatbot.attempts.folders import rename
+
+    rename(settings)
+
+
+COMMANDS: dict[str, Callable[[Sequence[str]], None]] = {"compare": _compare, "prune": _prune, "rename": _rename}
 
 if __name__ == "__main__":
     sys.exit(exit_code_of(main))

@@ -9,7 +9,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from chatbot.chat.service import listening_socket
 from chatbot.command_line import program, run_command
 from chatbot.config.bots import MODULE, TELEGRAM, WEBHOOK, BotSettings
 from chatbot.errors import UserError, exit_code_of
@@ -60,6 +59,7 @@ def webhook_command(arguments: Sequence[str]) -> int:
 
     from chatbot.chat.bots.webhook import Verifier, webhook_app
     from chatbot.chat.server.connection import server_config
+    from chatbot.chat.service import listening_socket
 
     verifier = Verifier(secret.encode(), Path(settings.seen_file))
     with listening_socket("--listen", *settings.address) as listener, opened(settings.bot) as conversations:

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from chatbot.chat import loading
+from chatbot.chat import loading, service
 from chatbot.chat.bots import __main__ as bots
 from chatbot.chat.bots.webhook import signed_headers
 from chatbot.chat.loading import LoadedModel, ModelCard
@@ -95,10 +95,10 @@ def test_webhook_answers_until_sigterm(
             connection.request("GET", "/health")
             replies.append(json.loads(connection.getresponse().read()))
 
-    with bots.listening_socket("--listen", "127.0.0.1", 0) as listener:
+    with service.listening_socket("--listen", "127.0.0.1", 0) as listener:
         listener.listen()  # the session does not wait for uvicorn
         port = listener.getsockname()[1]
-        monkeypatch.setattr(bots, "listening_socket", lambda *address: listener)
+        monkeypatch.setattr(service, "listening_socket", lambda *address: listener)
         arguments = ["--secret-file", secret_file(tmp_path), "--seen-file", str(tmp_path / "seen")]
         assert run_until_signal(bots.webhook_command, arguments, session) == 0
     assert replies == [{"reply": "hello"}, {"status": "ok"}]
