@@ -26,6 +26,7 @@ from chatbot.corpus.reading.sources import Parts, Source, find_parts, find_sourc
 from chatbot.corpus.selection import PairHashes, word_filter
 from chatbot.corpus.tokenizer import tokenizer, without_pair_rules
 from chatbot.corpus.workers import Processes, progress_bar, worker_pool
+from chatbot.display import one_line
 from chatbot.errors import UserError
 
 # Increase this whenever the same files and settings give other tokens than before.
@@ -82,6 +83,12 @@ class CorpusFiles:
     def folder(self) -> Path:
         """The folder with the chunks of tokens."""
         return Path(self.settings.cache) / f"tokens-{self.key}"
+
+    def check_unchanged(self, key: str) -> None:
+        """Raise UserError if the inputs are no longer those of this key, as where a download is still running."""
+        if dataclasses.replace(self).key != key:
+            names = one_line(", ".join(source.name for source in self.sources), 120)
+            raise UserError(f"{names}: changed while it was read; run the command again when it is complete")
 
     def renamed_reports(self, reports: Sequence[dict[str, Any]]) -> list[Report]:
         """Restore reports from the cache, with the present names of the files."""
@@ -200,9 +207,7 @@ def tokenise(files: CorpusFiles, pool: Processes | None = None) -> TokenisedFile
         if part:
             with worker_pool(pool) as workers:
                 chunks, reports = _write_chunks(files, part, workers)
-            if dataclasses.replace(files).key != files.key:
-                names = ", ".join(source.name for source in files.sources)
-                raise UserError(f"{names}: changed while it was read; run the command again when it is complete")
+            files.check_unchanged(files.key)
             description = {"chunks": chunks, "reports": [dataclasses.asdict(report) for report in reports]}
             (part / DESCRIPTION).write_text(json.dumps(description), encoding="utf-8")
     description = json.loads((files.folder / DESCRIPTION).read_text(encoding="utf-8"))

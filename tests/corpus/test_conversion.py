@@ -1,13 +1,16 @@
 """python -m chatbot.corpus pairs: what is written, and that it is read again as the same pairs."""
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from chatbot.config.corpus import CorpusSettings
+from chatbot.corpus import conversion
 from chatbot.corpus.__main__ import main
 from chatbot.corpus.chunks import clean_pairs
 from chatbot.corpus.cleaning import tidy
@@ -104,6 +107,23 @@ def test_nothing_is_written_where_a_question_is_open(
     output = capsys.readouterr()
     assert output.out == ""
     assert "b.txt: " in output.err
+
+
+def test_nothing_is_written_of_a_file_that_changes(
+    work_dir: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    name = written("a.tsv", "甲\t乙\n")
+
+    def clean_while_written(*arguments: Any) -> Iterator[Pair]:
+        written(name, "甲\t乙\n丙\t丁\n")  # like a running download
+        return clean_pairs(*arguments)
+
+    monkeypatch.setattr(conversion, "clean_pairs", clean_while_written)
+    assert exit_code_of(lambda: main(["pairs", name])) == 2
+    assert capsys.readouterr() == (
+        "",
+        "error: a.tsv: changed while it was read; run the command again when it is complete\n",
+    )
 
 
 def test_no_pairs_are_an_error(work_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:

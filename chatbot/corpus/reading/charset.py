@@ -28,8 +28,9 @@ CONTROL = bytes(range(9)) + bytes(range(14, 27)) + bytes(range(28, 32)) + b"\x7f
 COMPARED = 16 * 2**10  # bytes that are compared in the candidate charsets
 
 # Of the characters beyond ASCII of a text, more than half are the frequent ones of its language, most others its other
-# ones, a few its rare ones, and at most 1 in 20 is foreign to it.
-SHARES, FOREIGN = (0.6, 0.38, 0.02), 0.05
+# ones, a few its rare ones, and at most 1 in 20 is foreign to it. Each language but Chinese has few frequent ones, of
+# which any text has some.
+SHARES, REQUIRED, FOREIGN = (0.6, 0.38, 0.02), 0.2, 0.05
 ASCII, UNKNOWN = math.log(1 / 64), -14.0  # log-probabilities of one character, the same in every language
 MARGIN = 5.0  # between the log-probabilities of a known charset and of any other, which is less probable by 150 times
 
@@ -69,6 +70,7 @@ class Candidate(NamedTuple):
 
     name: str
     codec: str  # the largest superset: GBK and GB2312 are in GB18030, Shift JIS in cp932, EUC-KR in cp949
+    required: str  # the frequent ones, if they are few
     known: dict[str, float]  # log-probabilities of all
 
 
@@ -86,17 +88,17 @@ def _candidates() -> tuple[Candidate, ...]:
     japanese = _known(kana, _rows("euc_jp", 0xA1, 0xA3) + _rows("euc_jp", 0xB0, 0xCF), _rows("euc_jp", 0xD0, 0xF4))
     korean = _known(HANGUL, _rows("euc_kr", 0xA1, 0xA4) + _rows("euc_kr", 0xB0, 0xC8))
     candidates = [
-        Candidate("GB18030", "gb18030", simplified),
-        Candidate("Big5", "cp950", traditional),
-        Candidate("Big5-HKSCS", "big5hkscs", traditional),
-        Candidate("shift_jis", "cp932", japanese),
-        Candidate("euc_jp", "euc_jp", japanese),
-        Candidate("euc_kr", "cp949", korean),
+        Candidate("GB18030", "gb18030", "", simplified),
+        Candidate("Big5", "cp950", "", traditional),
+        Candidate("Big5-HKSCS", "big5hkscs", "", traditional),
+        Candidate("shift_jis", "cp932", kana, japanese),
+        Candidate("euc_jp", "euc_jp", kana, japanese),
+        Candidate("euc_kr", "cp949", HANGUL, korean),
     ]
     for codec, languages in (LATIN | NOT_LATIN).items():
         for frequent, _, others in (letters.partition("|") for letters in languages):
             known = _known(frequent, others + (frequent + others).upper() + PUNCTUATION)
-            candidates.append(Candidate(codec, codec, known))
+            candidates.append(Candidate(codec, codec, frequent + frequent.upper(), known))
     return tuple(candidates)
 
 
@@ -198,7 +200,8 @@ def _fitting(sample: bytes) -> list[tuple[float, Candidate]]:
         total = sum(beyond.values())
         foreign = sum(count for character, count in beyond.items() if character not in candidate.known)
         foreign += len(_MIXED.findall(text)) if candidate.codec in NOT_LATIN else 0
-        if foreign <= FOREIGN * total:
+        has_required = not candidate.required or sum(map(text.count, candidate.required)) >= REQUIRED * total
+        if has_required and foreign <= FOREIGN * total:
             probability = ASCII * (len(text) - total)
             probability += sum(count * candidate.known.get(character, UNKNOWN) for character, count in beyond.items())
             best, first = found.get(text, (probability, candidate))

@@ -9,12 +9,14 @@ ymd, dmy, mdy    a date in this order and a clock, in any spelling: 2023/8/2 9:0
 import datetime
 import functools
 import re
+import time
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
 
 from chatbot.corpus.reading.wordings import any_of, expression
 
 PAUSE = 3 * 60 * 60  # seconds without a message, after which the next one begins a conversation
+DAY = 24 * 60 * 60
 
 _AFTERNOON = ("下午", "晚上", "오후", "午後", "中午", "หลัง", "م", "p")
 MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
@@ -34,7 +36,7 @@ def form_of(times: Iterable[str]) -> tuple[str, str]:
 
     times: of the first messages; empty ones are left out.
     """
-    texts = [time.strip() for time in times if time.strip()]
+    texts = [text.strip() for text in times if text.strip()]
     if not texts or all(map(_CLOCK.fullmatch, texts)):
         return "", ""
     fitting = [
@@ -52,6 +54,9 @@ def form_of(times: Iterable[str]) -> tuple[str, str]:
             form,
             f"days and months of times such as {texts[0][:30]!r} cannot be told apart; {first} is taken as first",
         )
+    late = max(texts, key=lambda text: seconds(text, form) or 0)
+    if (seconds(late, form) or 0) > time.time() + DAY:
+        return form, f"times such as {late[:30]!r} lie in the future; pauses that are not real may end conversations"
     return form, ""
 
 
@@ -77,7 +82,7 @@ def seconds(text: str, form: str) -> float | None:
         digits = len(text.partition(".")[0])
         if form == "epoch":
             return float(text) / 1000 ** max(0, (digits - 9) // 3) if digits > 8 else None
-        return _EXCEL + float(text) * 86400 if digits == 5 else None
+        return _EXCEL + float(text) * DAY if digits == 5 else None
     except (ValueError, OverflowError):
         return None
 

@@ -121,6 +121,14 @@ def test_a_single_sentence_is_decoded_or_asked_about(codec: str, sentence: str) 
     assert any(line.endswith(f": {sentence}") for line in raised.value.details)
 
 
+@pytest.mark.parametrize(
+    ("text", "codec"), [("hi\tfine \U0001f600\n", "gb18030"), ("a\t5\u202f000 b\n", "gb18030"), ("a\tschön\n", "cp437")]
+)
+def test_few_characters_of_no_language_are_asked_about(text: str, codec: str) -> None:
+    with pytest.raises(UserError, match="--encoding NAME"):
+        detect_charset(text.encode(codec) * 2)
+
+
 def test_most_single_sentences_are_decoded() -> None:
     known = []
     for sentence in (*COUPLETS, *SIMPLIFIED):
