@@ -28,8 +28,7 @@ CONTROL = bytes(range(9)) + bytes(range(14, 27)) + bytes(range(28, 32)) + b"\x7f
 COMPARED = 16 * 2**10  # bytes that are compared in the candidate charsets
 
 # Of the characters beyond ASCII of a text, more than half are the frequent ones of its language, most others its other
-# ones, a few its rare ones, and at most 1 in 20 is foreign to it. Each language but Chinese has few frequent ones, of
-# which any text has some.
+# ones, a few its rare ones, and at most 1 in 20 is foreign to it. Any text has some of the frequent ones.
 SHARES, REQUIRED, FOREIGN = (0.6, 0.38, 0.02), 0.2, 0.05
 ASCII, UNKNOWN = math.log(1 / 64), -14.0  # log-probabilities of one character, the same in every language
 MARGIN = 5.0  # between the log-probabilities of a known charset and of any other, which is less probable by 150 times
@@ -55,7 +54,9 @@ NOT_LATIN = {  # no word has letters of ASCII, too
     "cp1256": ("اليمنرتبوهةدس|عحقفكأجشصطخذزضغثىإءآئؤظ،؟؛ـًٌٍَُِّْپچژگکیے",),
     "cp874": ("านรอกเงมยลวดทสต่้|ะัาำิีึืุู็๊๋์โใไแๆขคจชซฐณบปผฝพฟภศษหฬธถญฎฏฑฒฆฉฌฮฃฅฤ",),
 }
+# What no text of such a language has: letters of two alphabets in a word, quotes inside one, GB18030's four bytes.
 _MIXED = re.compile("[A-Za-z]X|X[A-Za-z]".replace("X", f"[^\0-\x7f{PUNCTUATION}]"))
+_BROKEN = re.compile("[A-Za-z][“”„«»][A-Za-z]|[^\0-\x7f][0-9][^\0-\x7f][0-9]")
 CHAT = (  # simplified and traditional
     "的一是不了我你他她们在有这那个人来到说要就会着没看好自己去过想知道什么为都吗吧呢啊哦得上下大小里生日天时地出能对子"
     "也和可以还很真多少谁怎样点做给让吃喜欢爱谢见早晚安今明后年月工作学家心事话起问回再把被从前老师朋友高兴开关中国"
@@ -70,35 +71,32 @@ class Candidate(NamedTuple):
 
     name: str
     codec: str  # the largest superset: GBK and GB2312 are in GB18030, Shift JIS in cp932, EUC-KR in cp949
-    required: str  # the frequent ones, if they are few
+    required: frozenset[str]  # of which a text has some
     known: dict[str, float]  # log-probabilities of all
 
 
 @functools.cache
 def _candidates() -> tuple[Candidate, ...]:
     kana = _rows("euc_jp", 0xA4, 0xA5) + "ー"
-    simplified = _known(
-        CHAT,
-        _rows("gb2312", 0xA1, 0xA3) + _rows("gb2312", 0xB0, 0xD7),
-        _rows("gb2312", 0xD8, 0xF7) + _rows("big5", 0xA4, 0xC6),
-    )
+    common = _rows("gb2312", 0xA1, 0xA3) + _rows("gb2312", 0xB0, 0xD7)
+    simplified = _known(CHAT, common, _rows("gb2312", 0xD8, 0xF7) + _rows("big5", 0xA4, 0xC6))
     traditional = _known(
         CHAT + CANTONESE, _rows("big5", 0xA1, 0xA3) + _rows("big5", 0xA4, 0xC6), _rows("big5", 0xC9, 0xF9)
     )
     japanese = _known(kana, _rows("euc_jp", 0xA1, 0xA3) + _rows("euc_jp", 0xB0, 0xCF), _rows("euc_jp", 0xD0, 0xF4))
     korean = _known(HANGUL, _rows("euc_kr", 0xA1, 0xA4) + _rows("euc_kr", 0xB0, 0xC8))
     candidates = [
-        Candidate("GB18030", "gb18030", "", simplified),
-        Candidate("Big5", "cp950", "", traditional),
-        Candidate("Big5-HKSCS", "big5hkscs", "", traditional),
-        Candidate("shift_jis", "cp932", kana, japanese),
-        Candidate("euc_jp", "euc_jp", kana, japanese),
-        Candidate("euc_kr", "cp949", HANGUL, korean),
+        Candidate("GB18030", "gb18030", frozenset(CHAT + common), simplified),
+        Candidate("Big5", "cp950", frozenset(traditional), traditional),
+        Candidate("Big5-HKSCS", "big5hkscs", frozenset(traditional), traditional),
+        Candidate("shift_jis", "cp932", frozenset(kana), japanese),
+        Candidate("euc_jp", "euc_jp", frozenset(kana), japanese),
+        Candidate("euc_kr", "cp949", frozenset(HANGUL), korean),
     ]
     for codec, languages in (LATIN | NOT_LATIN).items():
         for frequent, _, others in (letters.partition("|") for letters in languages):
             known = _known(frequent, others + (frequent + others).upper() + PUNCTUATION)
-            candidates.append(Candidate(codec, codec, frequent + frequent.upper(), known))
+            candidates.append(Candidate(codec, codec, frozenset(frequent + frequent.upper()), known))
     return tuple(candidates)
 
 
@@ -199,9 +197,10 @@ def _fitting(sample: bytes) -> list[tuple[float, Candidate]]:
         beyond = {character: count for character, count in Counter(text).items() if not character.isascii()}
         total = sum(beyond.values())
         foreign = sum(count for character, count in beyond.items() if character not in candidate.known)
-        foreign += len(_MIXED.findall(text)) if candidate.codec in NOT_LATIN else 0
-        has_required = not candidate.required or sum(map(text.count, candidate.required)) >= REQUIRED * total
-        if has_required and foreign <= FOREIGN * total:
+        if candidate.codec in LATIN | NOT_LATIN:
+            foreign += len(_BROKEN.findall(text)) + len(_MIXED.findall(text)) * (candidate.codec in NOT_LATIN)
+        required = sum(count for character, count in beyond.items() if character in candidate.required)
+        if required >= REQUIRED * total and foreign <= FOREIGN * total:
             probability = ASCII * (len(text) - total)
             probability += sum(count * candidate.known.get(character, UNKNOWN) for character, count in beyond.items())
             best, first = found.get(text, (probability, candidate))
