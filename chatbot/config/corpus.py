@@ -18,7 +18,7 @@ MOST_HISTORY = 1_000
 FORMATS = (
     *("tsv", "csv", "jsonl", "json", "yaml", "conv", "lines", "qa", "douban", "eou", "turns", "parlai", "template"),
     *("srt", "ass", "whatsapp", "telegram", "qq", "qqnt", "qq-chat-exporter", "weflow", "wechatexporter"),
-    *("discord", "line", "kakaotalk", "imessage"),
+    *("discord", "line", "kakaotalk", "hexchat", "imessage"),
 )
 # Rules that change the text of an utterance, in the order in which they are applied.
 TEXT_RULES = {

@@ -136,13 +136,17 @@ def _unsigned(text: TextFile, is_given: bool) -> tuple[str, str]:
     table = division_of(text)
     is_prose = text.ending in MARKUP and not any(line.startswith("|") for line in text.first_lines)
     is_named = text.ending in ("csv", "tsv", "tab") and table.evenness >= NAMED
-    if is_given or (not is_prose and (table.dialect.separator == "\t" or table.has_header or is_named)):
+    is_table = not is_prose and (table.dialect.separator == "\t" or table.has_header or is_named)
+    may_have_heads = re.match(LINES["heads"], table.sample[0][0]) if is_table and table.sample else True
+    if is_given or table.has_header or not may_have_heads:
         return table.format, ""
     from chatbot.corpus.reading import heads, lines
 
     settled = "; if the pairs above are right, give"
-    if head := heads.usual_head(text):
+    if (head := heads.usual_head(text)) and ("{name}" in head or not is_table):
         return "head", f"the lines begin with names or questions{settled} --head {head!r}"
+    if is_table:
+        return table.format, ""
     turns = lines.are_lines(text)
     if turns is True:
         return "lines", ""

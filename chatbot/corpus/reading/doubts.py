@@ -42,9 +42,10 @@ _PART_OF_SPEECH = re.compile(r"(?:[a-z]{1,6}\.[/&,、;；\s]*)+")  # of the word
 _SENTENCE = re.compile(r"[，。！？…!?]|[.,;]\s|\S+\s+\S+\s+\S+\s+\S+")
 
 
-def doubt_of(rows: Sequence[Sequence[str]], column: str = "column") -> str:
-    """Return why these rows of two columns may be no pairs, "" if they are. column: what the sides of a row are called.
+def doubt_of(rows: Sequence[Sequence[str]], column: str = "column", chat: str = "") -> str:
+    """Return why these rows of two columns may be no pairs, "" if they are.
 
+    column: what the sides of a row are called. chat: the flag for a chat, if the first ones may be names of people.
     Every text is a possible answer, so only what people do not write as a question or an answer is a reason.
     """
     rows = [*dict.fromkeys((row[0], row[1]) for row in rows)]  # repeated pairs tell nothing about their columns
@@ -63,8 +64,8 @@ def doubt_of(rows: Sequence[Sequence[str]], column: str = "column") -> str:
             return f"the {side} {column} has words with tags"
         values = len({*cells})
         if _come_again(cells, others) and (is_first or values * MANY <= len(cells)):
-            chat = "; if it is a chat, add a first line such as sender,content" if is_first and values > 1 else ""
-            return f"the {side} {column} has {counted(values, 'value')}, as names or labels have{chat}"
+            remedy = f"; if it is a chat, give {chat}" if chat and is_first and values > 1 else ""
+            return f"the {side} {column} has {counted(values, 'value')}, as names or labels have{remedy}"
     if _mostly(rows, _are_alike):
         return f"the {column}s have the same text"
     if are_choices(seconds):

@@ -92,7 +92,10 @@ def _heads(row: Mapping[str, Any]) -> Heads:
     )
 
 
-OTHER = _heads({})  # of a text that no row declares
+def _undeclared(head: str) -> Heads:
+    """Return the row of a text that no row declares: other lines that begin with its time are the application's."""
+    begins = re.match(r"([^{]*)\{(time|clock)\}", head)
+    return _heads({"notice": f"{re.escape(begins[1])}<{begins[2]}>.*"} if begins else {})
 
 
 @functools.lru_cache(maxsize=256)
@@ -191,7 +194,7 @@ def usual_head(text: TextFile) -> str:
     return max(answered, key=lambda head: answered[head])
 
 
-_NO_NAME = re.compile(r"[,，。！？!?=\"{}]|//")
+_NO_NAME = re.compile(r"[,，。！？!?=\"{}]|//|\[\d")
 
 
 def read_heads(text: TextFile, options: ReadOptions, report: Report, layout: Heads | None = None) -> Iterator[Pair]:
@@ -211,7 +214,7 @@ def read_heads(text: TextFile, options: ReadOptions, report: Report, layout: Hea
     if not {"time", "clock", "id"} & pattern.groupindex.keys():
         known = speakers([match["name"].strip() for _, match in matches], sum(map(bool, map(str.strip, raw))))
     report.has_names = True
-    messages = _messages(text, layout or OTHER, pattern, known, report)
+    messages = _messages(text, layout or _undeclared(head), pattern, known, report)
     if {match["name"].strip().casefold() for _, match in matches} <= ASKING | ANSWERING and not options.me:
         return pairs_of_turns(message and turn_of_role(message.sender, message.text) for message in messages)
     return pairs_of_messages(messages, options, report, text.place)
@@ -229,7 +232,7 @@ def _messages(
             return (("message", line, head),)
         bare = line[:LONGEST_HEAD].strip(_MARKS)
         between = layout.between.fullmatch(bare)
-        if between or (layout is OTHER and is_rule(line)):
+        if between or (not layout.format and is_rule(line)):
             return (((between and between.lastgroup) or "end", bare, None),)
         return ()
 

@@ -28,6 +28,7 @@ FALSE_RESPONSES = "responses labelled as false"
 LONGEST = 60  # characters of an utterance in a text without any mark; the lines of prose are longer
 MAX_TURNS = 1_000  # of a block of lines that is held in memory
 END = "__eou__"
+DEEPQA = "==="  # the line between conversations in the light corpus of Conchylicultor/DeepQA
 _SLASHED_SHARE, _LONGER = 0.9, 3  # of the utterances with more characters; others contain a slash by chance ("1/2")
 _NUMBERED = re.compile(r"(\d{1,4}) (.*)", re.DOTALL)
 _PERSONA = re.compile(r"(?:your|partner's) persona: ")
@@ -146,7 +147,7 @@ def read_parlai(text: TextFile, options: ReadOptions, report: Report) -> Iterato
 
 
 def are_lines(text: TextFile) -> bool | str:
-    """Return whether rules divide the lines, or blank lines and questions do; if they may be turns, why."""
+    """Return whether DeepQA's rules divide the lines, or questions begin blocks of two; if they may be turns, why."""
     blocks = [*_blocks(text.first_lines, FIRST_LINES)]
     blocks = blocks if text.whole or len(blocks) == 1 else blocks[:-1]  # the last one may go on
     utterances = [line for block in blocks for line in block]
@@ -156,7 +157,7 @@ def are_lines(text: TextFile) -> bool | str:
         return "each two lines may be a pair"
     if not all(len(block) > 1 for block in blocks):
         return False
-    if len({line.strip() for line in _filled(text) if is_rule(line)}) == 1:
+    if {line.strip() for line in _filled(text) if is_rule(line)} == {DEEPQA}:
         return True
     doubt = "each line may be a turn, and each block a conversation"
     if any(len(block) > 2 for block in blocks):

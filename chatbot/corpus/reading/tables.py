@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 FIRST = 200  # rows below a header, from which the layout of messages is detected
 LONGEST = 20  # characters of the name of a column
 CONTRAST = 3.0  # the cells below an unknown header are so many times as long
+_NUMBERED = re.compile(r':\s*"\d+"')  # the number of a column in a map
 _SENTENCE = re.compile(r"[，。,.!?！？…~～;；]|\w(?:\s\S+){3}")  # in no name of a column
 _WORD = re.compile(r"[A-Za-z]\w{0,19}( \w{1,19})?")
 _IDENTIFIER = re.compile(r"[A-Za-z]+(_[A-Za-z0-9]+)+|[A-Za-z]+[0-9]{1,2}|[a-z]{2,}[A-Z][A-Za-z]*")  # as programs name
@@ -62,11 +63,12 @@ class Columns:
 
 
 class Objects(NamedTuple):
-    """A table whose rows are objects with the names of the header."""
+    """A table whose rows are objects with the names of the header, or with the numbers of the columns from 1."""
 
     header: Sequence[str]
     layout: "Layout"
     doubt: str = ""
+    is_numbered: bool = False
 
 
 def pairs_of_table(table: Table, options: ReadOptions, report: Report) -> Iterator[Pair]:
@@ -76,7 +78,7 @@ def pairs_of_table(table: Table, options: ReadOptions, report: Report) -> Iterat
     """
     sample = table.sample
     if options.map:
-        found: Columns | Objects | None = _mapped(sample[0], options.map)
+        found: Columns | Objects | None = _mapped(sample, options.map)
     elif options.columns:
         found = _given(sample, options.columns)
     else:
@@ -151,28 +153,30 @@ def _proposed(sample: Sequence[Sequence[str]], start: int) -> Objects | None:
         return None
     expression, doubt = proposal
     doubt = doubt and f"{doubt}; if the pairs above are right, give {flag(expression)}"
-    return _mapped(sample[start], expression, doubt)
+    return _mapped(sample[start:], expression, doubt)
 
 
-def _mapped(header: Sequence[str], expression: str, doubt: str = "") -> Objects:
+def _mapped(sample: Sequence[Sequence[str]], expression: str, doubt: str = "") -> Objects:
+    """Return how a table is read by a map, which may name columns by the header in the first row or by numbers."""
     from chatbot.corpus.reading.mapping import compiled
     from chatbot.corpus.reading.records import Layout
 
-    return Objects(header, Layout(compiled(expression)), doubt)
+    is_numbered = _NUMBERED.search(expression) is not None and of_header(sample) is None
+    header = [str(number + 1) for number in range(max(map(len, sample)))] if is_numbered else sample[0]
+    return Objects(header, Layout(compiled(expression)), doubt, is_numbered)
 
 
 def _pairs_of_objects(table: Table, found: Objects, options: ReadOptions, report: Report) -> Iterator[Pair]:
     from chatbot.corpus.reading.records import pairs_of_entries
 
-    header, layout, _ = found
+    header, layout, _, is_below = found
     place = table.place
 
     def drop(reason: str) -> None:
         report.drop(reason, place)
 
     def entries() -> Iterator[object]:
-        nonlocal place
-        is_below = False
+        nonlocal place, is_below
         for number, row in table.rows:
             place = f"{table.place}, {table.unit} {number}"
             if row == header and is_below:
@@ -253,9 +257,10 @@ def _unnamed(rows: Sequence[Sequence[str]]) -> Columns | None:
     question, answer = places
     header = is_counted and not complete[0][0].strip().isdecimal()
     flag = f"{question + 1} {answer + 1}"
+    chat = f"--map '{{speaker: \"{question + 1}\", text: \"{answer + 1}\"}}'"
     if names.are_known(first) and first[0] != first[1] and below:
         doubt, header, flag = "the header names no question and answer", True, shlex.join(first)
-    elif doubt := doubt_of(two[int(header) :]) or doubt_of(below):  # below a header with unknown names
+    elif doubt := doubt_of(two[int(header) :], chat=chat) or doubt_of(below, chat=chat):  # below unknown names
         pass
     elif not header and _may_be_header(first, below):
         doubt = f"if the first row is a header, give --columns {shlex.join(first)}"
@@ -274,12 +279,14 @@ def _suggested(rows: Sequence[Sequence[str]]) -> Columns | Objects | None:
         return None
     is_named = names.are_known(first, 1) or is_header(first, below)
     header = first if len({*first}) == len(first) and is_named else []
-    doubt = "this header is not known; if the pairs above are right, give"
+    doubt = (
+        f"{'this header is not known' if header else 'no header names the columns'}; if the pairs above are right, give"
+    )
     if "question" not in found:
-        given = {name: header[int(place)] for name, place in found.items() if place} if header else {}
+        given = {name: header[int(i)] if header else str(int(i) + 1) for name, i in found.items() if i}
         chat = next((name for name in header if names.key_of(name) in names.CHATS), "") if "speaker" in found else ""
         expression = written({**given, "chat": chat})
-        return _mapped(header, expression, f"{doubt} {flag(expression)}") if header else None
+        return _mapped(rows, expression, f"{doubt} {flag(expression)}")
     question, answer = int(found["question"]), int(found["answer"])
     columns = (header[question], header[answer]) if header else (str(question + 1), str(answer + 1))
     doubt += f" --columns {shlex.join(columns)}"

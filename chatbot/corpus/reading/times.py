@@ -23,7 +23,7 @@ MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", 
 _WORD = re.compile(r"\d+|[A-Za-z]{3}")
 _HALF = re.compile(any_of("half"))
 _NUMBER = re.compile(r"\d{1,16}(?:\.\d+)?")
-_NO_YEAR = re.compile(r"\d\d-\d\d \d\d:\d\d:\d\d")  # of chatlog, within a year
+_NO_YEAR = re.compile(r"(?:\d\d-|[A-Z][a-z]{2} )\d\d \d\d:\d\d:\d\d")  # of chatlog and HexChat, within a year
 # A clock without a date tells no pause.
 _CLOCK = re.compile(expression(r"\D{0,4}\d{1,2}:\d{2}(?::\d{2})?\s?(?:<half>)?"))
 _COMPACT = re.compile(r"(?:19|20)\d{2}[01]\d[0-3]\d(?:[0-2]\d[0-5]\d(?:[0-5]\d)?)?")
