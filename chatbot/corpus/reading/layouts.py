@@ -116,16 +116,17 @@ def _without_name(text: str) -> str:
     return text.partition(":")[2].strip() if text.startswith("回复 @") and ":" in text else text
 
 
-def _questions_of_paragraph(value: Mapping[str, Any]) -> list[Any]:
-    """Return the questions about a paragraph, each with the paragraph."""
-    return [{**each, "context": value["context"]} for each in value["qas"] if isinstance(each, dict)]
+def _with_outer(value: Mapping[str, Any]) -> list[Any]:
+    """Return the objects in the lists of an object, each with the fields around it, such as questions of a passage."""
+    lists = [part for part in value.values() if isinstance(part, list)]
+    return [{**value, **each} for part in lists for each in part if isinstance(each, dict)]
 
 
 FUNCTIONS: dict[str, Callable[[Any], Any]] = {
     "shown_branch": shown_branch,
     "tree_of_replies": tree_of_replies,
     "with_senders": with_senders,
-    "paragraph": _questions_of_paragraph,
+    "with_outer": _with_outer,
     "without_details": _without_details,
     "without_marks": _without_marks,
     "without_name": _without_name,

@@ -155,6 +155,12 @@ def _found(group: Sequence[Any], place: Place, propose: Propose | None) -> list[
         if (not are_texts or are_ids or name in SURE) and (founds := find(parts, (*place, name), propose)):
             inside.append(founds)
         has_texts = has_texts or (are_texts and name not in SURE)
+    step = inside[0][0].place[len(place)] if len(inside) == 1 and len(group) > 1 and not are_ids else None
+    if isinstance(step, str) and names.key_of(step) not in _PLACES:
+        return [
+            found if found.layout.name != UNDECLARED else _in_doubt(found, f"{step!r} may hold anything")
+            for found in inside[0]
+        ]
     if len(inside) == 1 and not are_ids and (has_texts or len({*map(type, group[0].values())}) > 1):
         texts_beside = {names.key_of(name): name for name, part in group[0].items() if isinstance(part, str)}
         beside = names.first_of((*names.QUESTIONS, *names.ANSWERS), texts_beside)
@@ -224,5 +230,7 @@ def _columns_of_table(group: Sequence[Any]) -> Layout | None:
     columns = [part for name in (question, answer) if isinstance(part := group[0].get(name), list)] if fields else []
     are_phrasings = names.key_of(question) in names.SEVERAL and names.key_of(question) != "question"
     if len(group) > 1 or len(columns) < 2 or are_phrasings or not 1 < len(columns[0]) == len(columns[1]):
+        return None
+    if any(isinstance(cell, list | dict) for column in columns for cell in column):
         return None
     return _of_fields(question, answer, group)

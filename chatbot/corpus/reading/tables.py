@@ -257,7 +257,7 @@ def _unnamed(rows: Sequence[Sequence[str]]) -> Columns | None:
     question, answer = places
     header = is_counted and not complete[0][0].strip().isdecimal()
     flag = f"{question + 1} {answer + 1}"
-    chat = f"--map '{{speaker: \"{question + 1}\", text: \"{answer + 1}\"}}'"
+    chat = f'--map \'{{speaker: "{question + 1}", text: "{answer + 1}"}}\''
     if names.are_known(first) and first[0] != first[1] and below:
         doubt, header, flag = "the header names no question and answer", True, shlex.join(first)
     elif doubt := doubt_of(two[int(header) :], chat=chat) or doubt_of(below, chat=chat):  # below unknown names
