@@ -102,7 +102,7 @@ def test_dates_above_messages_belong_to_their_clocks(tmp_path: Path) -> None:
 
 def test_each_declared_text_has_a_file() -> None:
     formats = set()
-    for path in (*WILD.glob("*.txt"), *WILD.glob("*.md")):
+    for path in (*WILD.glob("*.txt"), *WILD.glob("*.md"), *WILD.glob("*.log")):
         with contextlib.suppress(UserError):
             formats.update(pairs_of(path)[1].formats)
     assert heads.texts().keys() <= formats
