@@ -115,7 +115,7 @@ def compiled(head: str) -> "re.Pattern[str]":
             pattern += re.escape(part).replace(":", "[:：]").replace(r"\(", "[(（]").replace(r"\)", "[)）]")
         elif part:
             pattern += part if part in ("\n", "\t") else _SPACE
-    if not head.endswith("}"):
+    if not head.endswith("}") and "text" not in fields:
         pattern = pattern.removesuffix(_SPACE) + r"[^\S\n]*(?P<text>.*)"
     pattern = pattern.replace(_SPACE + r"(?P<text>", r"[^\S\n]*(?P<text>")
     return re.compile(rf"[{_MARKS}~]*{pattern}\s*", re.DOTALL)
@@ -194,7 +194,7 @@ def usual_head(text: TextFile) -> str:
     return max(answered, key=lambda head: answered[head])
 
 
-_NO_NAME = re.compile(r"[,，。！？!?=\"{}]|//|\[\d")
+_NO_NAME = re.compile(r"[,，。！？!?=\"{}]|//|\[\d|^/")
 
 
 def read_heads(text: TextFile, options: ReadOptions, report: Report, layout: Heads | None = None) -> Iterator[Pair]:

@@ -5,11 +5,11 @@ from collections.abc import Iterable
 
 from chatbot.corpus.reading.wordings import table_of
 
-_IGNORED = re.compile("[\\s_\\-\u200b-\u200f\u202a-\u202e\u2060\ufeff]")
+_IGNORED = re.compile("[\\s_*\\-\u200b-\u200f\u202a-\u202e\u2060\ufeff]")
 
 
 def key_of(name: str) -> str:
-    """Return a name as it is compared: in small letters, without spaces, and with no marks between its words."""
+    """Return a name as it is compared: in small letters, without spaces and the marks between words or beside it."""
     return _IGNORED.sub("", name).casefold()
 
 

@@ -132,24 +132,24 @@ def _pairs_of_text(text: TextFile, options: ReadOptions, report: Report, refused
 def _pairs_of_sheets(
     opened: Iterator[Table], options: ReadOptions, report: Report, refused: list[UserError]
 ) -> Iterator[Pair]:
-    """Yield the pairs of the sheets whose header is known; without any, of all of two columns."""
-    book = [*opened]
-    headed = [sheet for sheet in book if not options.columns and not options.map and of_header(sheet.sample)]
+    """Yield the pairs of the sheets whose header is known; without any, of all if each has two columns."""
+    book = [sheet for sheet in opened if sheet.sample]
+    is_given = bool(options.columns or options.map)
+    headed = [sheet for sheet in book if not is_given and of_header(sheet.sample)]
+    before, read_sheets = len(refused), []
     for sheet in book:
-        if not sheet.sample:
-            continue
         if headed and sheet not in headed:
             report.drop(NO_PAIRS, sheet.place)
             continue
-        try:  # one sheet of pairs is enough
+        try:
             read_into = functools.partial(pairs_of_table, sheet, options)
             pairs = _settled(read_into, options, (sheet.format, "UTF-8"), sheet.place, report)
-            first = [*itertools.islice(pairs, 1)]
+            read_sheets.append(itertools.chain([*itertools.islice(pairs, 1)], pairs))
         except UserError as error:
             report.drop(NO_PAIRS, sheet.place)
             refused.append(error)
-        else:
-            yield from itertools.chain(first, pairs)
+    if headed or is_given or len(refused) == before:  # else nothing says that only these sheets are pairs
+        yield from itertools.chain.from_iterable(read_sheets)
 
 
 class _DoubtError(UserError):

@@ -47,6 +47,7 @@ def document(name: str, line: str) -> str:
         "discord": f"[01/01/2023 10:00 AM] 甲\n{line}\n\n[01/01/2023 10:01 AM] 乙\n在\n",
         "kakaotalk": f"[甲] [오전 10:15] {line}\n[乙] [오전 10:16] 在\n[甲] [오전 10:17] 好\n",
         "line": f"2023/01/01（日）\n08:00\t甲\t{line}\n08:01\t乙\t在\n08:02\t甲\t好\n",
+        "wechat-mail": f"“甲”和“乙”的聊天记录如下:\n\n--- 2024-1-1 ---\n\n甲 8:00\n\n{line}\n\n乙 8:01\n\n在\n",
         "hexchat": f"**** BEGIN LOGGING AT 1\n[10:00:00] <甲> {line}\n[10:00:10] <乙> 在\n",
         "imessage": f"Jan 01, 2023 10:00:00 AM\n甲\n{line}\n\nJan 01, 2023 10:01:00 AM\n乙\n在\n",
         "turns": f"你好\t{line}\n在吗\t在\n",
