@@ -14,9 +14,9 @@ train: install
 chat: install
 	@$(BIN)/python chat.py $(ARGS)
 
-# The API and the page in a browser. SERVE=0.0.0.0:80 is another address.
+# The API and the page in a browser. PORT=8001 is another port, SERVE=0.0.0.0:80 another address.
 serve: .venv/installed-serve
-	@$(BIN)/python chat.py --serve $(or $(SERVE),127.0.0.1:8000) $(ARGS)
+	@$(BIN)/python chat.py --serve $(or $(SERVE),127.0.0.1:$(or $(PORT),8000)) $(ARGS)
 
 bench: install-dev
 	$(BIN)/python -m benchmarks $(or $(ARGS),corpus)
@@ -91,12 +91,12 @@ beam: install
 # Run this after a change of pyproject.toml. Locked versions within the ranges are kept.
 lock: install
 	$(PIP) install "uv>=0.9"
-	$(COMPILE) pyproject.toml -o requirements.txt
-	$(COMPILE) pyproject.toml --extra dev --constraint requirements.txt -o requirements-dev.txt
-	$(COMPILE) pyproject.toml --extra gpu --constraint requirements.txt -o requirements-gpu.txt
-	$(COMPILE) pyproject.toml --extra beam -o requirements-beam.txt
+	$(COMPILE) pyproject.toml --extra train -o requirements.txt
+	$(COMPILE) pyproject.toml --extra train --extra dev --constraint requirements.txt -o requirements-dev.txt
+	$(COMPILE) pyproject.toml --extra train --extra gpu --constraint requirements.txt -o requirements-gpu.txt
+	$(COMPILE) pyproject.toml --extra train --extra beam -o requirements-beam.txt
 	$(COMPILE) pyproject.toml --extra docs --constraint requirements.txt -o requirements-docs.txt
-	$(COMPILE) pyproject.toml --extra serve --extra telegram --constraint requirements.txt -o requirements-serve.txt
+	$(COMPILE) pyproject.toml --extra train --extra serve --extra telegram --constraint requirements.txt -o requirements-serve.txt
 
 clean:
 	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -22,6 +22,7 @@ VERSION = f"{NAME} {__version__}"
 SUBCOMMANDS = {
     "train.py": "train",
     "chat.py --serve": "serve",
+    "chat.py QUESTION": "ask",
     "chat.py": "chat",
     "-m chatbot.corpus": "data",
     "-m chatbot.evaluation": "evaluate",
@@ -97,6 +98,15 @@ class Once(argparse.Action):
         setattr(namespace, self.dest, values)
 
 
+class Positional(argparse.Action):
+    """A positional argument that its flag may give as well."""
+
+    def __call__(self, parser: argparse.ArgumentParser, namespace: Any, values: Any, option: str | None = None) -> None:
+        """Store the value, if there is one."""
+        if values is not None:
+            setattr(namespace, self.dest, values)
+
+
 @dataclasses.dataclass(frozen=True)
 class CommandLine(Generic[Composed]):
     """The flags of a command, and what its help says."""
@@ -122,7 +132,10 @@ class CommandLine(Generic[Composed]):
         namespace, unknown = parser.parse_known_args(arguments)
         if unknown:
             names = [word.partition("=")[0] for word in unknown if word.startswith("-")]
-            parser.error(unknown_flags(self.fields, names or unknown))
+            of_files = (
+                f"; files of pairs follow --data: --data {unknown[0]}" if "data" in self.fields and not names else ""
+            )
+            parser.error(unknown_flags(self.fields, names or unknown) + of_files)
         values = {name: value for name, value in vars(namespace).items() if value is not None}
         missing = [
             field.metadata["metavar"] if name == self.positional else flag_of(name)
@@ -184,7 +197,14 @@ class CommandLine(Generic[Composed]):
         groups = {name: parser.add_argument_group(name) for name in ([heading] if heading else self.groups)}
         for name, field in fields.items():
             group = groups[heading or field.metadata["group"]]
-            group.add_argument(*([] if name == self.positional else [flag_of(name)]), **self._options(name))
+            if name == self.positional:
+                group.add_argument(**self._options(name))
+                if not field.metadata["many"]:  # as other commands have it
+                    group.add_argument(
+                        flag_of(name), dest=name, type=functools.partial(parsed_value, field), help=argparse.SUPPRESS
+                    )
+            else:
+                group.add_argument(flag_of(name), **self._options(name))
         group = parser.add_argument_group("help")
         group.add_argument(
             "-h", action=Help, nargs=0, text_of=lambda _: self.short_help(), help="the flags that people use"
@@ -207,7 +227,11 @@ class CommandLine(Generic[Composed]):
         options["metavar"] = meta["metavar"] or "|".join(meta["choices"] or ()) or METAVARS[meta["kind"]]
         if name == self.positional:
             options["type"] = functools.partial(parsed_value, field, name=meta["metavar"])
-            return {**options, "nargs": "*"} if meta["many"] else {**options, "nargs": "?", "default": None}
+            return (
+                {**options, "nargs": "*"}
+                if meta["many"]
+                else {**options, "nargs": "?", "default": None, "action": Positional}
+            )
         options["type"] = functools.partial(parsed_value, field)
         if meta["once"]:
             return {**options, "action": Once}

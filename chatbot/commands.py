@@ -12,7 +12,7 @@ from typing import Any
 from chatbot.command_line import CommandLine, program, run_command
 from chatbot.config.attempts import COMPARE, LIST, PRUNE, RENAME
 from chatbot.config.bots import TELEGRAM, WEBHOOK
-from chatbot.config.chat import CHAT, SERVE, ChatSettings, serve_settings
+from chatbot.config.chat import ASK, CHAT, SERVE, ChatSettings, ask_settings, serve_settings
 from chatbot.config.corpus import ENCODE, INSPECT, PAIRS
 from chatbot.config.evaluation import EVALUATE
 from chatbot.config.export import EXPORT
@@ -26,6 +26,7 @@ Train a chatbot on question-answer pairs, on one or many GPUs, and talk to it.
 
   train        train a chatbot, or resume the training
   chat         talk to a trained chatbot, in a terminal or through a pipe
+  ask          print the reply to one question
   serve        serve a trained chatbot: OpenAI's API, and a page for browsers
   data         inspect, write or encode the pairs of files
   evaluate     measure a trained chatbot on held-out pairs
@@ -70,11 +71,11 @@ def _chat(settings: ChatSettings) -> int:
     limit_threads()
     if settings.server.serve is not None:
         return _serve(settings)
-    from chatbot.chat.terminal.start import chat
+    from chatbot.chat.terminal.start import ask, chat
 
     model = load_chosen(settings.attempt, settings.export)
     settings.turns_of(model.turns)  # or UserError
-    return chat(model, settings)
+    return ask(model, settings) if settings.question else chat(model, settings)
 
 
 def _serve(settings: ChatSettings) -> int:
@@ -100,6 +101,7 @@ def _completion(arguments: Sequence[str]) -> None:
 COMMANDS: dict[str, Callable[[Sequence[str]], int | None]] = {
     "train": _train,
     "chat": lambda arguments: _chat(CHAT.parse(arguments)),
+    "ask": lambda arguments: _chat(ask_settings(arguments)),
     "serve": lambda arguments: _chat(serve_settings(arguments)),
     "data": _later("corpus.__main__"),
     "evaluate": _later("evaluation.__main__"),
@@ -111,5 +113,21 @@ COMMANDS: dict[str, Callable[[Sequence[str]], int | None]] = {
 }
 # The commands that have flags. Some are commands of a command, such as `data inspect`.
 COMMAND_LINES: list[CommandLine[Any]] = [
-    *(TRAIN, CHAT, SERVE, INSPECT, PAIRS, ENCODE, EVALUATE, LIST, COMPARE, PRUNE, RENAME, EXPORT, TELEGRAM, WEBHOOK),
+    *(
+        TRAIN,
+        CHAT,
+        ASK,
+        SERVE,
+        INSPECT,
+        PAIRS,
+        ENCODE,
+        EVALUATE,
+        LIST,
+        COMPARE,
+        PRUNE,
+        RENAME,
+        EXPORT,
+        TELEGRAM,
+        WEBHOOK,
+    ),
 ]

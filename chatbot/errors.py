@@ -50,7 +50,8 @@ def as_user_errors() -> Iterator[None]:
         remedy = "check the path, its permissions and the free space"
         raise UserError(f"{place}{error.strerror or error}; {remedy}") from error
     except ModuleNotFoundError as error:
-        raise UserError(f"{error}; run `make install`, then `source .venv/bin/activate`") from error
+        remedy = 'pip install "duida[train]", or "duida[run]" to answer from exports alone'
+        raise UserError(f"{error}; run `make install`, then `source .venv/bin/activate`; or {remedy}") from error
 
 
 def exit_code_of(main: Callable[[], int | None]) -> int:

@@ -122,7 +122,7 @@ def test_version_flag_prints_package_version(script: str, arguments: list[str]) 
     [
         (
             ["tran"],
-            "tran: no such command; choose train, chat, serve, data, evaluate, attempts, export, bot, init-config ",
+            "tran: no such command; choose train, chat, ask, serve, data, evaluate, attempts, export, bot, ",
         ),
         (["data", "look"], "look: no such command; choose inspect, pairs or encode\n"),
         (["bot", "irc"], "irc: no such command; choose telegram or webhook\n"),
@@ -222,6 +222,7 @@ def test_invalid_chat_input_is_a_one_line_error(work_dir: Path, arguments: list[
     ("script", "arguments", "message"),
     [
         ("train.py", ["--celll", "gru"], "unrecognized arguments: --celll; the nearest is --cell"),
+        ("train.py", ["a.tsv"], "unrecognized arguments: a.tsv; files of pairs follow --data: --data a.tsv"),
         ("train.py", ["-cells", "gru"], "unrecognized arguments: -cells; the nearest is --cell"),
         ("chatbot.evaluation", ["--dta", "x.tsv"], "unrecognized arguments: --dta; the nearest is --data"),
         ("chatbot.evaluation", ["--n-best", "2"], "unrecognized arguments: --n-best"),

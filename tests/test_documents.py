@@ -19,7 +19,7 @@ from chatbot.attempts.__main__ import list_command
 from chatbot.command_line import subcommand
 from chatbot.completion import COMPLETION
 from chatbot.config.bots import TELEGRAM, WEBHOOK
-from chatbot.config.chat import CHAT, serve_settings
+from chatbot.config.chat import CHAT, ask_settings, serve_settings
 from chatbot.config.corpus import FORMATS
 from chatbot.config.evaluation import EVALUATE
 from chatbot.config.export import EXPORT
@@ -50,6 +50,7 @@ PARSERS: dict[str, Callable[[Sequence[str]], Any]] = {
 OF_DUIDA = {
     **{subcommand(name.removeprefix("python ")): parser for name, parser in PARSERS.items()},
     "serve": serve_settings,
+    "ask": ask_settings,
     "init-config": INIT_CONFIG.parse,
     "completion": COMPLETION.parse,
 }
@@ -66,6 +67,7 @@ SETTINGS = (
     TELEGRAM.parse,
     WEBHOOK.parse,
     serve_settings,
+    ask_settings,
     INIT_CONFIG.parse,
     COMPLETION.parse,
 )

@@ -1,14 +1,27 @@
-"""The installed package: the content of the wheel, and its commands in another directory."""
+"""The installed package: the content of the wheel, its commands in another directory, and its extra `run`."""
 
+import importlib.metadata
+import json
 import os
+import shutil
+import socket
 import subprocess
 import sys
+import time
+import urllib.request
 import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
+import pexpect
 import pytest
+from packaging.requirements import Requirement
 
+from chatbot.config.export import ExportSettings
+from chatbot.export.write import export as write_export
 from chatbot.version import __version__
+from tests.export.untrained import write_attempt
 
 ROOT = Path(__file__).parents[1]
 TINY = ("--rnn-size", "8", "--embedding-size", "8", "--steps", "2")
@@ -93,3 +106,120 @@ def test_installed_commands_run_in_another_directory(site: Path, work_dir: Path)
     replied = run_installed(site, "chat", text="你好\n早上好\n")
     assert replied.returncode == 0, replied.stderr
     assert replied.stdout.count("\n") == 2
+
+
+def packages_of(name: str, extra: str) -> set[str]:
+    """The distributions that an extra of this one needs, by their metadata."""
+    found: set[tuple[str, str]] = set()
+    waiting = [(name, extra), (name, "")]
+    while waiting:
+        wanted = name, extra = waiting.pop()
+        if wanted in found:
+            continue
+        found.add(wanted)
+        for needed in map(Requirement, importlib.metadata.requires(name) or ()):
+            if needed.marker is None or needed.marker.evaluate({"extra": extra}):
+                waiting += [(needed.name, each) for each in ("", *needed.extras)]
+    return {name for name, _ in found}
+
+
+@pytest.fixture(scope="module")
+def small(site: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """The environment variables of Python with the wheel and what its extra `run` needs, as on a friend's machine."""
+    folder = tmp_path_factory.mktemp("packages")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(site))
+        names = packages_of("duida", "run") - {"duida"}
+    for name in names:
+        for file in importlib.metadata.files(name) or ():
+            top = file.parts[0]
+            if top not in ("..", "__pycache__") and not (folder / top).exists():
+                (folder / top).symlink_to(Path(str(file.locate())).parents[len(file.parts) - 1] / top)
+    assert (folder / "onnxruntime").exists()
+    assert not (folder / "tensorflow").exists()
+    path = os.pathsep.join(map(str, (site, folder)))
+    return {**os.environ, "PYTHONPATH": path, "PYTHONUTF8": "1", "PYTHONNOUSERSITE": "1"}
+
+
+@pytest.fixture(scope="module")
+def export(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("export")
+    directory = write_attempt(folder / "tiny", retrieves=True, copy=True, ngrams=3)
+    write_export(ExportSettings("tiny", "onnx"), directory, folder / "onnx")
+    return folder / "onnx"
+
+
+def command(*words: str) -> list[str]:
+    """A command of an interpreter that does not see the packages of this environment."""
+    return [sys.executable, "-S", "-W", "ignore", "-m", "chatbot", *words]
+
+
+def test_chat_in_a_pipe(small: dict[str, str], export: Path, work_dir: Path) -> None:
+    words = command("chat", "--export", str(export))
+    replied = subprocess.run(words, input="你好\n在吗\n".encode(), capture_output=True, env=small, timeout=60)
+    assert (replied.returncode, replied.stderr) == (0, b"")
+    assert replied.stdout.count(b"\n") == 2
+
+
+def test_chat_with_one_file(small: dict[str, str], export: Path, work_dir: Path) -> None:
+    shutil.make_archive("weibo", "zip", export)
+    replied = subprocess.run(command("ask", "你好", "weibo.zip"), capture_output=True, env=small, timeout=60)
+    assert (replied.returncode, replied.stderr) == (0, b"")
+    assert replied.stdout.count(b"\n") == 1
+
+
+def test_chat_in_a_terminal(small: dict[str, str], export: Path, work_dir: Path) -> None:
+    first, *words = command("chat", "--export", str(export))
+    with pexpect.spawn(first, words, env=small, encoding="utf-8", timeout=60) as terminal:
+        terminal.expect("/help")
+        terminal.send("/why\r/exit\r")
+        terminal.expect(pexpect.EOF)
+    assert terminal.exitstatus == 0
+
+
+def test_python_api(small: dict[str, str], export: Path, work_dir: Path) -> None:
+    program = "import sys, chatbot; print(chatbot.load(sys.argv[1], beam_size=2).replies(['你好', '在吗']))"
+    words = [sys.executable, "-S", "-c", program, str(export)]
+    replied = subprocess.run(words, capture_output=True, env=small, timeout=60)
+    assert (replied.returncode, replied.stderr) == (0, b"")
+    assert replied.stdout.startswith(b"[")
+
+
+@contextmanager
+def server(small: dict[str, str], *words: str) -> Iterator[str]:
+    """The address of a server, which is ended afterwards."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+    arguments = command("serve", "--serve", f"127.0.0.1:{port}", *words)
+    with subprocess.Popen(arguments, env=small, stdout=subprocess.DEVNULL) as process:
+        try:
+            address = f"http://127.0.0.1:{port}"
+            for _ in range(600):
+                assert process.poll() is None
+                try:
+                    urllib.request.urlopen(f"{address}/health", timeout=5).close()
+                    break
+                except OSError:
+                    time.sleep(0.1)
+            yield address
+        finally:
+            process.terminate()
+
+
+def test_server(small: dict[str, str], export: Path, work_dir: Path) -> None:
+    with server(small, "--export", str(export)) as address:
+        body = json.dumps({"model": "onnx", "messages": [{"role": "user", "content": "你好"}]}).encode()
+        request = urllib.request.Request(f"{address}/v1/chat/completions", body, {"Content-Type": "application/json"})
+        with urllib.request.urlopen(request, timeout=60) as response:
+            assert json.load(response)["choices"][0]["message"]["content"]
+        with urllib.request.urlopen(f"{address}/", timeout=60) as page:
+            assert b"<html" in page.read()
+
+
+def test_what_trains_names_its_extra(small: dict[str, str], work_dir: Path) -> None:
+    Path("a.tsv").write_text("你好\t你好呀\n", encoding="utf-8")
+    words = command("train", "--data", "a.tsv")
+    refused = subprocess.run(words, capture_output=True, env=small, timeout=60)
+    assert refused.returncode == 2
+    assert refused.stderr.count(b"\n") == 1
+    assert b'pip install "duida[train]"' in refused.stderr

@@ -13,7 +13,7 @@ from chatbot.config.run import RunSettings
 from chatbot.config.stored import with_default_search
 from chatbot.corpus.workers import cores
 from chatbot.display import counted
-from chatbot.export.manifest import MANIFEST, Manifest
+from chatbot.export.manifest import MANIFEST, Manifest, folder_of
 from chatbot.export.runtime import ExportedResponder, load_export
 from chatbot.inference.ratings import RATINGS
 from chatbot.inference.text_responder import TextResponder
@@ -96,7 +96,7 @@ def load_model(directory: Path, ratings: Path | None = RATINGS) -> LoadedModel:
     ratings: the file whose ratings change what an attempt looks up; None: there is none. Raises UserError for a missing
     or damaged directory.
     """
-    if (directory / MANIFEST).exists():
+    if directory.is_file() or (directory / MANIFEST).exists():
         return load_exported(directory)
     from chatbot.quiet import import_tensorflow, let_gpu_memory_grow
 
@@ -121,7 +121,8 @@ def load_model(directory: Path, ratings: Path | None = RATINGS) -> LoadedModel:
 
 
 def load_exported(folder: Path) -> LoadedModel:
-    """Load an export for ONNX Runtime, without TensorFlow. Raises UserError as `load_export`."""
+    """Load an export for ONNX Runtime, a folder or a zip, without TensorFlow. Raises UserError as `load_export`."""
+    folder = folder_of(folder)
     export = load_export(folder)
     card, turns = card_of_export(export.manifest), export.settings.encoding.history
     return LoadedModel(folder, card, turns, lambda decoding: ExportedResponder(export, decoding))

@@ -43,7 +43,10 @@ def listening_socket(flag: str, host: str, port: int) -> socket.socket:
             raise
     except (OSError, UnicodeError) as error:
         reason = getattr(error, "strerror", None) or error
-        raise UserError(f"{flag} {host}:{port}: {reason}; give an address of this machine and a free port") from None
+        example = ", such as --port 8001" if flag == "--serve" else ""
+        raise UserError(
+            f"{flag} {host}:{port}: {reason}; give an address of this machine and a free port{example}"
+        ) from None
     return listener
 
 

@@ -5,9 +5,10 @@ from collections.abc import Sequence
 
 from chatbot.command_line import CommandLine
 from chatbot.config.decoding import DecodingSettings
+from chatbot.config.export import ZIP
 from chatbot.config.serve import ServeSettings
 from chatbot.errors import UserError
-from chatbot.flags import Flags, setting
+from chatbot.flags import Flags, fields_of, setting
 
 RUN = "run"
 
@@ -18,7 +19,14 @@ class ChatSettings(Flags):
 
     attempt: str = setting("default", "the training run to talk to: its name, or the path of its folder", group=RUN)
     export: str | None = setting(
-        None, "instead of --attempt: a folder with an export to ONNX, which needs no TensorFlow", metavar="FOLDER"
+        None, "instead of --attempt: an export to ONNX, which needs no TensorFlow: a folder or a .zip", metavar="PATH"
+    )
+    json: bool = setting(
+        False,
+        "print reply, score and looked_up, the question that a reply answered, as JSON; for a question",
+    )
+    words: tuple[str, ...] = setting(
+        (), "an export to talk to, if it ends in .zip; or a question, whose reply is printed", metavar="WORD"
     )
     history: int | None = setting(
         None, "number of turns that are read with a question, at most the attempt's; default: the attempt's", least=0
@@ -29,6 +37,14 @@ class ChatSettings(Flags):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        exports = [*filter(None, [self.export]), *(word for word in self.words if word.endswith(ZIP))]
+        if len({*exports}) > 1:
+            raise UserError(f"{' and '.join(exports)}: give one export")
+        object.__setattr__(self, "export", exports[0] if exports else None)  # the class is frozen
+        if self.json and not self.question:
+            raise UserError("--json: for the reply to a question; give one, or leave --json out")
+        if self.server.serve is not None and self.question:
+            raise UserError(f"{self.question[:40]!r}: a server is asked by requests; leave the question out")
         if self.export is not None and self.attempt != ChatSettings.attempt:
             raise UserError(f"--attempt {self.attempt} and --export {self.export}: give one of the two")
         if self.server.serve is not None and self.decoding.n_best > 1:
@@ -39,6 +55,11 @@ class ChatSettings(Flags):
             raise UserError("--follow and --serve: a server takes newer checkpoints by itself; leave --follow out")
         if self.export is not None and self.follow:
             raise UserError(f"--follow and --export {self.export}: an export has no newer checkpoints; give --attempt")
+
+    @property
+    def question(self) -> str:
+        """The question on the command line; "" without one."""
+        return " ".join(word for word in self.words if not word.endswith(ZIP))
 
     def turns_of(self, trained: int) -> int:
         """Return the number of turns to remember. trained: the attempt's --history, or fewer, else UserError."""
@@ -57,16 +78,35 @@ CHAT = CommandLine(
     "chat.py",
     "Talk to a trained chatbot, in a terminal or through a pipe.",
     "--attempt weibo",
-    "attempt export history follow beam_size temperature top_k top_p seed stop retrieve n_best serve",
+    "words attempt export history follow beam_size temperature top_k top_p seed stop retrieve n_best serve",
+    positional="words",
+)
+ASK = CommandLine(
+    ChatSettings,
+    "chat.py QUESTION",
+    "Print the reply of a trained chatbot to one question.",
+    "--attempt weibo 你好",
+    "words attempt export json beam_size temperature top_k top_p seed stop retrieve",
+    positional="words",
+    without=f"history follow n_best {' '.join(fields_of(ServeSettings))}",
 )
 SERVE = CommandLine(
     ChatSettings,
     "chat.py --serve",
     "Serve a trained chatbot, and the other attempts: OpenAI's chat-completions API, and a page for browsers.",
     "--attempt weibo",
-    "attempt export beam_size temperature top_p retrieve serve api_key_file cors_origin allowed_host rate_limit",
-    without="n_best follow",
+    "words attempt export beam_size temperature top_p retrieve port serve api_key_file cors_origin allowed_host",
+    positional="words",
+    without="n_best follow json",
 )
+
+
+def ask_settings(arguments: Sequence[str] | None = None) -> ChatSettings:
+    """Parse the flags of a question. Raises UserError without one."""
+    settings = ASK.parse(arguments)
+    if not settings.question.strip():
+        raise UserError(f"no question; give one, such as `{ASK.prog} 你好`")
+    return settings
 
 
 def serve_settings(arguments: Sequence[str]) -> ChatSettings:

@@ -16,6 +16,7 @@ FORMATS = (SAVEDMODEL, ONNX)
 FLOAT32, FLOAT16, INT8 = "float32", "float16", "int8"
 WEIGHTS = (FLOAT32, FLOAT16, INT8)
 EXPORTS = Path("exports")
+ZIP = ".zip"  # the end of the name of an export that is one file
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,8 +27,8 @@ class ExportSettings(Flags):
         ..., "the training run to export: its name, or the path of its folder", group=RUN, metavar="ATTEMPT"
     )
     format: str = setting(
-        ...,
-        "savedmodel: for TensorFlow and TensorFlow Serving; onnx: for ONNX Runtime, with the fastest start",
+        ONNX,
+        "onnx: for ONNX Runtime, chat and serve, without TensorFlow; savedmodel: for TensorFlow Serving",
         choices=FORMATS,
     )
     weights: str = setting(FLOAT32, "type in which the matrices are stored; biases stay float32", choices=WEIGHTS)
@@ -36,6 +37,10 @@ class ExportSettings(Flags):
         f"folder to write, which must not exist yet; default: {EXPORTS}/ATTEMPT-FORMAT, with -WEIGHTS for smaller ones",
         metavar="FOLDER",
     )
+    zip: str | None = setting(
+        None, "instead of --output: one file with all of an export for onnx, such as weibo.zip", metavar="FILE"
+    )
+    overwrite: bool = setting(False, "replace the export that is there")
     data: tuple[str, ...] = setting(
         (), "pairs that measure the exported weights; default: the attempt's validation", group=DATA, metavar="FILE"
     )
@@ -43,6 +48,10 @@ class ExportSettings(Flags):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.zip is not None and self.output is not None:
+            raise UserError(f"--zip {self.zip} and --output {self.output}: give one of the two")
+        if self.zip is not None and (self.format != ONNX or not self.zip.endswith(ZIP)):
+            raise UserError(f"--zip {self.zip}: give a name that ends in {ZIP}, and --format onnx")
         flags = command_line(self.decoding)
         if flags and self.format != SAVEDMODEL:
             raise UserError(
@@ -50,10 +59,10 @@ class ExportSettings(Flags):
                 f"{program('chat.py')} --export; leave them out"
             )
 
-    def folder_of(self, attempt: str) -> Path:
-        """Return the folder to write. attempt: the name of the attempt's folder."""
-        if self.output is not None:
-            return Path(self.output)
+    def path_of(self, attempt: str) -> Path:
+        """Return the folder or the file to write. attempt: the name of the attempt's folder."""
+        if self.zip is not None or self.output is not None:
+            return Path(self.zip or self.output or "")
         return EXPORTS / "-".join([attempt, self.format, *([] if self.weights == FLOAT32 else [self.weights])])
 
 
@@ -62,8 +71,8 @@ EXPORT = CommandLine(
     "-m chatbot.export",
     "Export a trained chatbot to SavedModel or ONNX. A SavedModel contains its search: the flags of search, tokens and "
     "ranking are for this format only.",
-    "weibo --format onnx",
-    "attempt format weights output data",
+    "weibo --zip weibo.zip",
+    "attempt zip format weights output overwrite data",
     positional="attempt",
     without="stop retrieve n_best seed",  # no signature of a SavedModel has them
 )

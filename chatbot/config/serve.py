@@ -21,6 +21,7 @@ class ServeSettings(Flags):
         group=SERVER,
         metavar="HOST:PORT",
     )
+    port: int | None = setting(None, "the port, in place of that of the address", least=0, most=65535)
     api_key_file: str | None = setting(
         None, "file of keys, one per line; requests of the API need one of them as bearer", metavar="FILE"
     )
@@ -57,8 +58,9 @@ class ServeSettings(Flags):
 
     @property
     def address(self) -> tuple[str, int]:
-        """The host and the port of --serve. Raises UserError for text that has not both."""
-        return address_of("--serve", self.serve or "")
+        """The host and the port of --serve, or of --port. Raises UserError for text that has not both."""
+        host, port = address_of("--serve", self.serve or "")
+        return host, port if self.port is None else self.port
 
 
 def address_of(flag: str, text: str) -> tuple[str, int]:

@@ -1,11 +1,15 @@
-"""export.json: what a folder exports, with the size and the checksum of each of its files."""
+"""export.json: what a folder exports, with the size and the checksum of each of its files; an export as one file."""
 
+import atexit
 import dataclasses
 import json
+import tempfile
+import zipfile
 import zlib
 from pathlib import Path
 from typing import Any
 
+from chatbot.command_line import program
 from chatbot.config.attempts import EXPORT
 from chatbot.config.export import FORMATS, WEIGHTS
 from chatbot.errors import UserError
@@ -77,9 +81,43 @@ def _size_and_checksum(path: Path) -> tuple[int, int]:
     return size, checksum
 
 
-def size_of(folder: Path) -> int:
-    """Return the bytes of all files in a folder."""
-    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+def size_of(path: Path) -> int:
+    """Return the bytes of a file, or of all files in a folder."""
+    return sum(file.stat().st_size for file in (path, *path.rglob("*")) if file.is_file())
+
+
+def is_export(path: Path) -> bool:
+    """Return whether a folder or a zip has the manifest of an export."""
+    if path.is_dir():
+        return (path / MANIFEST).is_file()
+    return zipfile.is_zipfile(path) and zipfile.Path(path, MANIFEST).exists()
+
+
+def write_zip(folder: Path, file: Path) -> None:
+    """Write all files of an export to one."""
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
+        for path in sorted(folder.rglob("*")):
+            archive.write(path, path.relative_to(folder))
+
+
+def folder_of(path: Path) -> Path:
+    """Return the folder of an export; of one that is a zip, a temporary folder, which is removed when the process ends.
+
+    Raises UserError for a file that is no export.
+    """
+    if not path.is_file():
+        return path
+    if not is_export(path):
+        raise UserError(f"{path}: not an export; give a file that `{program('-m chatbot.export')} --zip` has written")
+    parent = tempfile.TemporaryDirectory(prefix="duida-")
+    atexit.register(parent.cleanup)
+    folder = Path(parent.name) / path.stem
+    try:
+        with zipfile.ZipFile(path) as archive:
+            archive.extractall(folder)
+    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError) as error:
+        raise damaged(path, error) from None
+    return folder
 
 
 def damaged(folder: Path, error: Any) -> UserError:

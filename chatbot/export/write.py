@@ -1,6 +1,7 @@
 """Writes the export of an attempt: a folder that is complete or absent; and measures the loss of its weights."""
 
 import contextlib
+import hashlib
 import json
 import shutil
 from pathlib import Path
@@ -18,10 +19,10 @@ from chatbot.corpus.selection import Selection
 from chatbot.corpus.shards import Shards
 from chatbot.corpus.tokenizer import without_pair_rules
 from chatbot.display import counted
-from chatbot.durable import unused_name
+from chatbot.durable import replacing, unused_name
 from chatbot.errors import UserError
 from chatbot.evaluation.likelihood import Scorer
-from chatbot.export.manifest import Manifest, size_of, write_manifest
+from chatbot.export.manifest import Manifest, size_of, write_manifest, write_zip
 from chatbot.export.model import Stored, plain_model, restored, stored
 from chatbot.flags import fields_of
 from chatbot.model.saved import Trained, load_trained
@@ -30,20 +31,30 @@ from chatbot.model.saved import Trained, load_trained
 KEPT = {*fields_of(ModelSettings), "clean", "tokenizer", "history", "both_directions"} - {"word_vectors"}
 
 
-def export(settings: ExportSettings, directory: Path, folder: Path) -> None:
-    """Export the attempt in a directory to a new folder, and print its size and the loss of its weights.
+def export(settings: ExportSettings, directory: Path, path: Path) -> None:
+    """Export the attempt in a directory to a folder or a zip, and print its size and the loss of its weights.
 
-    Raises UserError for an attempt that cannot be read or exported, and for a package that is missing.
+    What is there is replaced. Raises UserError for an attempt that cannot be read or exported, and for a package that
+    is missing.
     """
-    part = unused_name(folder)
+    part = unused_name(path)
     part.mkdir(parents=True)  # first, since a path that cannot be written is known at once
     try:
         line = _export_to(part, settings, directory)
-        part.rename(folder)
-    except BaseException:
+        if settings.zip is None:
+            before = unused_name(path)
+            if path.exists():
+                path.rename(before)
+            part.rename(path)
+            shutil.rmtree(before, ignore_errors=True)
+        else:
+            with replacing(path) as file:
+                write_zip(part, file)
+    finally:
         shutil.rmtree(part, ignore_errors=True)
-        raise
-    print(f"{folder}: {settings.format}, weights in {settings.weights}, {size_of(folder) / 1e6:.1f} MB")
+    print(f"{path}: {settings.format}, weights in {settings.weights}, {size_of(path) / 1e6:.1f} MB")
+    if settings.zip is not None:
+        print(f"SHA-256 {hashlib.sha256(path.read_bytes()).hexdigest()}")
     print(line)
 
 

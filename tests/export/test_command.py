@@ -1,19 +1,22 @@
 """The command, and what it refuses: one line and exit code 2. An export is complete or absent."""
 
+import hashlib
 import json
 import shutil
 import sys
+import zipfile
 from pathlib import Path
 
 import pytest
 
 import chatbot
+from chatbot.chat.loading import load_exported
 from chatbot.commands import chat
 from chatbot.config.decoding import DecodingSettings
 from chatbot.config.export import EXPORT, ExportSettings
 from chatbot.errors import UserError, exit_code_of
 from chatbot.export.__main__ import main
-from chatbot.export.manifest import MANIFEST
+from chatbot.export.manifest import MANIFEST, folder_of, read_manifest
 from chatbot.export.runtime import ExportedResponder, load_export
 from chatbot.export.write import export
 from tests.export.test_replies import run_python
@@ -49,10 +52,21 @@ def refused(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
     ("words", "message"),
     [
         ("export tiny --format onnx", "exports/tiny-onnx: exists already"),
-        ("export tiny --format onnx --output pairs.tsv", "--output pairs.tsv: exists already"),
+        ("export tiny --output pairs.tsv", "pairs.tsv: exists already; give another name, or --overwrite"),
+        ("export tiny --output pairs.tsv --overwrite", "--overwrite: pairs.tsv is no export, so it is kept"),
+        ("export tiny --output checkpoints --overwrite", "--overwrite: checkpoints is no export, so it is kept"),
+        ("export tiny --zip pairs.tsv", "--zip pairs.tsv: give a name that ends in .zip"),
+        (
+            "export tiny --zip a.zip --format savedmodel",
+            "ends in .zip, and --format onnx",
+        ),
+        ("export tiny --zip a.zip --output b", "--zip a.zip and --output b: give one of the two"),
+        ("chat.py pairs.zip", "pairs.zip: not an export; give a file that `python -m chatbot.export --zip`"),
+        ("chat.py a.zip --export b", "b and a.zip: give one export"),
+        ("chat.py --json", "--json: for the reply to a question"),
+        ("chat.py --serve 127.0.0.1:0 你好", "'你好': a server is asked by requests"),
         ("export other --format onnx", "ATTEMPT other: no such attempt"),
         ("export tiny --format pickle", "choose one of savedmodel, onnx"),
-        ("export tiny", "the following arguments are required: --format"),
         ("export --format onnx", "the following arguments are required: ATTEMPT"),
         (
             "export tiny --format onnx --beam-size 3",
@@ -80,7 +94,8 @@ def test_unusable_input_is_refused(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], words: str, message: str
 ) -> None:
     monkeypatch.chdir(folder)
-    Path("pairs.tsv").write_text("a\tb\n")
+    for name in ("pairs.tsv", "pairs.zip"):
+        Path(name).write_text("a\tb\n")
     assert message in refused(monkeypatch, capsys, *words.split())
     assert not list(folder.rglob("*.part"))
     assert not Path("new").exists()
@@ -195,5 +210,74 @@ def test_help_and_refusals_need_no_tensorflow() -> None:
 
 def test_folder_is_named_after_the_attempt() -> None:
     settings = EXPORT.parse(["weibo", "--format", "onnx", "--weights", "int8"])
-    assert settings.folder_of("weibo") == Path("exports", "weibo-onnx-int8")
-    assert EXPORT.parse(["weibo", "--format", "onnx"]).folder_of("weibo") == Path("exports", "weibo-onnx")
+    assert settings.path_of("weibo") == Path("exports", "weibo-onnx-int8")
+    assert EXPORT.parse(["weibo", "--format", "onnx"]).path_of("weibo") == Path("exports", "weibo-onnx")
+
+
+def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    """What a command prints. words: the command and its flags."""
+    monkeypatch.setattr(sys, "argv", list(words))
+    assert (chat() if words[0] == "chat.py" else exit_code_of(main)) == 0
+    return capsys.readouterr().out
+
+
+def test_zip_is_one_file_that_replies_like_its_attempt(
+    folder: Path, work_dir: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(folder / "checkpoints", "checkpoints")
+    size, checksum, _ = run(monkeypatch, capsys, "export", "--attempt", "tiny", "--zip", "a.zip").splitlines()
+    assert size == f"a.zip: onnx, weights in float32, {Path('a.zip').stat().st_size / 1e6:.1f} MB"
+    assert checksum == f"SHA-256 {hashlib.sha256(Path('a.zip').read_bytes()).hexdigest()}"
+    assert [path.name for path in work_dir.iterdir()] in (["a.zip", "checkpoints"], ["checkpoints", "a.zip"])
+    bots = [chatbot.load(place, beam_size=2) for place in ("a.zip", "checkpoints/tiny")]
+    assert bots[0].reply("你好") == bots[1].reply("你好")
+    replies = [
+        run(monkeypatch, capsys, "chat.py", *words, "--beam-size", "2")
+        for words in (["a.zip", "你好"], ["你好", "--export", "a.zip"], ["你好", "--attempt", "tiny"])
+    ]
+    assert replies == [f"{bots[0].reply('你好')}\n"] * 3
+
+
+def test_overwrite_replaces_an_export_alone(
+    folder: Path, work_dir: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(folder / "checkpoints", "checkpoints")
+    for flags in (["--output", "new"], ["--zip", "new.zip"]):
+        run(monkeypatch, capsys, "export", "tiny", *flags)
+        run(monkeypatch, capsys, "export", "tiny", *flags, "--overwrite", "--weights", "int8")
+        assert chatbot.load(flags[1]).reply("你好")
+        assert read_manifest(folder_of(Path(flags[1]))).weights == "int8"
+    assert sorted(path.name for path in work_dir.iterdir()) == ["checkpoints", "new", "new.zip"]
+
+
+def test_question_as_json(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    export_of = str(folder / "exports" / "tiny-onnx")
+    bot = chatbot.load(export_of, beam_size=2, n_best=1)
+    printed = run(monkeypatch, capsys, "chat.py", "你好", "吗", "--json", "--export", export_of, "--beam-size", "2")
+    ((reply, score),) = bot.n_best("你好 吗")
+    assert json.loads(printed) == {"reply": reply, "score": pytest.approx(score), "looked_up": None}
+
+
+def test_unpacked_zip_is_removed_when_the_process_ends(folder: Path, tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
+        for path in (folder / "exports" / "tiny-onnx").iterdir():
+            archive.write(path, path.name)
+    program = (
+        "import sys, tempfile; from pathlib import Path; from chatbot.export.manifest import folder_of; "
+        f"folder = folder_of(Path({str(tmp_path / 'a.zip')!r})); print(folder.name, len([*folder.iterdir()]), folder)"
+    )
+    name, files, place = run_python(program, stdin="").split()
+    assert (name, int(files)) == ("a", len([*(folder / "exports" / "tiny-onnx").iterdir()]))
+    assert not Path(place).parent.exists()
+
+
+def test_damaged_zip_is_refused(folder: Path, tmp_path: Path) -> None:
+    whole = Path(shutil.make_archive(str(tmp_path / "a"), "zip", folder / "exports" / "tiny-onnx"))
+    content = bytearray(whole.read_bytes())
+    content[len(content) // 3] ^= 0xFF
+    (tmp_path / "b.zip").write_bytes(content)
+    (tmp_path / "c.zip").write_bytes(whole.read_bytes()[:-100])
+    assert load_exported(whole).card.name == "tiny"
+    for name in ("b.zip", "c.zip"):
+        with pytest.raises(UserError, match=r"cannot be read|not an export|damaged"):
+            load_exported(tmp_path / name)

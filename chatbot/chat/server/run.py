@@ -22,7 +22,7 @@ from chatbot.chat.service import listening_socket
 from chatbot.config.attempts import trained_directory
 from chatbot.config.chat import ChatSettings
 from chatbot.errors import UserError
-from chatbot.export.manifest import read_manifest
+from chatbot.export.manifest import folder_of, read_manifest
 from chatbot.inference.ratings import RATINGS
 
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
@@ -73,7 +73,7 @@ def _named(settings: ChatSettings) -> Path | None:
     Raises UserError if there is no model.
     """
     if settings.export is not None:
-        folder = Path(settings.export).absolute()
+        folder = folder_of(Path(settings.export).absolute())
         read_manifest(folder)
         return folder
     if settings.attempt == ChatSettings.attempt and models_of(None)():

@@ -3,6 +3,7 @@
 import collections
 import functools
 import io
+import json
 import os
 import signal
 import sys
@@ -37,6 +38,22 @@ def chat(model: LoadedModel, settings: ChatSettings) -> int:
             answer_lines(current, settings.turns_of(model.turns), sys.stdin, sys.stdout)
     except KeyboardInterrupt:
         print(file=sys.stderr)
+    return 0
+
+
+def ask(model: LoadedModel, settings: ChatSettings) -> int:
+    """Print the reply to the question of the settings, as text or as JSON. Returns the exit code, always 0.
+
+    Raises UserError for settings that the model does not admit.
+    """
+    set_encoding(sys.stdout)
+    responder = model.responder_of(settings.decoding)
+    reply, *_ = responder.n_best(settings.question, number=1)
+    if settings.json:
+        value = {"reply": reply.text, "score": reply.score, "looked_up": reply.origin.question or None}
+        print(json.dumps(value, ensure_ascii=False))
+    else:
+        print(visible(reply.text) if sys.stdout.isatty() else reply.text)
     return 0
 
 

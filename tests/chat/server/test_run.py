@@ -216,6 +216,11 @@ def test_second_signal_ends_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         (["--serve", "localhost:0", "--beam-size", "5", "--n-best", "2"], "--n-best and --serve"),
         (["--serve", "localhost:0", "--api-key-file", "missing"], "--api-key-file missing: No such file"),
         (["--serve", "192.0.2.1:80"], "--serve 192.0.2.1:80: .*; give an address of this machine"),
+        (
+            ["--serve", "192.0.2.1:80", "--port", "81"],
+            "--serve 192.0.2.1:81: .*; .* and a free port, such as --port 8001",
+        ),
+        (["--port", "81"], "--port: for the server; add --serve HOST:PORT"),
         (["--serve", "localhost:0"], "--attempt default: no such attempt"),
         (["--serve", "localhost:0", "--attempt", "x"], "--attempt x: no such attempt"),
     ],
