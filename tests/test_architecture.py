@@ -29,7 +29,7 @@ MAY_IMPORT = {
     "inference": BASE | {"corpus", "model", "decoding"},
     "evaluation": BASE | {"corpus", "model", "decoding", "inference"},
     "training": BASE | {"corpus", "model", "inference", "evaluation"},
-    "attempts": BASE | {"corpus", "model", "evaluation", "training"},
+    "attempts": BASE | {"corpus", "model", "inference", "evaluation", "training"},
     "export": BASE | {"corpus", "model", "decoding", "inference", "evaluation"},
     "chat": BASE | {"corpus", "model", "inference", "attempts", "export"},
     "api": BASE | {"corpus", "model", "inference", "training", "chat"},

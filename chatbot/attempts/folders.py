@@ -11,8 +11,9 @@ from chatbot.attempts.attempt import check_not_training, is_training, size_of
 from chatbot.attempts.table import megabytes
 from chatbot.config.attempts import CHECKPOINTS, CONFIG, TENSORBOARD, PruneSettings, RenameSettings
 from chatbot.config.stored import stored_settings
-from chatbot.display import aligned
+from chatbot.display import aligned, counted
 from chatbot.errors import UserError
+from chatbot.inference.ratings import RATINGS, rename_model
 from chatbot.model.checkpoint import checkpoint_path, group_sizes, pointed_steps, saved_steps, verified_manifest
 
 # What a run may leave in the folder of an attempt that never saved a checkpoint. A folder with anything else is kept.
@@ -138,3 +139,5 @@ def rename(settings: RenameSettings) -> None:
     if curves:
         (TENSORBOARD / old).rename(TENSORBOARD / new)
     print(f"{attempt} is now {renamed}" + (f", and {TENSORBOARD / old} is {TENSORBOARD / new}" if curves else ""))
+    if ratings := rename_model(RATINGS, old, new):
+        print(f"{RATINGS}: {counted(ratings, 'rating')} of {old}, now of {new}")

@@ -55,6 +55,8 @@ class Retrieval:
     folder: what `write_retrieval` wrote. Raises UserError for one that is damaged, or of another vocabulary.
     """
 
+    is_rated = False  # whether ratings change what is offered
+
     def __init__(self, folder: Path, vocabulary: Vocabulary) -> None:
         remedy = "remove that folder, and train this attempt again, which writes it"
         try:

@@ -31,6 +31,8 @@ class RatedRetrieval(Retrieval):
     again when it has changed. model: the name of the attempt.
     """
 
+    is_rated = True
+
     def __init__(self, folder: Path, vocabulary: Vocabulary, settings: Settings, path: Path, model: str) -> None:
         super().__init__(folder, vocabulary)
         self._tokens, self._max_length = tokens_of(settings.corpus), settings.model.max_length

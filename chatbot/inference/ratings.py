@@ -16,6 +16,7 @@ A comparison of the replies of two models has both, the better one as the answer
 The line of a rating that was corrected is blank.
 """
 
+import contextlib
 import datetime
 import json
 import os
@@ -24,17 +25,23 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
+import filelock
+
+from chatbot.durable import replacing
 from chatbot.errors import UserError
 
 RATINGS = Path("data/ratings.jsonl")
-LARGEST_FILE = 2**28  # bytes
-# Bytes at the end of the file that `given_replies` reads: some 4,000 ratings.
-MOST_READ = 2**20
+# Bytes of a line, and of the file: a client that floods the server voids no rating of others, and fills it slowly.
+LARGEST_RATING, LARGEST_FILE = 2**12, 2**26
 
 Rating = Literal["good", "bad"]
 Better = Literal["first", "second", "equal"]
 
 _lock = threading.Lock()
+
+
+class TooLongError(UserError):
+    """A question and a reply are too long for a rating."""
 
 
 class GivenReply(NamedTuple):
@@ -105,12 +112,15 @@ def comparison_of(
 def append_rating(path: Path, record: Mapping[str, Any], replaced: Mapping[str, Any] | None = None) -> None:
     """Append a record to a file, and make the line of the record that it replaces blank, if the file has it.
 
-    Any thread may call this. Raises UserError if the record cannot be written.
+    Of a history that makes it too long, the last turns are kept. Any thread and process may call this. Raises UserError
+    if the record cannot be written, TooLongError if it is too long without a history.
     """
-    line = _line_of(record)
+    line = _line_of({**record, "history": _last_turns(record)})
+    if len(line) > LARGEST_RATING:
+        raise TooLongError(f"a rating of {len(line):,} bytes, of at most {LARGEST_RATING:,}; rate a shorter reply")
     try:
-        with _lock:
-            path.parent.mkdir(parents=True, exist_ok=True)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with _lock_of(path):
             with path.open("a+b") as file:
                 size = file.seek(0, os.SEEK_END)
                 if size + len(line) > LARGEST_FILE:
@@ -125,18 +135,63 @@ def append_rating(path: Path, record: Mapping[str, Any], replaced: Mapping[str, 
         raise UserError(f"{path}: the rating cannot be written: {error.strerror}; check the disk") from error
 
 
+def _last_turns(record: Mapping[str, Any]) -> list[Any]:
+    """Return the last turns of the history of a record that fit in its line."""
+    room, kept = LARGEST_RATING - len(_line_of({**record, "history": []})), []
+    for turn in reversed(record["history"]):
+        room -= len(_json(turn)) + len(b", ")
+        if room < 0:
+            break
+        kept.append(turn)
+    return kept[::-1]
+
+
 def given_replies(path: Path, model: str) -> list[GivenReply]:
-    """Return the rated replies that a model has given, the oldest first, of the last `MOST_READ` bytes of a file.
+    """Return the rated replies that a model has given, the oldest first.
 
     Damaged lines are left out. There is none if the file cannot be read.
     """
     try:
-        with path.open("rb") as file:
-            file.seek(max(0, file.seek(0, os.SEEK_END) - MOST_READ))
-            lines = file.read().split(b"\n")
+        lines = path.read_bytes().split(b"\n")
     except OSError:
         return []
     return [given for line in lines if b'"written_to"' in line for given in _given(line, model)]
+
+
+def rename_model(path: Path, old: str, new: str) -> int:
+    """Give the ratings of a model to its new name, and return their number. Any process may append meanwhile.
+
+    Raises OSError.
+    """
+    if not path.exists():
+        return 0
+    count = 0
+    with _lock_of(path), replacing(path) as part:
+        lines = path.read_bytes().split(b"\n")
+        for number, line in enumerate(lines):
+            if _json(old) in line and (record := _renamed(line, old, new)):
+                lines[number], count = _line_of(record)[:-1], count + 1
+        part.write_bytes(b"\n".join(lines))
+    return count
+
+
+def _renamed(line: bytes, old: str, new: str) -> dict[str, Any] | None:
+    """Return the record of a line with the new name of a model; None if it has not the old one, or is damaged."""
+    try:
+        record = json.loads(line)
+        changes: dict[str, Any] = {name: new for name in ("model", "rejected_model") if record.get(name) == old}
+        if old in (models := record.get("models", [])):
+            changes["models"] = [new if name == old else name for name in models]
+    except (ValueError, AttributeError, TypeError, RecursionError):
+        return None
+    return {**record, **changes} if changes else None
+
+
+@contextlib.contextmanager
+def _lock_of(path: Path) -> Iterator[None]:
+    """Hold a file of ratings, against other threads and processes. Raises OSError."""
+    with _lock, filelock.FileLock(path.with_name(f".{path.name}.lock")):
+        yield
 
 
 def _given(line: bytes, model: str) -> Iterator[GivenReply]:
@@ -153,7 +208,11 @@ def _given(line: bytes, model: str) -> Iterator[GivenReply]:
 
 
 def _line_of(record: Mapping[str, Any]) -> bytes:
-    return json.dumps(record, ensure_ascii=False).encode("utf-8", "replace") + b"\n"
+    return _json(record) + b"\n"
+
+
+def _json(value: object) -> bytes:
+    return json.dumps(value, ensure_ascii=False).encode("utf-8", "replace")
 
 
 def _blank(path: Path, record: Mapping[str, Any]) -> None:

@@ -54,6 +54,8 @@ class Replier:
         self._retrieved = None
         if retrieval is not None and decoding.retrieved:
             self._retrieved = RetrievedReplies(model, vocabulary, retrieval, decoding)
+        # Whether ratings change the replies at once.
+        self.follows_ratings = retrieval is not None and bool(decoding.retrieved) and retrieval.is_rated
         self._vocabulary, self._max_length = vocabulary, settings.max_length
         self.search = model.searcher(decoding, reply_automaton(decoding, vocabulary, settings.max_length))
 

@@ -24,6 +24,7 @@ from chatbot.display import counted, visible
 from chatbot.errors import UserError
 from chatbot.evaluation.measures import Sample, sample_of
 from chatbot.flags import replace
+from chatbot.inference.ratings import RATINGS
 from chatbot.training.attempt import (
     check_data,
     check_settings,
@@ -79,6 +80,17 @@ class Data:
         return bool(self.description["both_directions"])
 
 
+def _check_ratings(data: Sequence[str]) -> None:
+    """Raise UserError if the pairs are those of the file of ratings, which changes with each rating."""
+    ratings = RATINGS.resolve()
+    for name in data if RATINGS.exists() else ():
+        if Path(name).resolve() in (ratings, *ratings.parents):
+            raise UserError(
+                f"--data {name}: {RATINGS} changes with each rating, and training could not resume; copy it, "
+                "and give the copy"
+            )
+
+
 def prepare(settings: Settings, probe: Sequence[str] = ()) -> Data:
     """Read and encode the pairs, print a summary, and check that they fit the attempt if it is resumed.
 
@@ -86,6 +98,8 @@ def prepare(settings: Settings, probe: Sequence[str] = ()) -> Data:
     from the data with which the attempt was started.
     """
     resumed, source, clean = has_checkpoint(settings), settings.encoding.validation, settings.corpus.clean
+    if not resumed:
+        _check_ratings(settings.corpus.data)
     preset: dict[str, Any] = {}
     other = None if resumed or settings.run.init_from is None else other_attempt(settings)  # before pairs are read
     if resumed:

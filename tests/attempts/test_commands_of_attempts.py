@@ -11,6 +11,7 @@ import pytest
 from chatbot.attempts.__main__ import main
 from chatbot.durable import write_json
 from chatbot.errors import exit_code_of
+from chatbot.inference.ratings import RATINGS, append_rating, given_replies, rating_of
 from chatbot.model.saved import load_trained
 from tests.attempts.folders import save_attempt
 
@@ -152,6 +153,14 @@ def test_rename_moves_both_folders(run: Run) -> None:
     assert out == "checkpoints/a is now checkpoints/微博, and tensorboard/a is tensorboard/微博\n"
     assert (names("checkpoints"), names("tensorboard")) == (["微博"], ["微博"])
     assert load_trained(Path("checkpoints/微博")).step == 1
+
+
+def test_rename_keeps_the_ratings(run: Run) -> None:
+    save_attempt("a", {1: 1.0})
+    append_rating(RATINGS, rating_of("问", "答", [], "good", "a", written_to=""))
+    out = run("rename", "a", "b")
+    assert out == "checkpoints/a is now checkpoints/b\ndata/ratings.jsonl: 1 rating of a, now of b\n"
+    assert len(given_replies(RATINGS, "b")) == 1
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """The file of ratings: what training reads from it, and which replies a model is known to have given."""
 
+import json
 import re
 from pathlib import Path
 
@@ -10,7 +11,15 @@ from chatbot.corpus.reading.report import Report
 from chatbot.corpus.reading.sources import find_sources
 from chatbot.errors import UserError
 from chatbot.inference import ratings
-from chatbot.inference.ratings import GivenReply, append_rating, comparison_of, given_replies, rating_of
+from chatbot.inference.ratings import (
+    GivenReply,
+    TooLongError,
+    append_rating,
+    comparison_of,
+    given_replies,
+    rating_of,
+    rename_model,
+)
 
 
 def learned(path: Path) -> list[tuple[str, str]]:
@@ -133,9 +142,50 @@ def test_damaged_lines_are_left_out(tmp_path: Path) -> None:
     assert given_replies(path, "weibo") == []
 
 
-def test_the_end_of_a_long_file_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rating_keeps_the_last_turns_that_fit(tmp_path: Path) -> None:
+    """So that nobody can fill the file, or void the ratings of others."""
     path = tmp_path / "ratings.jsonl"
-    for number in range(9):
-        append_rating(path, rating_of("q", str(number), [], "good", "weibo", written_to=""))
-    monkeypatch.setattr(ratings, "MOST_READ", path.stat().st_size // 3)
-    assert [given.reply for given in given_replies(path, "weibo")] == ["6", "7", "8"]
+    append_rating(path, rating_of("q", "好", [], "good", "weibo", written_to=""))
+    turns = [f"{number} {'长' * 300}" for number in range(200)]
+    append_rating(path, rating_of("问", "答", turns, "good", "weibo", written_to=""))
+    _, line = path.read_bytes().splitlines()
+    assert 3000 < len(line) < ratings.LARGEST_RATING
+    assert [turn for both in json.loads(line)["history"] for turn in both] == turns[-4:]
+    with pytest.raises(TooLongError, match=r"of [\d,]+ bytes, of at most 4,096"):
+        append_rating(path, rating_of("问", "答" * 2000, turns, "good", "weibo"))
+    assert [given.reply for given in given_replies(path, "weibo")] == ["好", "答"]
+
+
+def test_all_of_a_long_file_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "ratings.jsonl"
+    append_rating(path, rating_of("q", "first", [], "good", "weibo", written_to=""))
+    with path.open("ab") as file:
+        file.write(b'{"question": "' + b"x" * 2**21 + b'"}\n')
+    append_rating(path, rating_of("q", "last", [], "good", "weibo", written_to=""))
+    assert [given.reply for given in given_replies(path, "weibo")] == ["first", "last"]
+
+
+def test_ratings_of_a_model_that_is_renamed(tmp_path: Path) -> None:
+    path = tmp_path / "ratings.jsonl"
+    assert rename_model(path, "a", "b") == 0
+    records = [
+        rating_of("a", "a", [], "good", "a", written_to=""),
+        rating_of("q", "r", [], "good", "other", written_to=""),
+        comparison_of("q", (("x", "a"), ("y", "c")), [[], []], "second"),
+        comparison_of("q", (("x", "c"), ("y", "a")), [[], []], "equal"),
+    ]
+    for record in records:
+        append_rating(path, record)
+    with path.open("ab") as file:
+        file.write(b"\n".join([b'"a"', b'{"model": "a"', b'{"models": 1, "x": "a"}', b'["a"]', b""]))
+    before = path.read_text().splitlines()
+    assert rename_model(path, "a", "新") == 3
+    after = path.read_text().splitlines()
+    assert after[1] == before[1]
+    assert after[4:] == before[4:]
+    assert [json.loads(after[number]).get("model") for number in (0, 2)] == ["新", "c"]
+    assert (json.loads(after[2])["rejected_model"], json.loads(after[3])["models"]) == ("新", ["c", "新"])
+    assert given_replies(path, "新") == [GivenReply("a", "a", "good", "")]
+    renamed = {**records[0], "model": "新"}
+    append_rating(path, rating_of("a", "a", [], "bad", "新", written_to=""), renamed)  # it is found, and replaced
+    assert given_replies(path, "新") == [GivenReply("a", "a", "bad", "")]

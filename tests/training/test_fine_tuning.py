@@ -11,6 +11,7 @@ from chatbot.config.decoding import DecodingSettings
 from chatbot.config.stored import settings_over_config
 from chatbot.corpus.vocabulary import BYTES, SPECIALS, Vocabulary, load_vocabulary
 from chatbot.errors import UserError
+from chatbot.inference.ratings import RATINGS, append_rating, rating_of
 from chatbot.inference.responder import Responder
 from chatbot.model.new_model import built_model
 from chatbot.model.saved import load_trained
@@ -126,3 +127,22 @@ def test_attempt_is_not_resumed_with_another_architecture(work_dir: Path) -> Non
     )
     with pytest.raises(UserError, match=message):
         prepare(other)
+
+
+def test_ratings_are_learned_from_a_copy(work_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """As the guide says; ratings go on, and the attempt is resumed."""
+    Path("my_pairs.tsv").write_text("你好\t你好呀\n再见\t明天见\n" * 4, encoding="utf-8")
+    train(**SMALL, data=("my_pairs.tsv",), attempt="weibo", steps=2)
+    for question, reply, rating in (("你好", "早", "good"), ("再见", "呵呵", "bad")):
+        append_rating(RATINGS, rating_of(question, reply, [], rating, "weibo", written_to=""))  # type: ignore[arg-type]
+    for data in ("data/ratings.jsonl", "data", "."):
+        with pytest.raises(UserError, match=rf"--data {data}: data/ratings.jsonl changes with each rating") as refused:
+            train(**SMALL, data=("my_pairs.tsv", data), attempt="rated", init_from="weibo", steps=1)
+        assert len(str(refused.value)) < 200
+    shutil.copy(RATINGS, "data/rated.jsonl")
+    flags = {"data": ("my_pairs.tsv", "data/rated.jsonl"), "attempt": "rated", "init_from": "weibo"}
+    train(**flags, steps=1)
+    assert "Training on 3 pairs" in capsys.readouterr().out
+    append_rating(RATINGS, rating_of("你好", "您好", [], "good", "rated", written_to=""))
+    train(**flags, steps=2)
+    assert metrics("rated")[-1]["step"] == 2

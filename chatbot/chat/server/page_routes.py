@@ -22,7 +22,7 @@ from chatbot.config.attempts import CONFIG
 from chatbot.config.stored import stored_settings
 from chatbot.errors import UserError
 from chatbot.export.manifest import MANIFEST, read_manifest
-from chatbot.inference.ratings import Better, Rating, append_rating, comparison_of, rating_of
+from chatbot.inference.ratings import Better, Rating, TooLongError, append_rating, comparison_of, rating_of
 from chatbot.inference.reply_text import Origin
 from chatbot.inference.text_responder import TextResponder
 from chatbot.model.checkpoint import read_pointer
@@ -207,6 +207,8 @@ def _attention(
 async def _record(path: Path, record: dict[str, Any], replaced: dict[str, Any] | None) -> dict[str, Any]:
     try:
         await asyncio.to_thread(append_rating, path, record, replaced)
+    except TooLongError as error:
+        raise ApiError(413, str(error), code="ratings") from error
     except UserError as error:
         log.error("%s", error)
         raise ApiError(503, "The rating cannot be recorded; the server's log says why", code="ratings") from error

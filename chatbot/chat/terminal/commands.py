@@ -34,6 +34,7 @@ SAMPLES = 10
 # What /why says of a reply that was looked up, before the question.
 WRITTEN, RATED_GOOD = "A person wrote this reply,", "This reply was rated good as a reply"
 HISTORY = "history"
+UNCHANGED = " Replies stay as they are: this model looks none up, or not by ratings."
 DEFAULT = "default"
 # What /set changes, by name, in the order of /settings.
 FIELDS: dict[str, "dataclasses.Field[Any]"] = {
@@ -252,7 +253,8 @@ def _rate(rating: Rating) -> Callable[[Session, str], None]:
         if last.rating == rating:
             raise UserError(f"/{rating}: the reply is in {RATINGS} already")
         rate_last(RATINGS, session.conversation, rating, last.model or session.current.model.card.name)
-        session.screen.note(f"{RATINGS}: rated {rating}.")
+        follows = session.current.responder().replier.follows_ratings
+        session.screen.note(f"{RATINGS}: rated {rating}.{'' if follows else UNCHANGED}")
 
     return rate
 

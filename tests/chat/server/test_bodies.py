@@ -76,7 +76,7 @@ WORST = {
     "stop texts": (CHAT, filled('{"stop": [', '"x"', f"], {HELLO}}}"), 400),
     "wrong value": (CHAT, filled('{"n": "', "x", f'", {HELLO}}}', ""), 400),
     "prompts": (COMPLETIONS, fields(prompt=["x" * 60_000] * 32, n=32), 200),
-    "history": (RATINGS, json.dumps({**REPLIED, "history": ["x" * 9000] * 200}).encode(), 200),
+    "history": (RATINGS, json.dumps({**REPLIED, "history": ["x" * 9000] * 200}).encode(), 413),
 }  # fmt: skip
 
 

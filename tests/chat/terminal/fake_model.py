@@ -38,6 +38,7 @@ class FakeReplier:
         self.decoding, self.vocabulary = decoding, vocabulary
 
     batch = 1
+    follows_ratings = True
 
     def replies(self, questions: Sequence[Sequence[int]]) -> list[str]:
         return [replies[0].text for replies in self.candidates(questions)]

@@ -196,6 +196,13 @@ def test_ratings_are_stored(capsys: Printed, work_dir: Path) -> None:
     ]
 
 
+def test_rating_says_that_no_reply_changes(capsys: Printed, work_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(FakeReplier, "follows_ratings", False)
+    _, err = printed(capsys, ["a", "/bad"])
+    unchanged = "Replies stay as they are: this model looks none up, or not by ratings."
+    assert err == [f"data/ratings.jsonl: rated bad. {unchanged}"]
+
+
 def test_help_explains_commands_and_settings(capsys: Printed) -> None:
     lines: list[Line] = ["/help", "/help /n", "/help anti_lm", "/help /ood", "/help zzz", "/help ban"]
     out, err = printed(capsys, lines)
