@@ -12,7 +12,17 @@ from pathlib import Path
 from typing import Any, Generic, NoReturn
 
 from chatbot.errors import UserError
-from chatbot.flags import Composed, compose, default_text, fields_of, flag_of, flags_of, parsed_value, unknown_flags
+from chatbot.flags import (
+    Composed,
+    compose,
+    default_text,
+    fields_of,
+    flag_of,
+    flags_of,
+    parsed_flag,
+    parsed_value,
+    unknown_flags,
+)
 from chatbot.version import __version__
 
 # The name of the distribution, and of its command.
@@ -136,7 +146,9 @@ class CommandLine(Generic[Composed]):
                 f"; files of pairs follow --data: --data {unknown[0]}" if "data" in self.fields and not names else ""
             )
             parser.error(unknown_flags(self.fields, names or unknown) + of_files)
-        values = {name: value for name, value in vars(namespace).items() if value is not None}
+        values = {
+            name: value for name, value in vars(namespace).items() if value is not None or name != self.positional
+        }
         missing = [
             field.metadata["metavar"] if name == self.positional else flag_of(name)
             for name, field in self.fields.items()
@@ -232,7 +244,7 @@ class CommandLine(Generic[Composed]):
                 if meta["many"]
                 else {**options, "nargs": "?", "default": None, "action": Positional}
             )
-        options["type"] = functools.partial(parsed_value, field)
+        options["type"] = functools.partial(parsed_flag, field)
         if meta["once"]:
             return {**options, "action": Once}
         return {**options, "nargs": meta["count"] or "+", "action": "extend"} if meta["many"] else options

@@ -20,6 +20,7 @@ from chatbot.errors import UserError
 
 # What an error says that a value must be.
 EXPECTED = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
+NONE = "none"  # as the value of a flag: the setting is not set, whatever an attempt or a file says
 # Of a whole number, also in a file.
 LARGEST = 2**63 - 1
 
@@ -194,7 +195,7 @@ def settings_by_name(names: Collection[str]) -> Iterator[None]:
     try:
         yield
     except UserError as error:
-        error.args = (re.sub(r"`[^`]*`|\b(?:python|duida) [^;,]*|--([a-z-]+)", name_of, str(error)),)
+        error.args = (re.sub(r"`[^`]*`|\b(?:python|duida) [^;,]*|(?<![\w-])--([a-z-]+)(?![\w.])", name_of, str(error)),)
         raise
 
 
@@ -240,6 +241,11 @@ def words_of(field: "dataclasses.Field[Any]", value: Any) -> list[str]:
 def command_line(settings: Any) -> str:
     """Return the flags for these settings, quoted for a shell, without those at their defaults."""
     return flags_for(settings, flatten(settings))
+
+
+def parsed_flag(field: "dataclasses.Field[Any]", text: str) -> Any:
+    """Return the value of a flag, of "none" that of a setting that is not set. Raises UserError as `parsed_value`."""
+    return None if text == NONE and field.default is None else parsed_value(field, text)
 
 
 def parsed_value(field: "dataclasses.Field[Any]", text: str, name: str | None = None) -> Any:

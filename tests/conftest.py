@@ -3,7 +3,9 @@
 import gc
 import importlib
 import os
-from collections.abc import Generator
+import sys
+import tempfile
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import hypothesis
@@ -30,6 +32,38 @@ CPUS = [f"/CPU:{i}" for i in range(4)]
 tf_config.set_logical_device_configuration(
     tf_config.list_physical_devices("CPU")[0], [tf_config.LogicalDeviceConfiguration()] * len(CPUS)
 )
+
+
+ROOT = Path(__file__).parents[1]
+# Commands in processes of their own find the package wherever they run.
+os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+# What belongs to the user of the checkout, who has trained in it.
+OF_THE_USER = tuple(str(ROOT / name) for name in ("checkpoints", "data", "tensorboard", "exports"))
+
+IN_THE_TREE = ("README.md", ".gitkeep")
+SEEING = {"open", "os.listdir", "os.scandir", "os.mkdir", "os.rename", "os.remove", "os.rmdir"}  # events of audits
+
+
+def guard(event: str, arguments: tuple[object, ...]) -> None:
+    """Raise RuntimeError for a test that sees what belongs to the user of the checkout."""
+    path = arguments[0] if event in SEEING and arguments else None
+    if isinstance(path, str | bytes | os.PathLike):
+        place = os.path.abspath(os.fsdecode(path))
+        if place.startswith(OF_THE_USER) and not place.endswith(IN_THE_TREE):
+            raise RuntimeError(f"a test must not see {place}, which may be the user's")
+
+
+sys.addaudithook(guard)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def elsewhere() -> Iterator[None]:
+    """An empty current directory for tests that choose none."""
+    before = Path.cwd()
+    with tempfile.TemporaryDirectory() as folder:
+        os.chdir(folder)
+        yield
+        os.chdir(before)
 
 
 LONG = {"training", "export"}  # folders whose tests take most of the time

@@ -268,6 +268,8 @@ def test_api_and_commands_report_the_same_error(
         ("--rnn-size 7: odd; add --no-bidirectional", "rnn_size 7: odd; add bidirectional=False"),
         ("--no-repeat-ngram and --other", "no_repeat_ngram and --other"),
         ("`python train.py --data x` resumes it; --data", "`python train.py --data x` resumes it; data"),
+        ("--data my--data.tsv: no such file; --data", "data my--data.tsv: no such file; data"),
+        ("a--map/b, --map.json and (--map)", "a--map/b, --map.json and (map)"),
         ("talk with python chat.py --attempt x, --attempt", "talk with python chat.py --attempt x, attempt"),
     ],
 )

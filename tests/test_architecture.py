@@ -2,6 +2,7 @@
 
 import ast
 import graphlib
+import os
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
@@ -150,3 +151,11 @@ def test_packages_of_the_server_are_imported_by_the_server_alone() -> None:
 def test_files_are_short_and_have_specific_names(path: Path) -> None:
     assert len(path.read_text(encoding="utf-8").splitlines()) <= 400
     assert path.name not in {"utils.py", "helpers.py", "common.py"}
+
+
+@pytest.mark.parametrize("name", ["checkpoints", "data/ratings.jsonl", "tensorboard/default", "exports"])
+def test_tests_do_not_see_what_belongs_to_the_user(name: str) -> None:
+    assert Path.cwd() != ROOT
+    for see in (os.listdir, os.mkdir, open):
+        with pytest.raises(RuntimeError, match="a test must not see "):
+            see(ROOT / name)

@@ -37,6 +37,45 @@ def test_epochs_on_the_command_line_replace_steps_in_the_file(tmp_path: Path) ->
     assert train_settings(["--config", str(file), "--epochs", "2"]).learning.steps is None
 
 
+@pytest.mark.parametrize("name", ["own.json", "own.yaml"])
+def test_size_of_a_batch_is_that_of_the_flag(work_dir: Path, name: str) -> None:
+    Path(name).write_text('{"batch_tokens": 4096}' if name == "own.json" else "batch_tokens: 4096")
+    learning = train_settings(["--config", name, "--batch-size", "32"]).learning
+    assert (learning.batch_size, learning.batch_tokens) == (32, None)
+    begin("talk", batch_tokens=4096)
+    for flags, expected in (([], (64, 4096)), (["--batch-size", "32"], (32, None)), (["--batch-tokens", "9"], (64, 9))):
+        learning = train_settings(["--attempt", "talk", *flags]).learning
+        assert (learning.batch_size, learning.batch_tokens) == expected
+    with pytest.raises(UserError, match="--batch-size and --batch-tokens: each says how large a batch is; give one"):
+        train_settings(["--batch-size", "32", "--batch-tokens", "9"])
+
+
+def test_what_an_attempt_began_with_can_be_undone(work_dir: Path) -> None:
+    """Each setting whose default is none, and those that are switched on."""
+    given = {"deterministic": True, "save_minutes": 2.0, "max_reply_frequency": 3, "probe": "q.txt", "map": "data"}
+    given |= {"validate_every": 9, "me": "甲", "warm_up": 5, "epochs": 2}
+    begin("talk", **given)
+    assert flatten(train_settings(["--attempt", "talk"])).items() >= given.items()
+    undone = [word for name in given if name != "deterministic" for word in (f"--{name.replace('_', '-')}", "none")]
+    settings = flatten(train_settings(["--attempt", "talk", *undone, "--no-deterministic"]))
+    assert {name: settings[name] for name in given} == {**dict.fromkeys(given), "deterministic": False}
+
+
+def test_quiet_in_a_file_is_quiet(work_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    begin("talk", rnn_size=64)
+    Path("own.yaml").write_text("attempt: talk\nquiet: true\n")
+    assert train_settings(["--config", "own.yaml"]).run.quiet
+    assert capsys.readouterr().out == ""
+
+
+def test_a_model_with_word_vectors_is_tuned(work_dir: Path) -> None:
+    """Its weights have them."""
+    begin("base", word_vectors="vectors.txt", rnn_size=64)
+    Path("checkpoints/base/last").touch()
+    model = train_settings(["--init-from", "base", "--attempt", "tuned"]).model
+    assert (model.word_vectors, model.rnn_size) == (None, 64)
+
+
 def test_settings_survive_config_json(tmp_path: Path) -> None:
     settings = compose(Settings, data=("a.tsv",), rnn_size=64, bidirectional=False, steps=7)
     file = tmp_path / "config.json"
@@ -271,6 +310,7 @@ MOST = {
     3600: "reply_seconds request_timeout",
     10**4: "max_length",
     10**5: "queue",
+    65535: "port",
     10**6: "conversations rate_limit",
     2**31 - 1: "seed",
 }

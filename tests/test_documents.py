@@ -31,7 +31,11 @@ from chatbot.corpus.__main__ import encode_command, inspect_command, pairs_comma
 from chatbot.errors import UserError
 
 ROOT = Path(__file__).parents[1]
-DOCUMENTS = sorted(path for folder in (".", "docs", "kubernetes", "data") for path in (ROOT / folder).glob("*.md"))
+OF_DATA = ROOT / "data" / "README.md"
+DOCUMENTS = [
+    OF_DATA,
+    *(path for folder in (".", "docs", "kubernetes") for path in sorted((ROOT / folder).glob("*.md"))),
+]
 CHINESE = [path for path in DOCUMENTS if path.name.endswith(".zh.md")]
 GUIDES = [path for path in DOCUMENTS if path.parent.name in ("docs", "kubernetes") or path.stem.startswith("README")]
 

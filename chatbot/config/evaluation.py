@@ -1,7 +1,6 @@
 """The settings of python -m chatbot.evaluation."""
 
 import dataclasses
-from pathlib import Path
 
 from chatbot.command_line import CommandLine, program
 from chatbot.config.corpus import CACHE, FileSettings
@@ -80,10 +79,6 @@ class EvaluationSettings(FileSettings):
                 f"--sheet {self.sheet}: nothing is measured with it; leave out --report, --baseline and "
                 "--fluency-corpus, or run the command again without --sheet"
             )
-        if self.report is not None and Path(self.report).resolve() in {
-            Path(file).resolve() for file in (*self.data, *self.baseline_data, *self.fluency_corpus)
-        }:
-            raise UserError(f"--report {self.report}: would replace the pairs in it; give the name of another file")
 
 
 EVALUATE = CommandLine(

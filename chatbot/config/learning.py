@@ -88,7 +88,9 @@ class LearningSettings(Flags):
         choices=("auto", "float32", "bfloat16", "float16"),
     )
     deterministic: bool = setting(
-        False, "on GPUs, equal commands give equal results to the bit, by slower operations; on CPUs they always do"
+        False,
+        "on GPUs, equal commands give equal results to the bit, by slower operations; on CPUs they always do",
+        negatable=True,
     )
     seed: int = setting(
         1,

@@ -21,7 +21,7 @@ class ServeSettings(Flags):
         group=SERVER,
         metavar="HOST:PORT",
     )
-    port: int | None = setting(None, "the port, in place of that of the address", least=0, most=65535)
+    port: int | None = setting(None, "the port, in place of that of the address", least=1, most=65535)
     api_key_file: str | None = setting(
         None, "file of keys, one per line; requests of the API need one of them as bearer", metavar="FILE"
     )

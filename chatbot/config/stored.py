@@ -32,7 +32,7 @@ from chatbot.flags import check_value, compose, fields_of, flag_of, flags_for, f
 # Settings whose value "auto" was replaced in config.json by the one chosen for the attempt.
 CHOSEN = ("both_directions", "precision")
 # Settings that replace each other: a flag of a group replaces all of the group in a file.
-ALTERNATIVES = ({"steps", "epochs"}, {"data", "source_file", "target_file"})
+ALTERNATIVES = ({"steps", "epochs"}, {"data", "source_file", "target_file"}, {"batch_size", "batch_tokens"})
 # Settings that have no effect without validation.
 OF_VALIDATION = ("patience", "retrieve_pairs", "validate_every")
 
@@ -46,11 +46,14 @@ def settings_over_config(flags: dict[str, Any]) -> Settings:
     """Return the settings of a run: defaults, overridden by those that the attempt was begun with, then by the file
     named by `config`, then by the given flat values.
 
-    Prints what is taken from the attempt, unless `quiet` is given. Raises UserError for a file or a value that cannot
+    Prints what is taken from the attempt, unless it is to be quiet. Raises UserError for a file or a value that cannot
     be used, and for a flag that is given, be it with its default, and has no effect beside the other settings.
     """
-    with contextlib.redirect_stdout(io.StringIO() if flags.get("quiet") else sys.stdout):
-        settings = _settings_over_config(flags)
+    config = read_chosen(Path(flags["config"])) if flags.get("config") else {}
+    if flags.get("batch_size") and flags.get("batch_tokens"):
+        raise UserError("--batch-size and --batch-tokens: each says how large a batch is; give one")
+    with contextlib.redirect_stdout(io.StringIO() if _over(config, flags).get("quiet") else sys.stdout):
+        settings = _settings_over_config(flags, config)
     check_architecture(settings.model.architecture, flags)
     unused = [name for name in OF_VALIDATION if name in flags and settings.encoding.validation == NONE]
     if unused:
@@ -58,10 +61,9 @@ def settings_over_config(flags: dict[str, Any]) -> Settings:
     return settings
 
 
-def _settings_over_config(flags: dict[str, Any]) -> Settings:
-    config = read_chosen(Path(flags["config"])) if flags.get("config") else {}
+def _settings_over_config(flags: dict[str, Any], config: dict[str, Any]) -> Settings:
     if config and (folder := _attempt_folder(Path(flags["config"]), "attempt" in flags)):
-        config["attempt"] = folder
+        config = {**config, "attempt": folder}
     above = _over(config, flags)
     attempt = above.get("attempt", RunSettings.attempt)
     check_value(fields_of(RunSettings)["attempt"], attempt)
@@ -113,7 +115,8 @@ def _inherited(attempt: str, above: dict[str, Any]) -> dict[str, Any]:
     Raises UserError when there is no such attempt.
     """
     directory = trained_directory(attempt, "--init-from")
-    names = {*fields_of(ModelSettings), "clean", "tokenizer", "dictionary", "vocabulary_size"}
+    of_model = fields_of(ModelSettings).keys() - {"word_vectors"}  # its weights have them
+    names = {*of_model, "clean", "tokenizer", "dictionary", "vocabulary_size"}
     values = {name: value for name, value in read_settings(directory / CONFIG).items() if name in names}
     if values.get("dictionary"):
         values["dictionary"] = str(directory / DICTIONARY)

@@ -48,10 +48,11 @@ def _evaluate(settings: EvaluationSettings) -> dict[str, Any]:
     directory = trained_directory(settings.attempt)
     decoding = with_default_search(settings.decoding, directory)
     from chatbot.corpus.reading.sources import find_parts
+    from chatbot.evaluation.report import check_report
     from chatbot.evaluation.sheet import KEY, SHEET, source_of, write_sheet
 
     if settings.report is not None:
-        open(settings.report, "ab").close()  # a file that cannot be written is noticed at once
+        check_report(Path(settings.report))
     compared = {name: source_of(name) for name in settings.compare}
     held_out = find_parts(settings.data).measured
     bank = find_parts(settings.baseline_data).training if settings.baseline_data else None
@@ -105,11 +106,11 @@ def _evaluate(settings: EvaluationSettings) -> dict[str, Any]:
         )
         return {"sheet": settings.sheet, "messages": len(drawn[0]), "rows": rows}
     measures = evaluate(
-        trained, corpus, decoding, retrieval, settings.report, directory.name, settings.tokenize, fluency
+        trained, corpus, decoding, retrieval, settings.report, directory.name, settings.tokenize, fluency, warning
     )
+    questions = counted(measures["pairs"], "question" if warning else "held-out question")
     print(
-        f"Replies to {counted(measures['pairs'], 'held-out question')}; BLEU by sacrebleu's tokenisation "
-        f"{measures['bleu_tokenize']}:",
+        f"Replies to {questions}; BLEU by sacrebleu's tokenisation {measures['bleu_tokenize']}:",
         *table(rows_of(measures)),
         choice_line(measures),
         sep="\n",

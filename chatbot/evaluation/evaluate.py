@@ -31,6 +31,7 @@ def evaluate(
     name: str = "model",
     tokenize: str = AUTO_TOKENIZE,
     fluency: Fluency | None = None,
+    warning: str | None = None,
 ) -> dict[str, Any]:
     """Return the likelihood of the reference replies, the choice among ten, and the measures of the model's replies.
 
@@ -39,7 +40,7 @@ def evaluate(
 
     corpus: in the vocabulary of the model, with its turns of history. report: the path of an HTML file to write. name:
     the model's name, shown there. tokenize: --tokenize. fluency: of --fluency-corpus; None: it is not measured.
-    Raises OSError when the report cannot be written.
+    warning: about the pairs, for the report. Raises OSError when the report cannot be written.
     """
     scorer = Scorer(trained.model)
     likelihood = scorer(corpus.shards)
@@ -72,7 +73,7 @@ def evaluate(
         data = ", ".join(read.file for read in corpus.reports)
         title = f"{name}, step {trained.step:,}: replies to {data}"
         entries = entries_of(trained, samples, replies, tokens, rows.get("baseline"))
-        page = report_page(title, command_line(decoding), measures, entries)
+        page = report_page(title, command_line(decoding), measures, entries, warning)
         Path(report).write_text(page, encoding="utf-8", errors="replace")
     return measures
 

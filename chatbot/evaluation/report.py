@@ -12,6 +12,7 @@ import numpy as np
 from chatbot.corpus.pair_ids import EncodedPairs, Ragged
 from chatbot.corpus.vocabulary import Vocabulary
 from chatbot.display import aligned, counted
+from chatbot.errors import UserError
 from chatbot.evaluation.likelihood import Scorer
 from chatbot.evaluation.measures import Sample, ranked_first
 from chatbot.inference.replier import BATCH
@@ -33,6 +34,7 @@ COLUMNS = (
 )
 # The name of each row: its object in the JSON.
 ROWS = {"references": "references", "random of this file": "random", "baseline": "baseline"}
+GENERATOR = b'content="duida evaluate"'  # in the head of each report
 TEMPLATE = Path(__file__).with_name("report.html")
 NUMBERS = ("number", "log-probability", "relevance")  # columns that are sorted as numbers
 # The attention of this many replies is shown, which bounds the size of the report.
@@ -131,7 +133,18 @@ def _attention(
         yield from word_attention(trained.model, trained.vocabulary, questions[part], replies[part])
 
 
-def report_page(title: str, search: str, measures: Mapping[str, Any], entries: Sequence[Entry]) -> str:
+def check_report(path: Path) -> None:
+    """Raise UserError for a file that would be replaced and is no report, and OSError if it cannot be written."""
+    with path.open("a+b") as file:
+        file.seek(0)
+        begin = file.read(1000)
+    if begin and GENERATOR not in begin:
+        raise UserError(f"--report {path}: is there, and is no report; give the name of another file")
+
+
+def report_page(
+    title: str, search: str, measures: Mapping[str, Any], entries: Sequence[Entry], warning: str | None = None
+) -> str:
     """Return the report as HTML. search: the flags of decoding. measures: the result of `evaluate`."""
     columns = ["number", "question", "reference", "reply", "log-probability", "relevance"]
     if any(entry.baseline is not None for entry in entries):
@@ -139,6 +152,7 @@ def report_page(title: str, search: str, measures: Mapping[str, Any], entries: S
     headings, *measured = cells(rows_of(measures))
     return string.Template(TEMPLATE.read_text(encoding="utf-8")).substitute(
         title=escape(title),
+        warning="" if warning is None else f"<p><strong>{escape(warning)}</strong></p>",
         likelihood=escape(_likelihood(measures)),
         search=escape(search or "greedy search"),
         note=f"A click on one of the first {MOST_ATTENTION} replies shows which words of the question each of its "

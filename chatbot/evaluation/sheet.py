@@ -16,6 +16,7 @@ from typing import NamedTuple
 from chatbot.config.attempts import CHECKPOINTS, trained_directory
 from chatbot.config.evaluation import SOURCES
 from chatbot.corpus.reading.charset import detect_charset
+from chatbot.corpus.shards import PAIRS_PER_SHARD
 from chatbot.display import aligned, counted, visible
 from chatbot.durable import read_json, write_file, write_json
 from chatbot.errors import UserError
@@ -70,7 +71,12 @@ def source_of(name: str) -> Source:
 
 
 def check_source(name: str, source: Source, pairs: int) -> None:
-    """Raise UserError for a file of replies that has not one line for each pair."""
+    """Raise UserError for a file of replies that has not one line for each pair, in the order of the pairs."""
+    if isinstance(source, tuple) and pairs > PAIRS_PER_SHARD:
+        raise UserError(
+            f"--compare {name}: replies in a file are for at most {PAIRS_PER_SHARD:,} pairs, and --data has {pairs:,}; "
+            "give a part of them, as a sheet has few"
+        )
     if isinstance(source, tuple) and len(source) != pairs:
         raise UserError(
             f"--compare {name}: {counted(len(source), 'line')} for {counted(pairs, 'question')}; give a file with one "

@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 
 from chatbot.config.corpus import LEAST_VOCABULARY, CorpusSettings
-from chatbot.config.evaluation import EVALUATE
 from chatbot.corpus.dataset import encode
 from chatbot.corpus.files import training_files
 from chatbot.corpus.selection import Selection
@@ -52,5 +51,3 @@ def test_corpus_that_cannot_be_read_is_an_error(work_dir: Path, monkeypatch: pyt
     monkeypatch.setattr("sys.argv", command)
     with pytest.raises(UserError, match=r"^none\.tsv: no such file"):
         main()
-    with pytest.raises(UserError, match=r"^--report none\.tsv: would replace the pairs in it"):
-        EVALUATE.parse([*command[1:], "--report", "none.tsv"])

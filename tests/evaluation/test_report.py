@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from chatbot.config.evaluation import EvaluationSettings
 from chatbot.config.training import Settings
 from chatbot.corpus.history import source_of
 from chatbot.corpus.vocabulary import BOS, BYTES, EOS, MARKS, Vocabulary
@@ -16,7 +15,7 @@ from chatbot.errors import UserError
 from chatbot.evaluation import report as report_module
 from chatbot.evaluation.__main__ import main
 from chatbot.evaluation.measures import Sample, measure
-from chatbot.evaluation.report import Entry, entries_of, heat_map, report_page
+from chatbot.evaluation.report import Entry, check_report, entries_of, heat_map, report_page
 from chatbot.flags import compose
 from chatbot.inference.text_responder import END, WordAttention
 from chatbot.model.new_model import built_model
@@ -140,8 +139,16 @@ def test_report_that_cannot_be_written_is_refused_at_once(work_dir: Path, monkey
         main()
 
 
-@pytest.mark.parametrize("flag", ["data", "baseline_data"])
-def test_report_does_not_replace_pairs(flag: str) -> None:
-    files: dict[str, Any] = {"data": ("a.tsv",), "baseline_data": ("c.tsv",), flag: ("b.tsv", "./pairs.tsv")}
-    with pytest.raises(UserError, match=r"^--report pairs.tsv: would replace the pairs in it; "):
-        EvaluationSettings(report="pairs.tsv", **files)
+@pytest.mark.parametrize("name", ["pairs.tsv", "link", "page.html"])
+def test_report_replaces_nothing_but_a_report(work_dir: Path, name: str) -> None:
+    Path("pairs.tsv").write_text("你好\t你好呀\n", encoding="utf-8")
+    Path("link").symlink_to("pairs.tsv")
+    Path("page.html").write_text("<!DOCTYPE html><title>replies</title>")
+    before = Path(name).read_bytes()
+    with pytest.raises(UserError, match=rf"^--report {name}: is there, and is no report; "):
+        check_report(Path(name))
+    assert Path(name).read_bytes() == before
+    check_report(Path("new.html"))
+    Path("new.html").write_text(report_page("title", "", MEASURES, [], "Warning: a < b"), encoding="utf-8")
+    check_report(Path("new.html"))
+    assert "<strong>Warning: a &lt; b</strong>" in Path("new.html").read_text()

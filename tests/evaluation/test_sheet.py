@@ -15,7 +15,17 @@ from hypothesis import strategies as st
 
 from chatbot.errors import UserError
 from chatbot.evaluation.__main__ import main
-from chatbot.evaluation.sheet import COLUMNS, KEY, SHEET, Ratings, _ratings_of, count_ratings, table_of, write_sheet
+from chatbot.evaluation.sheet import (
+    COLUMNS,
+    KEY,
+    SHEET,
+    Ratings,
+    _ratings_of,
+    check_source,
+    count_ratings,
+    table_of,
+    write_sheet,
+)
 from tests.training.small_run import train_small
 
 MESSAGES = ["你好", "吃了吗", "在干嘛", "晚安"]
@@ -210,6 +220,13 @@ def command(work_dir: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
     return run
 
 
+def test_replies_in_a_file_are_for_pairs_in_its_order() -> None:
+    """More pairs are divided into shards, by their hashes."""
+    check_source("a.txt", ("甲",) * 131_072, 131_072)
+    with pytest.raises(UserError, match=r"--compare a\.txt: replies in a file are for at most 131,072 pairs"):
+        check_source("a.txt", ("甲",) * 131_073, 131_073)
+
+
 def test_command_writes_and_counts_a_sheet(command: Any) -> None:
     pairs = [("你好", "你好呀"), ("吃了吗", "吃了"), ("没有吗", "没有"), ("在干嘛", "想你")]
     Path("pairs.tsv").write_text("".join(f"{q}\t{a}\n" for q, a in pairs), encoding="utf-8")
@@ -222,6 +239,10 @@ def test_command_writes_and_counts_a_sheet(command: Any) -> None:
     assert (written["sheet"], written["messages"]) == ("rated", 3)
     assert "rated/sheet.csv" in error
     assert "Warning: pairs.tsv: this attempt was trained on it; a model may know them by heart" in error
+    flags_of_report = ["--attempt", "one", "--data", "pairs.tsv", "--report", "r.html", "--beam-size", "1"]
+    _, error = command(*flags_of_report)
+    assert "Replies to 4 questions; BLEU" in error  # they are not held out
+    assert "<strong>Warning: pairs.tsv: this attempt was trained on it;" in Path("r.html").read_text(encoding="utf-8")
     _, *rows = rows_of(Path("rated"))
     assert len(rows) == written["rows"]
     key = sources_of(Path("rated"))
