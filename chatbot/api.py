@@ -50,7 +50,7 @@ class Bot:
         >>> bot = chatbot.load("checkpoints/weibo")
         >>> reply = bot.reply("你呢", history=["你好吗", "我很好"])
         """
-        return self._responder.reply(question, _turns(history))
+        return self._responder.reply(_question(question), _turns(history))
 
     def replies(self, questions: Iterable[str]) -> list[str]:
         """Return the reply to each question. Questions are batched, which is faster than one `reply` per question.
@@ -62,7 +62,7 @@ class Bot:
         """
         if isinstance(questions, str):
             raise UserError(f"replies({questions!r}): give a list of questions, or call reply for a single one")
-        return self._responder.replies(list(questions))
+        return self._responder.replies([*map(_question, questions)])
 
     def stream(self, question: str, history: Sequence[str] = ()) -> Iterator[str]:
         """Yield the reply in pieces, as its tokens are found; joined, they are `reply(question, history)`.
@@ -73,7 +73,7 @@ class Bot:
         >>> "".join(bot.stream("你好")) == bot.reply("你好")
         True
         """
-        return self._responder.stream(question, _turns(history))
+        return self._responder.stream(_question(question), _turns(history))
 
     def n_best(self, question: str, history: Sequence[str] = ()) -> list[tuple[str, float]]:
         """Return the best replies with their scores, the best first; at most as many as n_best of `load`.
@@ -83,13 +83,19 @@ class Bot:
         >>> bot = chatbot.load("checkpoints/weibo", beam_size=5, n_best=3)
         >>> replies = bot.n_best("你好")
         """
-        return [(reply.text, reply.score) for reply in self._responder.n_best(question, _turns(history))]
+        return [(reply.text, reply.score) for reply in self._responder.n_best(_question(question), _turns(history))]
+
+
+def _question(text: str) -> str:
+    if not isinstance(text, str):
+        raise UserError(f"question {text!r}: give text")
+    return text
 
 
 def _turns(history: Sequence[str]) -> Sequence[str]:
     if isinstance(history, str):
         raise UserError(f"history={history!r}: give a list of turns, such as [{history!r}]")
-    return history
+    return [*map(_question, history)]
 
 
 def load(directory: str | os.PathLike[str], **decoding: Any) -> Bot:

@@ -10,7 +10,7 @@ from importlib import import_module
 from typing import Any
 
 from chatbot.command_line import CommandLine, program, run_command
-from chatbot.config.attempts import COMPARE, LIST, PRUNE, RENAME
+from chatbot.config.attempts import COMPARE, DELETE, LIST, PRUNE, RENAME
 from chatbot.config.bots import TELEGRAM, WEBHOOK
 from chatbot.config.chat import ASK, CHAT, SERVE, ChatSettings, ask_settings, serve_settings
 from chatbot.config.corpus import ENCODE, INSPECT, PAIRS
@@ -30,7 +30,7 @@ Train a chatbot on question-answer pairs, on one or many GPUs, and talk to it.
   serve        serve a trained chatbot: OpenAI's API, and a page for browsers
   data         inspect, write or encode the pairs of files
   evaluate     measure a trained chatbot on held-out pairs
-  attempts     list training runs; or compare, prune, rename
+  attempts     list training runs; or compare, prune, rename, delete
   export       write a trained chatbot as ONNX or SavedModel
   bot          answer on Telegram, or behind a webhook
   init-config  write a commented file of all settings, for train --config FILE
@@ -113,21 +113,6 @@ COMMANDS: dict[str, Callable[[Sequence[str]], int | None]] = {
 }
 # The commands that have flags. Some are commands of a command, such as `data inspect`.
 COMMAND_LINES: list[CommandLine[Any]] = [
-    *(
-        TRAIN,
-        CHAT,
-        ASK,
-        SERVE,
-        INSPECT,
-        PAIRS,
-        ENCODE,
-        EVALUATE,
-        LIST,
-        COMPARE,
-        PRUNE,
-        RENAME,
-        EXPORT,
-        TELEGRAM,
-        WEBHOOK,
-    ),
+    *(TRAIN, CHAT, ASK, SERVE, INSPECT, PAIRS, ENCODE, EVALUATE),
+    *(LIST, COMPARE, PRUNE, RENAME, DELETE, EXPORT, TELEGRAM, WEBHOOK),
 ]

@@ -99,6 +99,11 @@ def test_turns_and_questions_are_lists_and_every_reply_takes_turns(
     trained: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bot = chatbot.load(trained / "checkpoints/weibo", beam_size=2)
+    for call in (bot.reply, bot.stream, bot.n_best, lambda question: bot.replies([question])):
+        with pytest.raises(chatbot.UserError, match="question 5: give text"):
+            call(5)  # type: ignore[arg-type]
+    with pytest.raises(chatbot.UserError, match="question 7: give text"):
+        bot.reply("你好", [7])  # type: ignore[list-item]
     for call in (bot.reply, bot.stream, bot.n_best):
         with pytest.raises(chatbot.UserError, match="give a list of turns"):
             call("你好", history="早")

@@ -36,7 +36,7 @@ CASES = {
     "duida data ": "inspect pairs encode --help --version",
     "duida data --h": "--help",
     "duida data inspect --js": "--json",
-    "duida attempts ": "compare prune rename --json --help --version",
+    "duida attempts ": "compare prune rename delete --json --help --version",
     "duida attempts comp": "compare",
     "duida attempts prune --y": "--yes",
     "duida attempts --j": "--json",

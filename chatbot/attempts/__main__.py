@@ -1,11 +1,11 @@
-"""python -m chatbot.attempts [compare | prune | rename]: a table of all attempts, and commands for them."""
+"""python -m chatbot.attempts [compare | prune | rename | delete]: a table of all attempts, and commands for them."""
 
 import json
 import sys
 from collections.abc import Callable, Sequence
 
 from chatbot.command_line import program, run_command
-from chatbot.config.attempts import CHECKPOINTS, COMPARE, LIST, PRUNE, RENAME
+from chatbot.config.attempts import CHECKPOINTS, COMPARE, DELETE, LIST, PRUNE, RENAME
 from chatbot.errors import exit_code_of
 
 
@@ -55,7 +55,19 @@ def _rename(arguments: Sequence[str]) -> None:
     rename(settings)
 
 
-COMMANDS: dict[str, Callable[[Sequence[str]], None]] = {"compare": _compare, "prune": _prune, "rename": _rename}
+def _delete(arguments: Sequence[str]) -> None:
+    settings = DELETE.parse(arguments)
+    from chatbot.attempts.folders import delete
+
+    delete(settings)
+
+
+COMMANDS: dict[str, Callable[[Sequence[str]], None]] = {
+    "compare": _compare,
+    "prune": _prune,
+    "rename": _rename,
+    "delete": _delete,
+}
 
 if __name__ == "__main__":
     sys.exit(exit_code_of(main))

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from chatbot.attempts.attempt import check_not_training, is_training, size_of
 from chatbot.attempts.table import megabytes
-from chatbot.config.attempts import CHECKPOINTS, CONFIG, TENSORBOARD, PruneSettings, RenameSettings
+from chatbot.config.attempts import CHECKPOINTS, CONFIG, TENSORBOARD, DeleteSettings, PruneSettings, RenameSettings
 from chatbot.config.stored import stored_settings
 from chatbot.display import aligned, counted
 from chatbot.errors import UserError
@@ -118,6 +118,24 @@ def remove(path: Path) -> None:
 
 def _folders(path: Path) -> list[Path]:
     return [folder for folder in path.iterdir() if folder.is_dir()] if path.is_dir() else []
+
+
+def delete(settings: DeleteSettings) -> None:
+    """Print the folders of attempts; delete them if that is set. Raises UserError for one that is being trained."""
+    folders = []
+    for name in settings.attempts:
+        found = [folder for folder in (CHECKPOINTS / name, TENSORBOARD / name) if folder.is_dir()]
+        if not found:
+            raise UserError(f"delete {name}: no such attempt in {CHECKPOINTS.absolute()}; check the name")
+        check_not_training(CHECKPOINTS / name)
+        folders += found
+    print(*aligned([[megabytes(size_of(folder)), str(folder)] for folder in folders], [False, True]), sep="\n")
+    if not settings.yes:
+        print("Nothing was deleted; the same command with --yes deletes it.")
+        return
+    for folder in folders:
+        shutil.rmtree(folder)
+    print("Deleted.")
 
 
 def rename(settings: RenameSettings) -> None:

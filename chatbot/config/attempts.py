@@ -131,16 +131,32 @@ class RenameSettings(Flags):
             attempt_directory(name, "rename")
 
 
+@dataclasses.dataclass(frozen=True)
+class DeleteSettings(Flags):
+    """List the folders of attempts in checkpoints/ and tensorboard/ with their sizes, and delete them with --yes."""
+
+    attempts: tuple[str, ...] = setting(..., "the names of attempts", group=ATTEMPTS, metavar="ATTEMPT")
+    yes: bool = setting(False, "delete what is listed; without it, nothing is deleted")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in self.attempts:
+            attempt_directory(name, "delete")
+
+
 MODULE = "-m chatbot.attempts"
 LIST = CommandLine(
     ListSettings,
     MODULE,
     """List the attempts in checkpoints/. Further commands, each with its own --help:
 compare ATTEMPT ATTEMPT ... (settings that differ, sizes, best values, and a picture of the curves);
-prune [ATTEMPT ...] (lists files that can be deleted, and removes them with --yes); rename OLD NEW.""",
+prune [ATTEMPT ...] (lists files that can be deleted, and removes them with --yes); delete ATTEMPT; rename OLD NEW.""",
 )
 COMPARE = CommandLine(
     CompareSettings, f"{MODULE} compare", CompareSettings.__doc__ or "", "weibo talk", positional="attempts"
 )
 PRUNE = CommandLine(PruneSettings, f"{MODULE} prune", PruneSettings.__doc__ or "", "weibo --yes", positional="attempts")
 RENAME = CommandLine(RenameSettings, f"{MODULE} rename", RenameSettings.__doc__ or "", "talk weibo", positional="names")
+DELETE = CommandLine(
+    DeleteSettings, f"{MODULE} delete", DeleteSettings.__doc__ or "", "weibo --yes", positional="attempts"
+)

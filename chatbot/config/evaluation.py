@@ -48,6 +48,8 @@ class EvaluationSettings(FileSettings):
     )
     report: str | None = setting(None, "also write an HTML file with every reply and its scores", metavar="FILE")
 
+    json: bool = setting(False, "print all measures as one JSON object, too; without it, only to a pipe or a file")
+
     sheet: str | None = setting(
         None,
         "write a sheet of replies for a person to rate, who does not see their sources; once it is rated, count it",
@@ -84,8 +86,8 @@ class EvaluationSettings(FileSettings):
 EVALUATE = CommandLine(
     EvaluationSettings,
     "-m chatbot.evaluation",
-    "Measure a trained chatbot on held-out pairs, or have its replies rated. The last line is one JSON object.",
+    "Measure a trained chatbot on held-out pairs, or have its replies rated. In a pipe, JSON is the last line.",
     "--attempt weibo --data held_out.tsv",
-    "data columns map head attempt beam_size temperature top_p retrieve baseline report sheet compare",
+    "data columns map head attempt beam_size temperature top_p retrieve baseline report json sheet compare",
     without="n_best",
 )

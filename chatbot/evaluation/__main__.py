@@ -1,6 +1,6 @@
 """python -m chatbot.evaluation: measures an attempt on held-out pairs, or has replies rated.
 
-The last line is one JSON object.
+In a pipe or with --json, the last line is one JSON object.
 """
 
 import dataclasses
@@ -21,7 +21,9 @@ from chatbot.errors import UserError, exit_code_of
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure an attempt, or write a sheet of replies, or count the ratings of one that is there."""
     settings = EVALUATE.parse(arguments)
-    print(json.dumps(_evaluate(settings) if settings.sheet is None else _sheet(settings, Path(settings.sheet))))
+    measures = _evaluate(settings) if settings.sheet is None else _sheet(settings, Path(settings.sheet))
+    if settings.json or not sys.stdout.isatty():
+        print(json.dumps(measures))
     return 0
 
 

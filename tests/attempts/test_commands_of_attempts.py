@@ -155,6 +155,22 @@ def test_rename_moves_both_folders(run: Run) -> None:
     assert load_trained(Path("checkpoints/微博")).step == 1
 
 
+def test_delete_removes_both_folders_with_yes_alone(run: Run) -> None:
+    for name in ("a", "b"):
+        save_attempt(name, {1: 1.0})
+    Path("tensorboard/a").mkdir(parents=True)
+    Path("tensorboard/c").mkdir()
+    out = run("delete", "a", "c").splitlines()
+    assert [line.split()[-1] for line in out[:-1]] == ["checkpoints/a", "tensorboard/a", "tensorboard/c"]
+    assert out[-1] == "Nothing was deleted; the same command with --yes deletes it."
+    assert (names("checkpoints"), names("tensorboard")) == (["a", "b"], ["a", "c"])
+    with filelock.FileLock("checkpoints/b/lock"):
+        assert run("delete", "a", "b", "--yes").startswith("error: b: another process is training it")
+    assert names("checkpoints") == ["a", "b"]
+    assert run("delete", "a", "c", "--yes").endswith("Deleted.\n")
+    assert (names("checkpoints"), names("tensorboard")) == (["b"], [])
+
+
 def test_rename_keeps_the_ratings(run: Run) -> None:
     save_attempt("a", {1: 1.0})
     append_rating(RATINGS, rating_of("问", "答", [], "good", "a", written_to=""))
@@ -166,7 +182,7 @@ def test_rename_keeps_the_ratings(run: Run) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["cmpare"], "cmpare: no such command; choose compare, prune or rename"),
+        (["cmpare"], "cmpare: no such command; choose compare, prune, rename or delete"),
         (["compare", "a"], "compare a: give two different attempts or more"),
         (["compare", "a", "none"], "compare none: no such attempt in "),
         (["compare", "a", "broken"], "compare broken: vocabulary.txt: vocabulary damaged"),
@@ -174,6 +190,8 @@ def test_rename_keeps_the_ratings(run: Run) -> None:
         (["compare", "a", "b", "--plot", "none/x.png"], "--plot none/x.png: give the name of a file in an existing"),
         (["compare", "a", "empty"], "compare empty: no checkpoint was saved yet; train it first"),
         (["prune", ""], "ATTEMPT '': expected printable text"),
+        (["delete", "none"], "delete none: no such attempt in "),
+        (["delete", "x/y"], "delete 'x/y': a short name"),
         (["rename", "", "x"], "NAME '': expected printable text"),
         (["prune", "none"], "prune none: no such attempt in "),
         (["prune", "../a"], "prune '../a': a short name"),

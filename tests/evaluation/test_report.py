@@ -1,5 +1,6 @@
 """The HTML report of an evaluation, parsed; hostile texts; the scores of each reply."""
 
+import sys
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -152,3 +153,17 @@ def test_report_replaces_nothing_but_a_report(work_dir: Path, name: str) -> None
     Path("new.html").write_text(report_page("title", "", MEASURES, [], "Warning: a < b"), encoding="utf-8")
     check_report(Path("new.html"))
     assert "<strong>Warning: a &lt; b</strong>" in Path("new.html").read_text()
+
+
+@pytest.mark.parametrize(("is_terminal", "flags", "shown"), [(False, [], 1), (True, [], 0), (True, ["--json"], 1)])
+def test_terminal_is_spared_the_json(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    is_terminal: bool,
+    flags: list[str],
+    shown: int,
+) -> None:
+    monkeypatch.setattr("chatbot.evaluation.__main__._evaluate", lambda settings: {"pairs": 2})
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: is_terminal)
+    assert main(["--data", "x.tsv", *flags]) == 0
+    assert capsys.readouterr().out == '{"pairs": 2}\n' * shown

@@ -23,6 +23,7 @@ from chatbot.inference.ratings import RATINGS, Rating
 
 SLASH = "/"
 EXIT = ("exit", "quit")
+HELP = ("help", "帮助")  # also without a slash
 # Replies of /n, and exchanges of /history, without a number.
 BEST, SHOWN = 5, 10
 # Similarity of a name that is suggested in place of an unknown one, as difflib measures it.
@@ -33,6 +34,7 @@ NEXT_BEST = 5
 SAMPLES = 10
 # What /why says of a reply that was looked up, before the question.
 WRITTEN, RATED_GOOD = "A person wrote this reply,", "This reply was rated good as a reply"
+GENERATED = "The model generated this reply."
 HISTORY = "history"
 UNCHANGED = " Replies stay as they are: this model looks none up, or not by ratings."
 DEFAULT = "default"
@@ -194,6 +196,8 @@ def _why(session: Session, text: str) -> None:
     last, responder = session.last("/why: no reply yet"), session.current.responder()
     if (origin := session.origin(last)).question:
         session.screen.line(f"{RATED_GOOD if origin.is_rated else WRITTEN} to: {origin.question}")
+    else:
+        session.screen.line(GENERATED)
     attention = responder.attention(last.question, last.reply, last.before)
     if attention is None:
         session.screen.line(NO_ATTENTION)

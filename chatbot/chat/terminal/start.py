@@ -58,7 +58,7 @@ def ask(model: LoadedModel, settings: ChatSettings) -> int:
 
 
 def _converse(model: LoadedModel, settings: ChatSettings) -> None:
-    from chatbot.chat.terminal.commands import EXIT, carry_out, is_command, question_of
+    from chatbot.chat.terminal.commands import EXIT, HELP, carry_out, is_command, question_of
     from chatbot.chat.terminal.prompt import line_reader
     from chatbot.chat.terminal.screen import Screen
     from chatbot.chat.terminal.session import Session
@@ -66,6 +66,10 @@ def _converse(model: LoadedModel, settings: ChatSettings) -> None:
     screen = Screen()
     session = Session(model, settings, screen)
     session.introduce()
+    if not _shows("中文"):
+        screen.note(
+            f"This terminal is in {sys.stdout.encoding}, without Chinese; LC_ALL=C.UTF-8 gives it all characters."
+        )
     screen.note("/help lists the commands; Ctrl-D or /exit exits.")
     read_line, interrupted = line_reader(), False
     while not session.finished:
@@ -84,7 +88,9 @@ def _converse(model: LoadedModel, settings: ChatSettings) -> None:
             with as_user_errors():
                 if line.strip().lower() in EXIT:
                     return
-                if is_command(line.strip()):
+                if line.strip().lower() in HELP:
+                    carry_out(session, "/help")
+                elif is_command(line.strip()):
                     carry_out(session, line)
                 else:
                     session.answer(question_of(line))
@@ -92,6 +98,15 @@ def _converse(model: LoadedModel, settings: ChatSettings) -> None:
             screen.error(error)
         except KeyboardInterrupt:
             screen.note("Stopped.")
+
+
+def _shows(text: str) -> bool:
+    """Return whether standard output can show a text."""
+    try:
+        text.encode(sys.stdout.encoding)
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def answer_lines(model: CurrentModel, history: int, questions: Iterable[str], replies: TextIO) -> None:

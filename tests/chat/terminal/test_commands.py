@@ -102,6 +102,7 @@ def test_history_and_reset(capsys: Printed) -> None:
 @pytest.mark.parametrize(
     ("origin", "shown"),
     [
+        (Origin(), "The model generated this reply.\n"),
         (Origin("你是谁"), "A person wrote this reply, to: 你是谁\n"),
         (Origin("你是谁", is_rated=True), "This reply was rated good as a reply to: 你是谁\n"),
     ],
@@ -114,7 +115,7 @@ def test_why_names_the_pair_of_a_reply(
     typed(fake_model(), ["你好", "/save chat.jsonl", "/why", "/bad", "/reset", "/load chat.jsonl", "/bad", "/why"])
     assert capsys.readouterr().out.count(shown) == 2
     records = [json.loads(line) for line in Path("data/ratings.jsonl").read_text().splitlines()]
-    assert [record["written_to"] for record in records] == ["你是谁", "你是谁"]
+    assert [record["written_to"] for record in records] == [origin.question] * 2
 
 
 @pytest.mark.parametrize("attention", [True, False])
@@ -194,6 +195,13 @@ def test_ratings_are_stored(capsys: Printed, work_dir: Path) -> None:
         ("a", "a/1", [], "good", "fake"),
         ("b", "b/1+2", [["a", "a/1"]], "good", "fake"),
     ]
+
+
+def test_help_needs_no_slash(capsys: Printed) -> None:
+    for line in ("help", "帮助"):
+        out, err = printed(capsys, [line])
+        assert out == printed(capsys, ["/help"])[0] != []
+        assert err == []
 
 
 def test_rating_says_that_no_reply_changes(capsys: Printed, work_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:

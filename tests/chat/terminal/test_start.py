@@ -14,7 +14,7 @@ from chatbot.config.decoding import DecodingSettings
 from chatbot.inference.text_responder import EMPTY_QUESTION_REPLY
 from tests.chat.terminal.fake_model import RAW, fake_model
 from tests.chat.terminal.pseudo_terminal import FAKE
-from tests.chat.terminal.typed import piped
+from tests.chat.terminal.typed import piped, typed
 from tests.commands import ENVIRONMENT
 from tests.inference.texts import EMPTY, UNUSUAL
 
@@ -119,3 +119,13 @@ def test_closed_output_ends_chat_without_traceback(tmp_path: Path) -> None:
     assert status == 0
     assert "Traceback" not in output
     assert "codes 1" in output
+
+
+@pytest.mark.parametrize(("encoding", "notes"), [("latin-1", 1), ("gbk", 0), ("utf-8", 0)])
+def test_terminal_without_chinese_is_told_once(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], encoding: str, notes: int
+) -> None:
+    monkeypatch.setattr("chatbot.chat.terminal.start.set_encoding", lambda stream: None)
+    monkeypatch.setattr("sys.stdout", Console(io.BytesIO(), encoding=encoding, errors="replace"))
+    assert typed(fake_model(), ["你好", "在吗"]) == 0
+    assert capsys.readouterr().err.count(f"This terminal is in {encoding}, without Chinese; LC_ALL=C.UTF-8 ") == notes
