@@ -12,6 +12,8 @@ from chatbot.display import aligned
 from chatbot.flags import flag_of
 from chatbot.model.checkpoint import read_pointer
 
+COLUMNS, NAMES = 100, 26  # of the table, as far as its numbers leave room, and of the names of its rows
+
 
 def compare(settings: CompareSettings) -> None:
     """Print the comparison, and draw the curves. Raises UserError for an attempt that cannot be used."""
@@ -30,8 +32,11 @@ def compare(settings: CompareSettings) -> None:
         *results(attempts, records),
     ]
     print(*aligned(rows, [True, *[False] * len(attempts)]), sep="\n")
-    if len({read_pointer(directory / LAST).get("validation") for directory in directories} - {None}) > 1:
+    validations = [read_pointer(directory / LAST).get("validation") for directory in directories]
+    if len({*validations} - {None}) > 1:
         print("They were validated on different pairs, so their nats per character cannot be compared.")
+    elif None not in validations and (better := better_of(attempts)):
+        print(better)
     if any(records):
         names = [attempt.name for attempt in attempts]
         path = Path(settings.plot or f"curves-{'-'.join(names)}.png")
@@ -41,10 +46,26 @@ def compare(settings: CompareSettings) -> None:
         print(f"No curves: none of them has a {METRICS} with records.")
 
 
+def better_of(attempts: Sequence[Attempt]) -> str:
+    """Return the line that names the better of attempts that were validated on the same pairs; "" if none is."""
+    ranked = sorted((nats, one.name) for one in attempts if (nats := one.best_nats_per_character) is not None)
+    if len(ranked) < len(attempts) or ranked[0][0] == ranked[1][0]:
+        return ""
+    (best, name), (second, _), *_ = ranked
+    return f"Better: {name}, by {second - best:.4f} nats per character on the same held-out pairs."
+
+
 def different_settings(values: Sequence[dict[str, Any]]) -> list[list[str]]:
-    """Return a row for each setting that is not the same in all attempts: its flag, and the values."""
+    """Return a row for each setting that is not the same in all attempts: its flag, and the values.
+
+    A text that is too long for its column, such as a path, is shown by its end.
+    """
+    width = max(12, (COLUMNS - NAMES) // len(values) - len("  "))
     rows = [[flag_of(name), *(_shown(each[name]) for each in values)] for name in values[0] if name != "attempt"]
-    return [row for row in rows if len(set(row[1:])) > 1]
+    different = [row for row in rows if len(set(row[1:])) > 1]
+    return [
+        [name, *(text if len(text) <= width else f"…{text[1 - width :]}" for text in row)] for name, *row in different
+    ]
 
 
 def results(attempts: Sequence[Attempt], records: Sequence[Sequence[dict[str, Any]]]) -> list[list[str]]:

@@ -62,6 +62,20 @@ def test_compare_warns_of_different_validation_pairs(run: Run) -> None:
     assert lines[-1] == "No curves: none of them has a metrics.jsonl with records."
 
 
+def test_compare_names_the_better_one_in_100_columns(run: Run) -> None:
+    folder = "/home/somebody/with/a/long/name/corpora/of/2026/"
+    for name, nats in (("a", 4.5), ("b", 4.25), ("c", 4.5)):
+        last = save_attempt(name, {1: 1.0}, best=1, data=(f"{folder}{name}.tsv",)) / "last"
+        write_json(last, {**json.loads(last.read_text()), "best_nats": nats})
+    lines = run("compare", "a", "b").splitlines()
+    assert "Better: b, by 0.2500 nats per character on the same held-out pairs." in lines
+    shown = next(line for line in lines if line.startswith("--data"))
+    assert shown.count("…") == 2
+    assert shown.split()[1].endswith("2026/a.tsv")
+    assert max(map(len, lines)) <= 100
+    assert "Better" not in run("compare", "a", "c")  # they are equally good
+
+
 def test_prune_removes_what_nothing_names_and_only_with_yes(run: Run) -> None:
     save_attempt("a", {1: 1.0, 2: 1.0, 3: 1.0, 4: 1.0}, best=2)
     Path("checkpoints/a/ckpt-5.safetensors").touch()
