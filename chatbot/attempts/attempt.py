@@ -17,7 +17,15 @@ from chatbot.config.stored import stored_settings
 from chatbot.config.training import Settings
 from chatbot.corpus.vocabulary import load_vocabulary
 from chatbot.errors import UserError
-from chatbot.model.checkpoint import first_whole, group_sizes, pointed_steps, read_pointer, resumable_steps, saved_steps
+from chatbot.model.checkpoint import (
+    better_last,
+    first_whole,
+    group_sizes,
+    pointed_steps,
+    read_pointer,
+    resumable_steps,
+    saved_steps,
+)
 
 # The states of an attempt. READY: it can be resumed.
 # EMPTY: no checkpoint was saved yet. DAMAGED: so is a checkpoint, and another one takes its place.
@@ -91,6 +99,8 @@ def _read(directory: Path, attempt: Attempt) -> str:
     nats = last.get("best_nats")
     if isinstance(nats, int | float) and math.isfinite(nats):
         attempt.best_nats_per_character, attempt.best_step = nats, int(last.get("best_step", 0))
+    if (at_end := better_last(directory)) is not None:
+        attempt.best_nats_per_character, attempt.best_step = at_end, attempt.step
     _read_words(directory, settings, attempt)
     attempt.weights = _read_checkpoints(directory, attempt)["weights"]
     return DAMAGED if attempt.problem else READY

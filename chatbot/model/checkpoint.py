@@ -28,6 +28,7 @@ from chatbot.durable import read_json, replacing, write_json
 from chatbot.errors import UserError
 
 REMEDY = "restore it from a backup, or train again under another --attempt"
+AT_END = "nats_at_end"  # in `last`: the nats per character of its checkpoint, with which --time-limit ended
 BLOCK = 1 << 20
 # The types of tensors, by NumPy's names.
 TYPES = {"float32": "F32", "float64": "F64", "int32": "I32", "int64": "I64"}
@@ -94,6 +95,19 @@ def read_pointer(path: Path) -> dict[str, Any]:
 def pointed_steps(directory: Path) -> dict[str, int]:
     """Return the steps that `last` and `best` name, as far as these files exist. Raises UserError for a damaged one."""
     return {name: read_pointer(directory / name)["step"] for name in (LAST, BEST) if (directory / name).exists()}
+
+
+def better_last(directory: Path) -> float | None:
+    """Return the nats per character of the last checkpoint if --time-limit ended with it and it is the better one.
+
+    It decides nothing in training, where the chain of limits equals a run without them, but replies come from it.
+    """
+    try:
+        pointer = read_pointer(directory / LAST)
+    except UserError:
+        return None
+    nats, best = pointer.get(AT_END), pointer.get("best_nats")
+    return nats if isinstance(nats, float) and isinstance(best, float) and nats < best else None
 
 
 def first_whole(

@@ -15,6 +15,7 @@ from chatbot.corpus.vocabulary import Vocabulary, load_vocabulary
 from chatbot.errors import UserError
 from chatbot.flags import replace
 from chatbot.model.checkpoint import (
+    better_last,
     check_model_size,
     check_vocabulary,
     first_whole,
@@ -70,11 +71,12 @@ def load_trained(directory: Path) -> Trained:
 def _replying_steps(directory: Path) -> list[int]:
     """Return the steps of the checkpoints of an attempt in the order in which to try them: best, last, older ones.
 
-    Raises UserError when neither `best` nor `last` names one.
+    A last one that is better comes first. Raises UserError when neither `best` nor `last` names one.
     """
     steps: list[int] = []
     damage: UserError | None = None
-    for name in (BEST, LAST) if is_validated(directory) else (LAST,):
+    order = (LAST, BEST) if better_last(directory) is not None else (BEST, LAST)
+    for name in order if is_validated(directory) else (LAST,):
         try:
             steps.append(read_pointer(directory / name)["step"])
         except UserError as error:

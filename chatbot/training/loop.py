@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from chatbot.config.learning import NATS
 from chatbot.corpus.vocabulary import PAD
 from chatbot.errors import UserError
 from chatbot.training.alarms import MOST_RETURNS, Divergence, SkippedUpdates
@@ -147,10 +148,14 @@ class Loop:
         return best
 
     def _show_likelihood(self) -> None:
-        """Show a validation of the last step of a limited run. It does not count: a resumed run goes on without it."""
-        run = self._run
+        """Show a validation of the last step of a limited run. It decides nothing: a resumed run goes on without it."""
+        run, progress = self._run, self._run.progress
         if run.team.chief and run.data.validation is not None:
-            self._reporter.validation(run.validator.validate(run.data.validation), None)
+            validation = run.validator.validate(run.data.validation)
+            nats = validation.values[NATS]
+            if nats is not None and run.data.validation_decides and progress.best_by == NATS:
+                run.checkpoints.note_at_end(nats)
+            self._reporter.validation(validation, None)
 
     def _count_skipped(self, results: Sequence[StepResult]) -> None:
         """Count the updates that were skipped, and warn of the first one since the run began or went back."""

@@ -13,10 +13,15 @@ from types import SimpleNamespace
 
 import pytest
 
+from chatbot.attempts.attempt import read_attempt
 from chatbot.config.run import seconds_of
+from chatbot.corpus.dataset import Corpus
 from chatbot.errors import UserError
+from chatbot.model.checkpoint import read_pointer
+from chatbot.model.saved import load_trained
 from chatbot.training.loop import Window
 from chatbot.training.share import Prepared
+from chatbot.training.validation import Validation, Validator
 from tests.commands import ENVIRONMENT
 from tests.training.attempts import metrics, saved_step
 from tests.training.small_run import train_small
@@ -175,3 +180,45 @@ def test_run_ends_in_good_order_when_the_time_is_up(
     assert "nats per character, at the end of --time-limit; it does not count\n" in out
     assert f"Stopped at step {step:,}: --time-limit is over; the same command goes on from here." in out
     assert json.loads(Path("checkpoints/default/config.json").read_text()).keys().isdisjoint({"time_limit", "deadline"})
+
+
+def test_chat_uses_the_better_checkpoint_of_a_limited_run(
+    pairs_file: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a validation at the end of --time-limit shows decides nothing in the run that goes on."""
+    held_out = pairs_file.with_name("held_out.tsv")
+    held_out.write_text("甲甲\t癸癸癸\n")
+    seconds, next_batch = [0], Window.next_batch
+    nats = iter([2.2, 2.1, 2.0, 2.05, 2.3])
+
+    def after_a_second(window: Window) -> Prepared:
+        seconds[0] += 1
+        return next_batch(window)
+
+    monkeypatch.setattr(Window, "next_batch", after_a_second)
+    monkeypatch.setattr("chatbot.training.run.time", SimpleNamespace(time=lambda: seconds[0], monotonic=time.monotonic))
+    monkeypatch.setattr("chatbot.training.data.FEWEST_DECIDING", 1)
+    validate = Validator.validate
+
+    def validated(validator: Validator, corpus: Corpus) -> Validation:
+        found = validate(validator, corpus)
+        return found._replace(values={**found.values, "nats_per_character": next(nats)})
+
+    monkeypatch.setattr(Validator, "validate", validated)
+    directory = Path("checkpoints/default")
+    run = {"data": (str(pairs_file),), "validation": str(held_out), "validate_every": 4, "log_every": 4}
+    assert train_small(1, **run, steps=10**6, time_limit="0:01", deadline=10) == 0
+    out = capsys.readouterr().out
+    assert "validation 2.0000 nats per character, at the end of --time-limit; chat uses this checkpoint\n" in out
+    assert "Best: 2.0000 nats per character at step 10, the last, in checkpoints/default\n" in out
+    assert read_pointer(directory / "best")["step"] == 8
+    attempt = read_attempt(directory)
+    assert (attempt.best_nats_per_character, attempt.best_step) == (2.0, 10)
+    assert load_trained(directory).step == 10
+    assert train_small(1, **run, steps=12) == 0  # as a run without a limit: the third validation is of step 12
+    assert "nats_at_end" not in read_pointer(directory / "last")
+    assert (read_pointer(directory / "best")["best_nats"], load_trained(directory).step) == (2.05, 12)
+    seconds[0] = 0
+    assert train_small(1, **run, steps=10**6, time_limit="0:01", deadline=1) == 0
+    assert "at the end of --time-limit; it does not count\n" in capsys.readouterr().out
+    assert load_trained(directory).step == 12

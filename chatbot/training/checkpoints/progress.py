@@ -9,7 +9,7 @@ from typing import Any, get_type_hints
 
 from chatbot.config.learning import LOWER_IS_BETTER, NATS
 from chatbot.errors import UserError
-from chatbot.model.checkpoint import read_pointer
+from chatbot.model.checkpoint import AT_END, read_pointer
 
 
 @dataclasses.dataclass
@@ -70,6 +70,7 @@ def read_progress(path: Path) -> tuple[str, Progress]:
     Raises UserError for a file that is damaged, or of another version.
     """
     pointer = read_pointer(path)
+    pointer.pop(AT_END, None)
     return pointer.pop("checkpoint"), progress_of(pointer, path)
 
 

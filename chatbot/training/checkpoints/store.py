@@ -18,8 +18,10 @@ from chatbot.config.attempts import BEST, LAST, SAVING
 from chatbot.durable import write_file, write_json
 from chatbot.errors import UserError
 from chatbot.model.checkpoint import (
+    AT_END,
     DamagedError,
     amend_manifest,
+    better_last,
     checkpoint_path,
     first_whole,
     group_sizes,
@@ -216,8 +218,16 @@ class Checkpoints:
         warnings, self._warnings = self._warnings, []
         return warnings
 
+    def note_at_end(self, nats: float) -> None:
+        """Write the nats per character of the last checkpoint into `last`; see `better_last`. Raises as `wait`."""
+        self.wait()
+        with suppress(OSError, UserError):
+            write_json(self.directory / LAST, {**read_pointer(self.directory / LAST), AT_END: nats})
+
     def load_best(self, progress: Progress) -> None:
         """Load the weights of the best checkpoint into the model, if there is one; a damaged one gives a warning."""
+        if better_last(self.directory) is not None:
+            return
         if (self.directory / BEST).exists() and progress.best_step != progress.step:
             try:
                 best = checkpoint_path(self.directory, read_pointer(self.directory / BEST)["step"])

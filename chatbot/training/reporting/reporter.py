@@ -6,9 +6,11 @@ from typing import Any
 from chatbot.command_line import program
 from chatbot.config.attempts import CHECKPOINTS, is_validated
 from chatbot.config.corpus import NONE
+from chatbot.config.learning import NATS
 from chatbot.config.run import WANDB
 from chatbot.display import counted
 from chatbot.evaluation.curves import METRICS, draw, read_records
+from chatbot.model.checkpoint import better_last
 from chatbot.training.alarms import SlowTowers, TowerOutliers
 from chatbot.training.attempt import INTERRUPTED
 from chatbot.training.checkpoints.progress import shown
@@ -163,6 +165,8 @@ def _replies(run: Run) -> list[str]:
 def _best(run: Run) -> str:
     """Return which checkpoint is the best, and where it is."""
     progress, folder = run.progress, CHECKPOINTS / run.settings.run.attempt
+    if (at_end := better_last(run.settings.run.directory)) is not None:
+        return f"{shown(at_end, NATS)} at step {progress.step:,}, the last, in {folder}"
     if progress.best_value is None:
         return f"the last checkpoint, of step {progress.step:,}, in {folder}"
     return f"{shown(progress.best_value, progress.best_by)} at step {progress.best_step:,}, in {folder}"

@@ -12,6 +12,7 @@ from tqdm import tqdm
 
 from chatbot.config.learning import NATS
 from chatbot.evaluation.measures import Sample
+from chatbot.model.checkpoint import better_last
 from chatbot.training.checkpoints.progress import shown
 from chatbot.training.display import duration, error_stream, line_stream, question_line
 from chatbot.training.run import Run
@@ -92,7 +93,9 @@ class Terminal:
         if progress.best_by != NATS and value is not None:
             line += f", {shown(value, progress.best_by)}"
         if best is None:
-            line += ", at the end of --time-limit; it does not count"
+            is_better = better_last(self._run.settings.run.directory) is not None
+            use = "chat uses this checkpoint" if is_better else "it does not count"
+            line += f", at the end of --time-limit; {use}"
         elif best:
             line += ", the best so far"
         elif self._run.data.validation_decides:
