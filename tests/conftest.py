@@ -44,25 +44,23 @@ IN_THE_TREE = ("README.md", ".gitkeep")
 SEEING = {"open", "os.listdir", "os.scandir", "os.mkdir", "os.rename", "os.remove", "os.rmdir"}  # events of audits
 
 
-def guard(event: str, arguments: tuple[object, ...]) -> None:
-    """Raise RuntimeError for a test that sees what belongs to the user of the checkout."""
-    path = arguments[0] if event in SEEING and arguments else None
-    if isinstance(path, str | bytes | os.PathLike):
-        place = os.path.abspath(os.fsdecode(path))
-        if place.startswith(OF_THE_USER) and not place.endswith(IN_THE_TREE):
-            raise RuntimeError(f"a test must not see {place}, which may be the user's")
-
-
-sys.addaudithook(guard)
-
-
 @pytest.fixture(scope="session", autouse=True)
 def elsewhere() -> Iterator[None]:
-    """An empty current directory for tests that choose none."""
-    before = Path.cwd()
+    """An empty current directory for tests that choose none. No test sees what belongs to the user of the checkout."""
+    before, is_running = Path.cwd(), True
+
+    def guard(event: str, arguments: tuple[object, ...]) -> None:
+        path = arguments[0] if is_running and event in SEEING and arguments else None
+        if isinstance(path, str | bytes | os.PathLike):
+            place = os.path.abspath(os.fsdecode(path))
+            if place.startswith(OF_THE_USER) and not place.endswith(IN_THE_TREE):
+                raise RuntimeError(f"a test must not see {place}, which may be the user's")
+
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)
+        sys.addaudithook(guard)
         yield
+        is_running = False  # a hook stays; pytest removes folders by names that are relative to others
         os.chdir(before)
 
 

@@ -31,6 +31,8 @@ RETRIEVE = DecodingSettings(beam_size=3, retrieve="3")
 class FakeRetrieval:
     """Offers the same replies, in this order, to each question with 你, and nothing to others."""
 
+    is_rated = False
+
     def __init__(self, *offers: tuple[list[int], float, float]) -> None:
         self._offers = [Retrieved(ids, f"question {ids}", like, shared) for ids, like, shared in offers]
 
