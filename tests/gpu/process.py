@@ -71,17 +71,17 @@ def on_standins(function: Callable[[], Any], folder: Path, gpus: int = 1, **vari
 
 def _result_of(function: Callable[..., Any], folder: Path, environment: dict[str, str], *arguments: str) -> Any:
     file = folder / f"{function.__name__}.pickle"
-    completed = _run(
-        "-m", __name__, function.__module__, function.__name__, str(file), *arguments, environment=environment
-    )
+    named = __name__, function.__module__, function.__name__, str(file)
+    completed = _run("-m", *named, *arguments, environment=environment, folder=folder)
     assert completed.returncode == 0, f"{completed.stdout}\n{completed.stderr}"
     return pickle.loads(file.read_bytes())
 
 
-def _run(*arguments: str, environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
+def _run(*arguments: str, environment: dict[str, str], folder: Path | None = None) -> subprocess.CompletedProcess[str]:
+    """Run Python in a folder, by default the current one; never in the checkout, which has attempts of its user."""
     return subprocess.run(
         [sys.executable, *arguments],
-        cwd=ROOT,
+        cwd=folder,
         env=environment,
         capture_output=True,
         text=True,
