@@ -32,7 +32,7 @@ from chatbot.errors import UserError
 
 RATINGS = Path("data/ratings.jsonl")
 # Bytes of a line, and of the file: a client that floods the server voids no rating of others, and fills it slowly.
-LARGEST_RATING, LARGEST_FILE = 2**12, 2**26
+LARGEST_RATING, LARGEST_FILE = 2**12, 2**24
 
 Rating = Literal["good", "bad"]
 Better = Literal["first", "second", "equal"]
