@@ -8,6 +8,7 @@ from benchmarks.cost import cost_benchmark
 from benchmarks.crossings import crossings_benchmark
 from benchmarks.dailydialog import dailydialog_benchmark
 from benchmarks.decode import decode_benchmark
+from benchmarks.gpu import gpu_benchmark
 from benchmarks.history import history_benchmark
 from benchmarks.quality import quality_benchmark
 from benchmarks.scaling import scaling_benchmark
@@ -23,6 +24,7 @@ BENCHMARKS = {
     "crossings": crossings_benchmark,
     "dailydialog": dailydialog_benchmark,
     "decode": decode_benchmark,
+    "gpu": gpu_benchmark,
     "history": history_benchmark,
     "quality": quality_benchmark,
     "scaling": scaling_benchmark,

@@ -62,9 +62,10 @@ class Peer:
 class PyTorch(Peer):
     """The models of torch_model.py."""
 
-    def rate(self, settings: Settings, text: str, steps: int, precision: str) -> float:
+    def rate(self, settings: Settings, text: str, steps: int, precision: str, device: str = "cpu") -> float:
         """Train on a text. Returns real target tokens a second."""
-        output = self._output(settings, text, precision, "--steps", steps, "--warm-up", WARM_UP_STEPS)
+        measuring = "--steps", steps, "--warm-up", WARM_UP_STEPS, "--device", device
+        output = self._output(settings, text, precision, *measuring)
         return float(json.loads(output.splitlines()[-1])["target_tokens_per_s"])
 
     def best(self, settings: Settings, text: str, held_out: str, seconds: float, every: int, precision: str) -> Best:

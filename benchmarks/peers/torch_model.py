@@ -48,18 +48,18 @@ class Recurrent(nn.Module):
         self.combine = nn.Linear(2 * units, width, bias=False)
         self.dropout = nn.Dropout(rate)
 
-    def forward(self, source: Tensor, target: Tensor, mask: Tensor, is_real: Tensor) -> Tensor:
+    def forward(self, source: Tensor, target: Tensor, mask: Tensor, real: Tensor) -> Tensor:
         """Return the vectors of the real target positions before the projection, [tokens, embedding].
 
         source, target: embeddings, [rows, time, embedding]. mask: of the question's real tokens, [rows, source] bool.
-        is_real: [rows, target] bool.
+        real: the numbers of the real positions among all of the targets, [tokens] int64.
         """
         memory, state = self.encoder(self.dropout(source))
         outputs, _ = self.decoder(self.dropout(target), state)
         scores = torch.bmm(self.score(outputs), memory.transpose(1, 2))  # [rows, target, source]
         weights = torch.softmax(scores.masked_fill(~mask[:, None], float("-inf")), -1)
         both = torch.cat([outputs, torch.bmm(weights.to(memory.dtype), memory)], -1)
-        return self.dropout(torch.tanh(self.combine(both[is_real])))
+        return self.dropout(torch.tanh(self.combine(both.flatten(0, 1)[real])))
 
 
 class Block(nn.Module):
@@ -122,7 +122,7 @@ class Transformer(nn.Module):
         self.ends = nn.ModuleList(nn.LayerNorm(size, eps=1e-6) for _ in range(2))
         self.dropout = nn.Dropout(1 - sizes.keep_prob)
 
-    def forward(self, source: Tensor, target: Tensor, mask: Tensor, is_real: Tensor) -> Tensor:
+    def forward(self, source: Tensor, target: Tensor, mask: Tensor, real: Tensor) -> Tensor:
         """Return the vectors of the real target positions before the projection; see `Recurrent.forward`."""
         x = self.dropout(with_positions(source))
         for attention, feed_forward in self.encoder:
@@ -134,14 +134,14 @@ class Transformer(nn.Module):
             x = x + self.dropout(attention(x, None, is_causal=True))
             x = x + self.dropout(of_question(x, mask, key_values[2 * number : 2 * number + 2]))
             x = x + self.dropout(feed_forward(x))
-        return self.ends[1](x[is_real])
+        return self.ends[1](x.flatten(0, 1)[real])
 
 
 def with_positions(embedded: Tensor) -> Tensor:
     """Return scaled embeddings with the sines and cosines of their positions, [rows, time, embedding]."""
     size = embedded.shape[-1]
-    rates = LONGEST_WAVE ** -(torch.arange(size // 2) / (size // 2))
-    angles = torch.arange(embedded.shape[1])[:, None] * rates
+    rates = LONGEST_WAVE ** -(torch.arange(size // 2, device=embedded.device) / (size // 2))
+    angles = torch.arange(embedded.shape[1], device=embedded.device)[:, None] * rates
     return embedded * size**0.5 + torch.cat([angles.sin(), angles.cos()], -1)
 
 
@@ -162,14 +162,19 @@ class Model(nn.Module):
             elif isinstance(module, nn.LSTM):
                 start_lstm(module)
 
-    def summed_nats(self, pairs: Sequence[Pair]) -> tuple[Tensor, int]:
-        """Return the negative log-likelihood of the replies, scalar, and their tokens, end symbols included."""
+    def batch(self, pairs: Sequence[Pair]) -> tuple[Tensor, ...]:
+        """Return source and target_in, [rows, time], the real positions of the targets and their ids, all int64."""
         source, target_in, target_out = padded(pairs, self.layers.pads_left)
-        is_real = target_out != PAD
+        real = (target_out.flatten() != PAD).nonzero()[:, 0]  # on the CPU, so that a GPU does not wait for their number
+        return source, target_in, real, target_out.flatten()[real]
+
+    def summed_nats(self, batch: tuple[Tensor, ...]) -> tuple[Tensor, int]:
+        """Return the negative log-likelihood of the replies, scalar, and their tokens, end symbols included."""
+        source, target_in, real, wanted = (x.to(self.bias.device) for x in batch)
         embedded = self.embedding(source), self.embedding(target_in)
-        vectors = self.layers(*embedded, source != PAD, is_real)
+        vectors = self.layers(*embedded, source != PAD, real)
         logits = functional.linear(vectors, self.embedding.weight, self.bias)
-        return functional.cross_entropy(logits.float(), target_out[is_real], reduction="sum"), len(vectors)
+        return functional.cross_entropy(logits.float(), wanted, reduction="sum"), len(vectors)
 
 
 def start_lstm(lstm: nn.LSTM) -> None:
@@ -223,31 +228,38 @@ class Training:
     """A model, its optimiser, and the batches that it is trained on."""
 
     def __init__(self, flags: argparse.Namespace, pairs: Sequence[Pair], vocabulary: int) -> None:
-        self.model = Model(flags, vocabulary)
+        self._device = flags.device
+        self.model = Model(flags, vocabulary).to(self._device)
         self.batches = epochs(pairs, flags.batch_size, flags.seed)
         self._optimizer = torch.optim.Adam(self.model.parameters(), flags.learning_rate, fused=True)
         self._most, self._bfloat16 = flags.max_gradient_norm, flags.precision == "bfloat16"
 
-    def update(self, pairs: Sequence[Pair]) -> int:
-        """Train on a batch. Returns its real target tokens."""
+    def update(self, batch: tuple[Tensor, ...]) -> int:
+        """Train on a batch of `Model.batch`. Returns its real target tokens."""
         self._optimizer.zero_grad()
-        nats, tokens = self._nats(pairs)
+        nats, tokens = self._nats(batch)
         (nats / tokens).backward()
         nn.utils.clip_grad_norm_(self.model.parameters(), self._most)
         self._optimizer.step()
         return tokens
 
+    def seconds(self) -> float:
+        """Return a clock's time, when all steps until now are finished."""
+        if self._device == "cuda":
+            torch.cuda.synchronize()
+        return time.perf_counter()
+
     @torch.inference_mode()
     def validate(self, pairs: Sequence[Pair]) -> float:
         """Return the summed negative log-likelihood of all replies."""
         self.model.eval()
-        nats = sum(self._nats(batch)[0].item() for batch in by_length(pairs, VALIDATION_BATCH))
+        nats = sum(self._nats(self.model.batch(some))[0].item() for some in by_length(pairs, VALIDATION_BATCH))
         self.model.train()
         return nats
 
-    def _nats(self, pairs: Sequence[Pair]) -> tuple[Tensor, int]:
-        with torch.autocast("cpu", torch.bfloat16, enabled=self._bfloat16):
-            return self.model.summed_nats(pairs)
+    def _nats(self, batch: tuple[Tensor, ...]) -> tuple[Tensor, int]:
+        with torch.autocast(self._device, torch.bfloat16, enabled=self._bfloat16):
+            return self.model.summed_nats(batch)
 
 
 def main() -> None:
@@ -257,6 +269,7 @@ def main() -> None:
     parser.add_argument("--quality", metavar="HELD_OUT")
     parser.add_argument("--architecture", choices=("recurrent", "transformer"), default="recurrent")
     parser.add_argument("--precision", choices=("float32", "bfloat16"), default="float32")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     whole = {"steps": 60, "warm_up": 10, "validate_every": 100, "batch_size": 64, "seed": 1, "threads": 1}
     whole |= {"num_layers": 2, "embedding_size": 256, "rnn_size": 512, "heads": 4, "feed_forward_size": 1024}
     real = {"keep_prob": 1.0, "learning_rate": 0.001, "max_gradient_norm": 5.0}
@@ -265,6 +278,7 @@ def main() -> None:
     flags = parser.parse_args()
     torch.manual_seed(flags.seed)
     torch.set_num_threads(flags.threads)
+    torch.set_float32_matmul_precision("high")  # TF32 on a GPU, which TensorFlow uses by default, too
     tokens = Path(f"{flags.text}.vocabulary").read_text(encoding="utf-8").split("\n")[:-1]
     ids = {token: number for number, token in enumerate(tokens, SPECIALS)}
     training = Training(flags, read_text(flags.text, ids), SPECIALS + len(ids))
@@ -276,20 +290,20 @@ def main() -> None:
 
 def print_rate(training: Training, steps: int, warm_up: int) -> None:
     """Print the real target tokens a second; making the batches costs nothing."""
-    batches = [next(training.batches) for _ in range(warm_up + steps)]
+    batches = [training.model.batch(next(training.batches)) for _ in range(warm_up + steps)]
     for batch in batches[:warm_up]:
         training.update(batch)
-    began = time.perf_counter()
+    began = training.seconds()
     tokens = sum(map(training.update, batches[warm_up:]))
-    rate = tokens / (time.perf_counter() - began)
+    rate = tokens / (training.seconds() - began)
     weights = sum(weight.numel() for weight in training.model.parameters())
     print(json.dumps({"target_tokens_per_s": rate, "weights": weights, "torch": torch.__version__}))
 
 
 def print_validations(training: Training, held_out: Sequence[Pair], every: int) -> None:
     """Train for ever, and print each validation."""
-    for step, batch in enumerate(training.batches, 1):
-        training.update(batch)
+    for step, pairs in enumerate(training.batches, 1):
+        training.update(training.model.batch(pairs))
         if step % every == 0:
             print(json.dumps({"step": step, "nats": training.validate(held_out)}), flush=True)
 

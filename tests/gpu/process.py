@@ -38,7 +38,12 @@ def environment() -> dict[str, str]:
     if visible is None:
         return {**standin.environment(memory=STANDIN_MEMORY), "PYTHONPATH": str(ROOT)}
     order = "PCI_BUS_ID"  # that of NVML, and of nvidia-smi
-    return {**os.environ, "PYTHONPATH": str(ROOT), "CUDA_DEVICE_ORDER": order, "CUDA_VISIBLE_DEVICES": visible}
+    return {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH")))),
+        "CUDA_DEVICE_ORDER": order,
+        "CUDA_VISIBLE_DEVICES": visible,
+    }
 
 
 @functools.cache
