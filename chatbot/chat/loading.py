@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from chatbot.attempts.attempt import read_attempt
-from chatbot.config.attempts import BEST, LAST, RETRIEVAL, trained_directory
+from chatbot.config.attempts import BEST, LAST, RETRIEVAL, learned_questions, trained_directory
 from chatbot.config.decoding import DecodingSettings
 from chatbot.config.run import RunSettings
 from chatbot.config.stored import with_default_search
@@ -32,6 +32,7 @@ class ModelCard:
     nats_per_character: float | None = None  # of the held-out pairs; None: not validated, or not known
     validated: bool = False
     format: str | None = None  # of an export
+    questions: tuple[str, ...] = ()  # short ones that it has learned, to begin with
 
     def line(self) -> str:
         """Return the card as one line."""
@@ -62,12 +63,15 @@ def card_of_attempt(directory: Path, step: int) -> ModelCard:
     """Return the card of an attempt. step: of the checkpoint that was loaded."""
     attempt = read_attempt(directory)
     nats = attempt.best_nats_per_character
-    return ModelCard(directory.name, step, attempt.data, attempt.pairs, nats, validated=nats is not None)
+    questions = tuple(learned_questions(directory))
+    facts = directory.name, step, attempt.data, attempt.pairs, nats
+    return ModelCard(*facts, validated=nats is not None, questions=questions)
 
 
 def card_of_export(manifest: Manifest) -> ModelCard:
     """Return the card of an export, which does not have the names of the files of training pairs."""
-    return ModelCard(manifest.attempt, manifest.step, validated=manifest.validated, format=manifest.format)
+    of, questions = manifest, tuple(manifest.questions)
+    return ModelCard(of.attempt, of.step, validated=of.validated, format=of.format, questions=questions)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -3,11 +3,13 @@
 The docstrings of settings are shown by --help.
 """
 
+import contextlib
 import dataclasses
 import re
 from pathlib import Path
 
 from chatbot.command_line import CommandLine, program
+from chatbot.durable import read_json
 from chatbot.errors import UserError
 from chatbot.flags import Flags, setting
 
@@ -47,6 +49,13 @@ def attempt_directory(attempt: str, flag: str = "--attempt") -> Path:
 def is_validated(directory: Path) -> bool:
     """Return whether validation has chosen the checkpoint of an attempt that is used."""
     return (directory / BEST).exists()
+
+
+def learned_questions(directory: Path) -> list[str]:
+    """Return the questions that an attempt offers for a first conversation; none where data.json has none."""
+    with contextlib.suppress(OSError, ValueError, LookupError, TypeError):
+        return [text for text in map(str, read_json(directory / DATA)["questions"]) if text.isprintable()]
+    return []
 
 
 def trained_directory(attempt: str, flag: str = "--attempt") -> Path:

@@ -3,11 +3,12 @@
 import atexit
 import dataclasses
 import json
+import shutil
 import tempfile
 import zipfile
 import zlib
 from pathlib import Path
-from typing import Any
+from typing import Any, get_origin
 
 from chatbot.command_line import program
 from chatbot.config.attempts import EXPORT
@@ -29,13 +30,16 @@ class Manifest:
     attempt: str
     step: int
     validated: bool  # whether validation chose the checkpoint, which decides the default search
+    questions: list[str] = dataclasses.field(default_factory=list)  # that were learned; exports before these had none
 
     def __post_init__(self) -> None:
-        types = {field.name: field.type for field in dataclasses.fields(self)}
+        types = {field.name: get_origin(field.type) or field.type for field in dataclasses.fields(self)}
         if not all(type(getattr(self, name)) is kind for name, kind in types.items()):
             raise ValueError("a value of another type")
-        if self.format not in FORMATS or self.weights not in WEIGHTS or not self.attempt.isprintable():
-            raise ValueError("an unknown format, or a name that a terminal would obey")
+        if self.format not in FORMATS or self.weights not in WEIGHTS:
+            raise ValueError("an unknown format")
+        if not all(isinstance(text, str) and text.isprintable() for text in (self.attempt, *self.questions)):
+            raise ValueError("a text that a terminal would obey")
 
 
 def write_manifest(folder: Path, manifest: Manifest) -> None:
@@ -114,6 +118,10 @@ def folder_of(path: Path) -> Path:
     folder = Path(parent.name) / path.stem
     try:
         with zipfile.ZipFile(path) as archive:
+            needed, free = sum(file.file_size for file in archive.infolist()), shutil.disk_usage(parent.name).free
+            if needed > free:
+                sizes = f"{needed / 1e9:,.1f} GB unpacked, and {parent.name} has {free / 1e9:,.1f} GB free"
+                raise UserError(f"{path}: {sizes}; free some, or set TMPDIR to a folder with more")
             archive.extractall(folder)
     except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError) as error:
         raise damaged(path, error) from None

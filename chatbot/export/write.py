@@ -6,7 +6,7 @@ import json
 import shutil
 from pathlib import Path
 
-from chatbot.config.attempts import CONFIG, DICTIONARY, NGRAMS, RETRIEVAL, VOCABULARY, is_validated
+from chatbot.config.attempts import CONFIG, DICTIONARY, NGRAMS, RETRIEVAL, VOCABULARY, is_validated, learned_questions
 from chatbot.config.corpus import FileSettings
 from chatbot.config.export import SAVEDMODEL, ExportSettings
 from chatbot.config.model import ModelSettings
@@ -74,7 +74,9 @@ def _export_to(folder: Path, settings: ExportSettings, directory: Path) -> str:
         _write_texts(folder, trained)
         if (directory / RETRIEVAL).exists():
             shutil.copytree(directory / RETRIEVAL, folder / RETRIEVAL)
-    manifest = Manifest(settings.format, settings.weights, directory.name, trained.step, is_validated(directory))
+    learned = learned_questions(directory)
+    facts = settings.format, settings.weights, directory.name, trained.step, is_validated(directory), learned
+    manifest = Manifest(*facts)
     write_manifest(folder, manifest)
     if pairs is None:
         return "No loss was measured: no validation pairs of the attempt can be read; give pairs with --data FILE."

@@ -19,6 +19,7 @@ the random state.
 
 import dataclasses
 import re
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -48,6 +49,7 @@ from chatbot.corpus.vocabulary import BYTES, SPECIALS, Vocabulary, load_vocabula
 from chatbot.display import counted
 from chatbot.durable import read_json, remove_unfinished, write_file, write_json
 from chatbot.errors import UserError
+from chatbot.evaluation.curves import METRICS
 from chatbot.flags import flatten, replace
 from chatbot.model.checkpoint import check_model_size
 
@@ -59,11 +61,11 @@ LOCK_TIMEOUT = 0.5
 def attempt_lock(settings: Settings) -> Iterator[None]:
     """Lock the attempt, and remove what a killed process was writing in it.
 
-    A block that fails before it has written a file leaves no folder behind. Raises UserError when another process
-    trains it.
+    A block that ends before it has recorded or saved a step leaves no new folder behind. Raises UserError when another
+    process trains it.
     """
     directory = settings.run.directory
-    lock = lock_of(directory)
+    lock, is_new = lock_of(directory), not directory.exists()
     try:
         directory.mkdir(parents=True, exist_ok=True)
         lock.acquire()
@@ -75,14 +77,11 @@ def attempt_lock(settings: Settings) -> Iterator[None]:
     try:
         remove_unfinished(directory)
         yield
-    except BaseException:
-        with suppress(OSError):  # a folder holds more than that
-            if [path.name for path in directory.iterdir()] == [LOCK]:
-                (directory / LOCK).unlink()
-                directory.rmdir()
-                directory.parent.rmdir()
-        raise
     finally:
+        if is_new and not any((directory / name).exists() for name in (LAST, METRICS, SAVING)):
+            shutil.rmtree(directory, ignore_errors=True)
+            with suppress(OSError):  # it has other attempts
+                directory.parent.rmdir()
         lock.release()
 
 

@@ -1,10 +1,13 @@
 """The training and validation pairs of a run, read and checked before any device is used."""
 
 import dataclasses
-from collections import defaultdict
+import itertools
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from chatbot.config.attempts import CONFIG, VOCABULARY
 from chatbot.config.corpus import AUTO, NONE
@@ -18,7 +21,7 @@ from chatbot.corpus.history import source_of, with_history
 from chatbot.corpus.reading.report import Report
 from chatbot.corpus.shards import Shards
 from chatbot.corpus.tokenizer import print_unused_words, tokens_of
-from chatbot.corpus.vocabulary import Vocabulary, load_vocabulary
+from chatbot.corpus.vocabulary import SPECIALS, Vocabulary, load_vocabulary
 from chatbot.corpus.word_vectors import check_readable
 from chatbot.display import counted, visible
 from chatbot.errors import UserError
@@ -36,6 +39,8 @@ from chatbot.training.attempt import (
 )
 
 SAMPLES = 3
+# Questions that the chat offers to somebody who does not know what to ask, and the tokens of the longest.
+OFFERED, OFFERED_TOKENS = 3, 8
 # Replies to this many validation questions are measured, in about a sixth of the time that scoring 2,000 pairs takes.
 MEASURED = 200
 FILES_SHOWN = 5
@@ -148,6 +153,7 @@ def prepare(settings: Settings, probe: Sequence[str] = ()) -> Data:
         "fingerprint": corpus.fingerprint,
         "vocabulary": vocabulary.fingerprint(),
         "both_directions": both,
+        "questions": _frequent_questions(shards, vocabulary),
     }
     if resumed:
         both = description["both_directions"] = check_data(settings, description)
@@ -233,6 +239,16 @@ def _spread(shards: Shards, number: int) -> list[tuple[list[int], list[int]]]:
         for row in dict.fromkeys(part * len(pairs) // number for part in chosen) if len(pairs) else ():
             samples.append((pairs.sources.row(row).tolist(), pairs.targets.row(row).tolist()))
     return samples
+
+
+def _frequent_questions(shards: Shards, vocabulary: Vocabulary) -> list[str]:
+    """Return short questions, those with the most pairs in a shard first. Questions after other turns do not count."""
+    pairs = next(shards[n] for n in range(len(shards)) if shards.pairs_in_file(n))
+    rows = np.flatnonzero(pairs.sources.lengths <= OFFERED_TOKENS)
+    counts = Counter(tuple(pairs.sources.row(int(row)).tolist()) for row in rows)
+    words = range(len(SPECIALS), vocabulary.first_mark)
+    texts = (vocabulary.text(ids) for ids, _ in counts.most_common() if all(i in words for i in ids))
+    return list(itertools.islice((text for text in texts if len(text) > 1), OFFERED))
 
 
 def read_probe(file: str | None) -> list[str]:

@@ -1,11 +1,13 @@
 """What a user sees about a model, and the threads that compute its replies."""
 
+import json
 from pathlib import Path
 
 import pytest
 
 from chatbot.chat import loading
 from chatbot.chat.loading import ModelCard, card_of_export, version_of
+from chatbot.config.attempts import DATA, learned_questions
 from chatbot.export.manifest import Manifest
 
 
@@ -64,3 +66,18 @@ def test_version_is_that_of_the_pointer_that_is_used(tmp_path: Path) -> None:
     assert last is not None
     assert last[0] == "last"
     assert version_of(tmp_path) == best
+
+
+@pytest.mark.parametrize(
+    ("data", "questions"),
+    [
+        ({"questions": ["晚安", "\x1b[2J", "加油"]}, ["晚安", "加油"]),  # the terminal would obey the second one
+        ({"questions": 3}, []),
+        ({}, []),
+        ([], []),
+    ],
+)
+def test_questions_that_an_attempt_offers(tmp_path: Path, data: object, questions: list[str]) -> None:
+    """An attempt of an earlier version has none."""
+    (tmp_path / DATA).write_text(json.dumps(data))
+    assert learned_questions(tmp_path) == questions

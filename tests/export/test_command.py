@@ -6,17 +6,19 @@ import shutil
 import sys
 import zipfile
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 import chatbot
 from chatbot.chat.loading import load_exported
 from chatbot.commands import chat
+from chatbot.config.attempts import DATA
 from chatbot.config.decoding import DecodingSettings
 from chatbot.config.export import EXPORT, ExportSettings
 from chatbot.errors import UserError, exit_code_of
 from chatbot.export.__main__ import main
-from chatbot.export.manifest import MANIFEST, folder_of, read_manifest
+from chatbot.export.manifest import MANIFEST, folder_of, read_manifest, write_zip
 from chatbot.export.runtime import ExportedResponder, load_export
 from chatbot.export.write import export
 from tests.export.test_replies import run_python
@@ -30,6 +32,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with an attempt in checkpoints/ and an export of it."""
     folder = tmp_path_factory.mktemp("command")
     directory = write_attempt(folder / "checkpoints" / "tiny", attention="none", validated=False)
+    (directory / DATA).write_text(json.dumps({"questions": ["晚安"]}))
     export(ExportSettings("tiny", "onnx"), directory, folder / "exports" / "tiny-onnx")
     return folder
 
@@ -147,6 +150,9 @@ def test_damaged_export_is_refused(folder: Path, tmp_path: Path, name: str, dama
         {"files": {"a": 1}},
         {"more": 1},
         {"attempt": "\x1b[2J"},
+        {"questions": ["\x1b[2J"]},
+        {"questions": [1]},
+        {"questions": "晚安"},
     ],
 )
 def test_manifest_of_another_version_is_refused(folder: Path, tmp_path: Path, changes: dict[str, object]) -> None:
@@ -156,6 +162,24 @@ def test_manifest_of_another_version_is_refused(folder: Path, tmp_path: Path, ch
     (copy / MANIFEST).write_text(json.dumps({**values, **changes}))
     with pytest.raises(UserError, match=r"damaged|of version"):
         load_export(copy)
+
+
+def test_export_has_the_questions_that_its_attempt_offers(folder: Path, tmp_path: Path) -> None:
+    """One of an earlier version has none."""
+    copy = tmp_path / "copy"
+    shutil.copytree(folder / "exports" / "tiny-onnx", copy)
+    assert load_exported(copy).card.questions == ("晚安",)
+    values = json.loads((copy / MANIFEST).read_text())
+    del values["questions"]
+    (copy / MANIFEST).write_text(json.dumps(values))
+    assert load_exported(copy).card.questions == ()
+
+
+def test_zip_that_does_not_fit_on_the_disk(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_zip(folder / "exports" / "tiny-onnx", tmp_path / "tiny.zip")
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=1000))
+    with pytest.raises(UserError, match=r"GB unpacked, and .* has 0.0 GB free; free some, or set TMPDIR"):
+        folder_of(tmp_path / "tiny.zip")
 
 
 def test_graph_that_is_no_graph_is_refused(folder: Path, tmp_path: Path) -> None:

@@ -18,6 +18,8 @@ from chatbot.errors import UserError
 from chatbot.model.saved import load_trained
 from chatbot.training.attempt import attempt_lock, write_attempt
 from chatbot.training.data import prepare
+from chatbot.training.signals import Interrupts
+from chatbot.training.start import train_here
 from tests.commands import ENVIRONMENT
 from tests.training.small_run import small_settings, train_small
 
@@ -125,25 +127,44 @@ def test_attempt_is_locked_by_one_process(work_dir: Path) -> None:
         pass
 
 
-def fail_with_lock(write: bool) -> None:
-    """A run that fails before or after it has written a file."""
+def fail_with_lock(*names: str) -> None:
+    """A run that fails after it has written these files."""
     with attempt_lock(Settings()):
-        if write:
-            Path("checkpoints/default/config.json").touch()
+        for name in names:
+            Path("checkpoints/default", name).touch()
         raise UserError("failed")
 
 
 @pytest.mark.parametrize("others", [False, True])
-def test_failed_run_leaves_no_empty_folder(work_dir: Path, others: bool) -> None:
+def test_failed_run_leaves_no_attempt_without_a_step(work_dir: Path, others: bool) -> None:
     if others:
         Path("checkpoints/another").mkdir(parents=True)
     with pytest.raises(UserError):
-        fail_with_lock(write=False)
+        fail_with_lock("config.json")
     assert Path("checkpoints").exists() == others
     assert not Path("checkpoints/default").exists()
     with pytest.raises(UserError):
-        fail_with_lock(write=True)
+        fail_with_lock("config.json", "metrics.jsonl")
+    with pytest.raises(UserError):
+        fail_with_lock()
     assert Path("checkpoints/default/config.json").exists()
+
+
+@pytest.mark.parametrize("saved", [False, True])
+def test_run_that_is_interrupted_before_its_first_step(
+    pairs_file: Path, saved: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It leaves no attempt, but one that is resumed stays as it was."""
+    if saved:
+        train_here(small_settings(data=(str(pairs_file),), steps=1))
+        capsys.readouterr()
+    monkeypatch.setattr(Interrupts, "__bool__", lambda self: True)
+    assert train_here(small_settings(data=(str(pairs_file),), steps=2)).interrupted
+    output = capsys.readouterr().out
+    assert Path("checkpoints/default/last").exists() == saved
+    assert Path("checkpoints/default").exists() == saved, [*Path("checkpoints").rglob("*")]
+    assert ("Stopped at step 0: interrupted. Nothing was saved; the same command begins again." in output) != saved
+    assert ("Saved. The same command resumes from here" in output) == saved
 
 
 def test_lock_is_exclusive_though_failed_runs_remove_it(work_dir: Path) -> None:

@@ -36,3 +36,19 @@ def test_samples_may_have_unknown_characters(work_dir: Path, capsys: pytest.Capt
     assert "  你好 -> 你好 呀\n" in shown
     assert "  😀嗨 -> " in shown
     assert "<0x" not in shown
+
+
+def test_offered_questions_are_short_and_frequent(work_dir: Path) -> None:
+    """A question after other turns, a long one, one character and unknown ones are not offered."""
+    frequent = [
+        ("你好", "早"),
+        ("你好", "好呀"),
+        ("你好", "在"),
+        ("再见", "明天见"),
+        ("再见", "好的"),
+        ("谢谢", "不客气"),
+    ]
+    others = [("好", f"嗯{i}") for i in range(9)] + [(f"{'问' * 9}", f"答{i}") for i in range(9)]
+    Path("pairs.tsv").write_text("".join(f"{question}\t{answer}\n" for question, answer in [*others, *frequent]))
+    settings = small_settings(data=("pairs.tsv",), tokenizer="char", validation="none", clean=("none",))
+    assert prepare(settings).description["questions"] == ["你好", "再见", "谢谢"]

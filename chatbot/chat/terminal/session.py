@@ -130,3 +130,5 @@ class Session:
         self.screen.note(f"Talking to {self.current.model.card.line()}.")
         if read := self.conversation.read:
             self.screen.note(f"It reads {counted(read, 'turn')} before a question.")
+        if questions := self.current.model.card.questions:
+            self.screen.note(f"Questions that it has learned: {'  '.join(questions)}")

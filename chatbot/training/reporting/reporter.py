@@ -132,8 +132,8 @@ def conclude(run: Run, stop: str, first_step: int, seconds: float) -> None:
     """Print why the run ended, on the chief also replies, a summary and the next command. Draws curves.png."""
     attempt, progress, output = run.settings.run.attempt, run.progress, line_stream()
     stopped = f"Stopped at step {progress.step:,}: {stop}."
-    if not run.team.chief:
-        print(stopped)
+    if not run.team.chief or not progress.step:
+        print(stopped if progress.step else f"{stopped} Nothing was saved; the same command begins again.")
         return
     lines = [stopped]
     if stop != INTERRUPTED:

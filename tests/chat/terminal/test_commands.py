@@ -1,5 +1,6 @@
 """The commands of the chat in a terminal."""
 
+import dataclasses
 import json
 from pathlib import Path
 
@@ -24,6 +25,13 @@ def test_introduction_says_what_the_model_was_trained_on(capsys: Printed) -> Non
         "Talking to fake: 1,000 pairs of pairs.tsv; step 1,200; 3.200 nats per character on held-out pairs.",
         "/help lists the commands; Ctrl-D or /exit exits.",
     ]
+
+
+def test_introduction_has_questions_that_were_learned(capsys: Printed) -> None:
+    model = fake_model()
+    card = dataclasses.replace(model.card, questions=("晚安", "加油"))
+    typed(dataclasses.replace(model, card=card), [])
+    assert capsys.readouterr().err.splitlines()[1] == "Questions that it has learned: 晚安  加油"
 
 
 @pytest.mark.parametrize("word", ["exit", " Quit ", "/exit", "/QUIT"])
