@@ -18,11 +18,15 @@ the random state.
 """
 
 import dataclasses
+import os
 import re
 import shutil
+import signal
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import filelock
@@ -36,6 +40,7 @@ from chatbot.config.attempts import (
     LAST,
     LOCK,
     NGRAMS,
+    RETRIEVAL,
     SAVING,
     VOCABULARY,
     trained_directory,
@@ -52,6 +57,7 @@ from chatbot.errors import UserError
 from chatbot.evaluation.curves import METRICS
 from chatbot.flags import flatten, replace
 from chatbot.model.checkpoint import check_model_size
+from chatbot.training.signals import EXIT_INTERRUPTED
 
 # Seconds to wait for the lock. A run that fails removes the folder that it has made, and the lock file in it.
 LOCK_TIMEOUT = 0.5
@@ -61,11 +67,11 @@ LOCK_TIMEOUT = 0.5
 def attempt_lock(settings: Settings) -> Iterator[None]:
     """Lock the attempt, and remove what a killed process was writing in it.
 
-    A block that ends before it has recorded or saved a step leaves no new folder behind. Raises UserError when another
+    A block that ends before a step was recorded or saved leaves no files of an attempt. Raises UserError when another
     process trains it.
     """
     directory = settings.run.directory
-    lock, is_new = lock_of(directory), not directory.exists()
+    lock = lock_of(directory)
     try:
         directory.mkdir(parents=True, exist_ok=True)
         lock.acquire()
@@ -75,14 +81,46 @@ def attempt_lock(settings: Settings) -> Iterator[None]:
     except OSError as error:
         raise UserError(f"{directory}: cannot be made ({error.strerror}); check the folder above it") from None
     try:
-        remove_unfinished(directory)
+        with _ctrl_c_removes(directory):
+            remove_unfinished(directory)
+            yield
+    finally:
+        remove_unused(directory)
+        lock.release()
+
+
+@contextmanager
+def _ctrl_c_removes(directory: Path) -> Iterator[None]:
+    """Let Ctrl-C remove what is unused, where it would end the process at once, as in a command before its steps."""
+
+    def leave(number: int, frame: FrameType | None) -> None:
+        remove_unused(directory)
+        os._exit(EXIT_INTERRUPTED)
+
+    if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGINT) != signal.SIG_DFL:
+        yield
+        return
+    signal.signal(signal.SIGINT, leave)
+    try:
         yield
     finally:
-        if is_new and not any((directory / name).exists() for name in (LAST, METRICS, SAVING)):
-            shutil.rmtree(directory, ignore_errors=True)
-            with suppress(OSError):  # it has other attempts
-                directory.parent.rmdir()
-        lock.release()
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+def remove_unused(directory: Path) -> bool:
+    """Remove the files of an attempt in which no step was recorded or saved, and its folder if it has no others.
+
+    Returns whether there was none.
+    """
+    if any((directory / name).exists() for name in (BEST, LAST, METRICS, SAVING)) or any(directory.glob("ckpt-*")):
+        return False
+    shutil.rmtree(directory / RETRIEVAL, ignore_errors=True)
+    with suppress(OSError):  # the folder has other files, or the one above other attempts
+        for name in (CONFIG, DATA, DICTIONARY, LOCK, NGRAMS, VOCABULARY):
+            (directory / name).unlink(missing_ok=True)
+        directory.rmdir()
+        directory.parent.rmdir()
+    return True
 
 
 def lock_of(directory: Path) -> filelock.BaseFileLock:

@@ -13,7 +13,7 @@ from chatbot.config.learning import NATS
 from chatbot.corpus.vocabulary import PAD
 from chatbot.errors import UserError
 from chatbot.training.alarms import MOST_RETURNS, Divergence, SkippedUpdates
-from chatbot.training.attempt import INTERRUPTED, TIME_UP, TrainingResult
+from chatbot.training.attempt import INTERRUPTED, TIME_UP, TrainingResult, remove_unused
 from chatbot.training.devices.failures import lost_gpu
 from chatbot.training.machines.team import tower_names
 from chatbot.training.reporting.reporter import Reporter, conclude
@@ -35,10 +35,14 @@ def train(run: Run) -> TrainingResult:
     first = run.progress.step
     watch = StepWatch(run.team.chief, lambda: run.train_step.is_tracing, lambda: lost_gpu(run.towers))
     names = tower_names(run.team, run.train_step.tower_names)
+
+    def leave() -> bool:
+        return run.team.chief and remove_unused(run.settings.run.directory)
+
     with (
         profiled(run) as profile,
         contextlib.closing(Reporter(run, names)) as reporter,
-        interrupts(run.team.chief, GRACE_SECONDS, watch.tick) as interrupted,
+        interrupts(run.team.chief, GRACE_SECONDS, watch.tick, leave) as interrupted,
         contextlib.closing(Window(run.batches_ahead())) as window,
         run.checkpoints.finished(),
     ):

@@ -42,13 +42,17 @@ class Interrupts:
 
 @contextmanager
 def interrupts(
-    announced: bool = True, grace: float = math.inf, tick: Callable[[], str] = lambda: ""
+    announced: bool = True,
+    grace: float = math.inf,
+    tick: Callable[[], str] = lambda: "",
+    leave: Callable[[], bool] = lambda: False,
 ) -> Iterator[Interrupts]:
     """Yield an object that receives the first signal. A second one raises KeyboardInterrupt.
 
     announced: whether the first signal prints a line. grace: seconds after SIGTERM and SIGHUP after which the process
     ends, as it does when the main thread, waiting for TensorFlow, does not react to a second signal. tick: called every
-    second by the thread that watches, returns a line to print, or "". Nothing is received outside the main thread,
+    second by the thread that watches, returns a line to print, or "". leave: called before the process is ended in
+    that way, returns whether nothing was saved. Nothing is received outside the main thread,
     where Python allows no handlers, and no SIGHUP that is ignored (nohup).
     """
     received = Interrupts()
@@ -62,7 +66,7 @@ def interrupts(
     # The thread hears of a signal from the interpreter's C handler, also while the main thread waits in TensorFlow.
     reader, writer = socket.socketpair()
     writer.setblocking(False)
-    thread = threading.Thread(target=_watch, args=(reader, announced, grace, tick), daemon=True, name="signals")
+    thread = threading.Thread(target=_watch, args=(reader, announced, grace, tick, leave), daemon=True, name="signals")
     with reader:
         file_before = signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
         thread.start()
@@ -77,13 +81,15 @@ def interrupts(
             thread.join()
 
 
-def _watch(reader: socket.socket, announced: bool, grace: float, tick: Callable[[], str]) -> None:
+def _watch(
+    reader: socket.socket, announced: bool, grace: float, tick: Callable[[], str], leave: Callable[[], bool]
+) -> None:
     """Announce the first signal, and end the process if that does not end it in time. reader: yields the signals."""
     reader.settimeout(TICK)
     count, deadline, reason = 0, math.inf, ""
     while True:
         if time.monotonic() > deadline:
-            _print(f"error: {reason}; the last checkpoint is kept")
+            _print(f"error: {reason}; {'nothing was saved' if leave() else 'the last checkpoint is kept'}")
             os._exit(EXIT_INTERRUPTED)
         try:
             data = reader.recv(1)

@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from unittest.mock import MagicMock
 
 import pytest
 
@@ -16,6 +17,7 @@ from chatbot.config.training import Settings
 from chatbot.corpus.vocabulary import BYTES, Vocabulary, load_vocabulary
 from chatbot.errors import UserError
 from chatbot.model.saved import load_trained
+from chatbot.training import loop
 from chatbot.training.attempt import attempt_lock, write_attempt
 from chatbot.training.data import prepare
 from chatbot.training.signals import Interrupts
@@ -143,18 +145,37 @@ def test_failed_run_leaves_no_attempt_without_a_step(work_dir: Path, others: boo
         fail_with_lock("config.json")
     assert Path("checkpoints").exists() == others
     assert not Path("checkpoints/default").exists()
-    with pytest.raises(UserError):
-        fail_with_lock("config.json", "metrics.jsonl")
-    with pytest.raises(UserError):
-        fail_with_lock()
-    assert Path("checkpoints/default/config.json").exists()
+    for kept in ("metrics.jsonl", "ckpt-1.json", "best", "mine.txt"):
+        with pytest.raises(UserError):
+            fail_with_lock("config.json", kept)
+        assert Path("checkpoints/default/config.json").exists() == (kept != "mine.txt")
+        Path("checkpoints/default", kept).unlink()
+
+
+def test_ctrl_c_while_a_run_is_prepared_leaves_no_attempt(work_dir: Path) -> None:
+    """Whether it is pressed in the command, or in a program that has its own handler."""
+    for of_command, code in ((True, 130), (False, 1)):
+        program = (
+            "import pathlib, signal; from chatbot.config.training import Settings; "
+            "from chatbot.training.attempt import attempt_lock\n"
+            f"{of_command} and signal.signal(signal.SIGINT, signal.SIG_DFL)\n"
+            "with attempt_lock(Settings()):\n"
+            "    pathlib.Path('checkpoints/default/config.json').touch()\n"
+            "    try: signal.raise_signal(signal.SIGINT)\n"
+            "    except KeyboardInterrupt: raise SystemExit(1)"
+        )
+        completed = subprocess.run([sys.executable, "-c", program], env=ENVIRONMENT, check=False)
+        assert completed.returncode == code
+        assert not Path("checkpoints").exists()
 
 
 @pytest.mark.parametrize("saved", [False, True])
 def test_run_that_is_interrupted_before_its_first_step(
     pairs_file: Path, saved: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """It leaves no attempt, but one that is resumed stays as it was."""
+    """It leaves no attempt, but one that is resumed stays as it was. A second signal, too, asks for what is left."""
+    interrupts = MagicMock(side_effect=loop.interrupts)
+    monkeypatch.setattr(loop, "interrupts", interrupts)
     if saved:
         train_here(small_settings(data=(str(pairs_file),), steps=1))
         capsys.readouterr()
@@ -165,6 +186,7 @@ def test_run_that_is_interrupted_before_its_first_step(
     assert Path("checkpoints/default").exists() == saved, [*Path("checkpoints").rglob("*")]
     assert ("Stopped at step 0: interrupted. Nothing was saved; the same command begins again." in output) != saved
     assert ("Saved. The same command resumes from here" in output) == saved
+    assert interrupts.call_args.args[-1]() != saved
 
 
 def test_lock_is_exclusive_though_failed_runs_remove_it(work_dir: Path) -> None:

@@ -35,7 +35,7 @@ def busy(seconds):
     # As within TensorFlow, no Python handler runs meanwhile.
     hashlib.pbkdf2_hmac("sha256", b"", b"", int(seconds * {rounds}))
 
-with interrupts(True, float('{grace}')) as received:
+with interrupts(True, float('{grace}'), leave=pathlib.Path("unused").exists) as received:
     pathlib.Path("started").touch()
     {code}
 print("done", received.number, flush=True)
@@ -111,6 +111,16 @@ def test_signals_end_a_process(
     assert has_ended or len(numbers) < 20, "further signals must not put off the end"
     assert text in out
     assert out.count("Finishing this step, then saving.") == 1
+
+
+def test_second_signal_says_that_nothing_was_saved(work_dir: Path) -> None:
+    Path("unused").touch()
+    with subprocess.Popen(script("busy(60)"), stderr=subprocess.PIPE, env=ENVIRONMENT) as process:
+        wait_for_start()
+        for _ in range(2):
+            process.send_signal(signal.SIGINT)
+            time.sleep(0.3)
+        assert process.communicate(timeout=20)[1].decode().endswith("error: a second signal; nothing was saved\n")
 
 
 def test_closed_terminal_does_not_break_the_output(work_dir: Path) -> None:
