@@ -82,7 +82,12 @@ def test_contrast_and_names(browser: Browser, theme: str) -> None:
         browser.js("document.getElementById(arguments[0]).click()", dialog)
         states += [browser.js(LOW_CONTRAST), browser.js(UNNAMED)]
         browser.press(Keys.ESCAPE)
-    assert states == [[]] * 12
+    browser.expect_error("401")
+    browser.open(browser.served.key_address, theme=theme)
+    browser.press("wrong", Keys.ENTER)
+    browser.until(lambda: browser.texts("#key-error") != [""])
+    states += [browser.js(LOW_CONTRAST), browser.js(UNNAMED)]
+    assert states == [[]] * 14
 
 
 def test_landmarks_and_headings(browser: Browser) -> None:

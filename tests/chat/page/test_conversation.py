@@ -248,24 +248,6 @@ def test_model_that_the_server_no_longer_has(browser: Browser) -> None:
     assert browser.replies[-1] == "你好呀，今天过得怎么样？"
 
 
-def test_key_of_the_server(browser: Browser) -> None:
-    browser.expect_error("401")
-    browser.open(browser.served.key_address)
-    assert browser.notice == "The server needs a valid API key. Enter it in the settings, then retry."
-    assert not browser.one("#model-0").is_displayed()  # no model is known
-    browser.click("#notice button")  # Settings
-    browser.one("#key").send_keys("密", Keys.TAB)
-    assert browser.js("return document.getElementById('key').validationMessage").startswith("A key has letters")
-    browser.one("#key").clear()
-    browser.one("#key").send_keys("secret", Keys.TAB)
-    browser.until(lambda: browser.texts("#model-0 option") == ["weibo"])
-    assert browser.one("#model-0").is_displayed()
-    browser.press(Keys.ESCAPE)
-    browser.ask("你好")
-    assert browser.replies == ["你好呀，今天过得怎么样？"]
-    assert browser.js("return JSON.stringify(localStorage)").count("secret") == 0
-
-
 def test_storage_that_is_full(browser: Browser) -> None:
     browser.js("Storage.prototype.setItem = () => { throw new DOMException('full', 'QuotaExceededError') }")
     browser.ask("你好")

@@ -11,21 +11,27 @@ export const nameOf = (id) => modelNamed(id)?.name ?? id;
 
 let last = ""; // the description that is shown
 
-/** Shows the models of the server if they have changed, such as by a newer checkpoint. quiet: without any error. */
+/**
+ * Shows the models of the server if they have changed, such as by a newer checkpoint. Returns the error, or null.
+ * quiet: without showing it.
+ */
 export async function loadModels({ quiet } = { quiet: false }) {
+  let failed = null;
   try {
     const described = await (await request("chat/models")).json();
-    if (JSON.stringify(described) === last) return;
+    if (JSON.stringify(described) === last) return null;
     last = JSON.stringify(described);
     shown.models = described.models;
     shown.ratingsAreCollected = described.ratings;
     if (!shown.models.length) throw new ServerError("error_no_models");
   } catch (error) {
+    failed = error;
     if (!quiet) showError(error, [t("retry"), () => loadModels()]);
   }
   const { conversation } = shown;
   if (shown.models.length && !conversation.nodes.length) conversation.models = conversation.models.map(knownModel);
   changed();
+  return failed;
 }
 
 /** Returns a name if the server has that model, or else the first one, or the second one beside it. */

@@ -6,6 +6,7 @@ import { newConversation } from "./conversation.js";
 import { byId, element, setIcon } from "./elements.js";
 import { exportConversations, importConversations } from "./exchange.js";
 import { chooseModel, showModels, toggleComparison } from "./header.js";
+import { startKey } from "./key.js";
 import { loadModels } from "./models.js";
 import { openSettings, startSettings } from "./settings.js";
 import {
@@ -123,6 +124,7 @@ function start() {
   for (const button of document.querySelectorAll("button[data-icon]")) setIcon(button, button.dataset.icon);
   whenChanged(draw);
   startSettings();
+  startKey(loadModels);
   loadConversations();
   listen();
   shown.conversation = newConversation(lastModels().slice(0, 1));
