@@ -152,6 +152,28 @@ def test_small_screens(browser: Browser, size: tuple[int, int]) -> None:
     assert browser.questions == ["今天天气真好"]
 
 
+def test_narrow_page_begins_at_its_top(browser: Browser) -> None:
+    scrolled = (
+        "return [document.documentElement, document.getElementById('scroll')].map((e) => [e.scrollTop, e.scrollLeft])"
+    )
+    wide = (
+        "return [document.documentElement, document.getElementById('scroll')].filter((e) => e.scrollWidth > innerWidth)"
+    )
+    for height in (480, 640, 720):  # of which some leave little of the page below its lower edge
+        browser.open(size=(320, height))
+        assert browser.js(scrolled) == [[0, 0], [0, 0]], height
+        assert browser.js(wide) == []
+
+
+def test_ring_of_the_focus_leaves_the_card_readable(browser: Browser) -> None:
+    browser.js("document.getElementById('model-0').focus({ focusVisible: true })")
+    ring = browser.js(
+        "const select = document.getElementById('model-0'), { outlineOffset, outlineWidth } = getComputedStyle(select);"
+        "return select.getBoundingClientRect().bottom + parseFloat(outlineOffset) + parseFloat(outlineWidth)"
+    )
+    assert ring <= browser.js("return document.getElementById('card-0').getBoundingClientRect().top")
+
+
 def test_language_and_theme_follow_the_system(browser: Browser) -> None:
     def background() -> str:
         return browser.js("return getComputedStyle(document.body).backgroundColor")

@@ -122,6 +122,16 @@ def test_conversations_are_renamed_and_deleted(browser: Browser) -> None:
     assert browser.texts(".conversation-open") == []
 
 
+@pytest.mark.parametrize(
+    ("language", "question"), [("en", "Delete the only conversation? "), ("zh", "删除仅有的这个对话？")]
+)
+def test_only_conversation_is_not_all(browser: Browser, language: str, question: str) -> None:
+    browser.open(language=language)
+    browser.ask("你好")
+    browser.click("#delete-all")
+    assert browser.texts("#question-text")[0].startswith(question)
+
+
 def test_export_and_import(browser: Browser, tmp_path: Path) -> None:
     browser.ask("你好")
     browser.cdp("Browser.setDownloadBehavior", behavior="allow", downloadPath=str(tmp_path))
@@ -134,6 +144,7 @@ def test_export_and_import(browser: Browser, tmp_path: Path) -> None:
     browser.open()
     browser.one("#import-file").send_keys(str(path))
     browser.until(lambda: browser.texts(".conversation-open") == ["你好"])
+    assert browser.texts("#announcement") == ["One conversation imported."]
     browser.click(".conversation-open")
     assert browser.replies == ["你好呀，今天过得怎么样？"]
     for number, bad in enumerate(["", "[]", "{}", '{"format": "chatbot-conversations", "conversations": [{"id": 1}]}']):
@@ -222,9 +233,12 @@ def test_lost_network(browser: Browser) -> None:
     browser.ask("你好")
     assert browser.notice.startswith("The server cannot be reached.")
     assert browser.texts(".state") == ["The reply failed."]
+    assert browser.one("[data-key^=retry]").get_attribute("title") == "Try again"
+    assert browser.texts("#notice button") == ["Try again", "Dismiss"]
     browser.cdp("Network.emulateNetworkConditions", offline=False, **network)
-    browser.click("#notice button")  # Retry
-    browser.until(lambda: browser.replies == ["你好呀，今天过得怎么样？"])
+    browser.click("#notice button")
+    browser.until(lambda: browser.replies == ["你好呀，今天过得怎么样？"] and not browser.running)
+    assert browser.one("[data-key^=retry]").get_attribute("title") == "Another reply"
 
 
 def test_model_that_the_server_no_longer_has(browser: Browser) -> None:

@@ -114,6 +114,13 @@ def test_comparison_of_two_models(browser: Browser) -> None:
     assert browser.js("return document.getElementById('second-model').hidden")
 
 
+def test_both_cards_of_a_comparison_have_another_reply(browser: Browser) -> None:
+    browser.click("#compare")
+    browser.ask("你好")
+    browser.click("[data-key=retry-answer-0-1]")
+    browser.until(lambda: browser.replies == ["你好！", "嗨"] and not browser.running)
+
+
 @pytest.mark.parametrize("rating", ["good", "bad"])
 def test_rating_of_a_reply_can_be_changed(browser: Browser, rating: str) -> None:
     browser.ask("今天天气真好")

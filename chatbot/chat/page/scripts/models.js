@@ -26,7 +26,7 @@ export async function loadModels({ quiet } = { quiet: false }) {
     if (!shown.models.length) throw new ServerError("error_no_models");
   } catch (error) {
     failed = error;
-    if (!quiet) showError(error, [t("retry"), () => loadModels()]);
+    if (!quiet) showError(error, [t("try_again"), () => loadModels()]);
   }
   const { conversation } = shown;
   if (shown.models.length && !conversation.nodes.length) conversation.models = conversation.models.map(knownModel);
