@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 from selenium.webdriver.common.keys import Keys
 
-from tests.chat.page.browser import Browser
+from chatbot.chat.server.page_routes import MOST_CHARACTERS
+from tests.chat.page.browser import PHONE, Browser
 from tests.chat.page.fake_models import BUSY, EMPTY, SLOW
 
 HOSTILE = [
@@ -83,6 +84,21 @@ def test_editing_is_shown_and_can_be_cancelled(browser: Browser, how: str) -> No
     assert (browser.focused, browser.js("return document.getElementById('message').value")) == ("message", "")
     browser.ask("new")
     assert browser.questions == ["你好", "new"]
+
+
+def test_message_that_is_too_long(browser: Browser) -> None:
+    browser.open(size=PHONE)
+    browser.write("😀" * MOST_CHARACTERS)  # as many characters as the server counts
+    assert browser.one("#send").is_enabled()
+    browser.js("document.execCommand('insertText', false, 'more')")  # as pasting does
+    line = "This message has 20,004 characters, and the server takes at most 20,000. Shorten it to send it."
+    assert browser.one("#hint").text == line
+    assert browser.texts("#announcement") == [line]
+    assert not browser.one("#send").is_enabled()
+    browser.press(Keys.ENTER)
+    assert browser.questions == []
+    browser.ask("short")
+    assert browser.texts("#hint") == ["Enter sends, Shift+Enter begins a new line."]
 
 
 def test_n_best_replies_with_scores(browser: Browser) -> None:

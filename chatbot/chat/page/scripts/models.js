@@ -23,6 +23,7 @@ export async function loadModels({ quiet } = { quiet: false }) {
     last = JSON.stringify(described);
     shown.models = described.models;
     shown.ratingsAreCollected = described.ratings;
+    shown.mostCharacters = described.most_characters;
     if (!shown.models.length) throw new ServerError("error_no_models");
   } catch (error) {
     failed = error;

@@ -1,7 +1,9 @@
 // The keyboard, and the start of the page.
 
 import { isRunning, stopReply } from "./asking.js";
-import { cancelEditing, editLast, fitMessage, focusMessage, retryLast, sendMessage, showRunning } from "./composer.js";
+import {
+  cancelEditing, editLast, fitMessage, focusMessage, retryLast, sendMessage, showLength, showRunning,
+} from "./composer.js";
 import { newConversation } from "./conversation.js";
 import { byId, element, setIcon } from "./elements.js";
 import { exportConversations, importConversations } from "./exchange.js";
@@ -117,6 +119,7 @@ function draw(reply) {
   showModels();
   showTurns();
   showRunning();
+  showLength();
   byId("heading").textContent = shown.conversation.title || t("untitled");
 }
 

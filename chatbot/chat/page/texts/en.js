@@ -65,6 +65,7 @@ export default {
   "send": "Send",
   "stop": "Stop",
   "hint": "Enter sends, Shift+Enter begins a new line.",
+  "too_long": "This message has {count} characters, and the server takes at most {most}. Shorten it to send it.",
   "you": "You",
   "generating": "Reply in progress",
   "stopped": "Stopped.",

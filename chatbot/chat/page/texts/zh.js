@@ -65,6 +65,7 @@ export default {
   "send": "发送",
   "stop": "停止",
   "hint": "Enter 发送，Shift+Enter 换行。",
+  "too_long": "这条消息有 {count} 个字符，服务器最多接收 {most} 个。请缩短后再发送。",
   "you": "你",
   "generating": "正在回复",
   "stopped": "已停止。",
