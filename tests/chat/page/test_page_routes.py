@@ -240,6 +240,6 @@ def test_no_path_leads_out_of_the_prefix(client: TestClient) -> None:
     scripts = [client.get(f"/{path}").text for path in page_files() if path.endswith(".js")]
     requested = [path for script in scripts for path in re.findall(r"\"((?:\w+/)*(?:v1|chat)/[\w/]+)\"", script)]
     assert sorted(set(requested)) == [
-        *("chat/attention", "chat/comparisons", "chat/models", "chat/ratings", "v1/chat/completions")
+        *("chat/attention", "chat/comparisons", "chat/models", "chat/ratings", "v1/chat/completions", "v1/models")
     ]
     assert not re.findall(r"[\"`]/(?:v1|chat|page)", "".join([client.get("/").text, *scripts]))

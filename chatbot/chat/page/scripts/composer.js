@@ -23,6 +23,12 @@ export function sendMessage() {
   ask(conversation, parent, text);
 }
 
+/** Sends a question that the page offers. What is in the message field stays there. */
+export function sendQuestion(text) {
+  if (!isRunning(shown.conversation)) ask(shown.conversation, shown.conversation.leaf, wellFormed(text));
+  focusMessage();
+}
+
 export function edit(question) {
   if (isRunning(shown.conversation)) return;
   if (!edited) draft = byId("message").value;

@@ -59,6 +59,7 @@ export default {
   "unknown_model": "{name} (not on the server)",
   "empty_note": "It answers from what it has read there, and knows nothing else.",
   "empty_note_two": "Both get every question. Say which reply is better: the server collects the votes.",
+  "try": "Try one of its questions",
   "messages": "Messages",
   "composer": "Message",
   "placeholder": "Write a message",

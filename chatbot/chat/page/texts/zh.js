@@ -59,6 +59,7 @@ export default {
   "unknown_model": "{name}（服务器上没有）",
   "empty_note": "它只会从学过的内容里找话说，没有别的知识。",
   "empty_note_two": "每个问题都会同时发给两个模型。请选出更好的回复，服务器会记录投票。",
+  "try": "试着问一个它学过的问题",
   "messages": "消息",
   "composer": "消息",
   "placeholder": "输入消息",
