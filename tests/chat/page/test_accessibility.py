@@ -93,7 +93,7 @@ def test_contrast_and_names(browser: Browser, theme: str) -> None:
 def test_landmarks_and_headings(browser: Browser) -> None:
     browser.ask("你好")
     assert browser.js("return document.documentElement.lang") == "en"
-    for selector in ("main", "header", "nav[aria-label]", "h1", "[role=status][aria-live=polite]", "[role=alert]"):
+    for selector in ("main", "header", "nav[aria-label]", "h1", "[role=status][aria-live=polite]", "main [role=alert]"):
         assert len(browser.all(selector)) == 1, selector
     assert browser.texts("h1") == ["你好"]
     assert browser.texts("#turns h3") == ["You", "weibo"]
