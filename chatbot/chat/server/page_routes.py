@@ -99,10 +99,13 @@ def add_page_routes(app: FastAPI, ratings: Path | None) -> None:
 
     @app.get("/chat/models", tags=["page"])
     async def describe_models(request: Request) -> dict[str, Any]:
-        """List the models with what they were trained on, and their quality, and say whether ratings are collected."""
+        """List the models with what they were trained on, and their quality.
+
+        ratings: whether ratings are collected. most_characters: of a text that the other routes of the page take.
+        """
         models = state_of(request).models
         described = await asyncio.to_thread(lambda: _described_models(models.directories(), models.loaded))
-        return {"models": described, "ratings": ratings is not None}
+        return {"models": described, "ratings": ratings is not None, "most_characters": MOST_CHARACTERS}
 
     @app.post("/chat/attention", tags=["page"])
     async def attention(body: RepliedQuestion, request: Request) -> dict[str, Any]:

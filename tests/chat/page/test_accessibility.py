@@ -82,13 +82,18 @@ def test_contrast_and_names(browser: Browser, theme: str) -> None:
         browser.js("document.getElementById(arguments[0]).click()", dialog)
         states += [browser.js(LOW_CONTRAST), browser.js(UNNAMED)]
         browser.press(Keys.ESCAPE)
-    assert states == [[]] * 12
+    browser.expect_error("401")
+    browser.open(browser.served.key_address, theme=theme)
+    browser.press("wrong", Keys.ENTER)
+    browser.until(lambda: browser.texts("#key-error") != [""])
+    states += [browser.js(LOW_CONTRAST), browser.js(UNNAMED)]
+    assert states == [[]] * 14
 
 
 def test_landmarks_and_headings(browser: Browser) -> None:
     browser.ask("你好")
     assert browser.js("return document.documentElement.lang") == "en"
-    for selector in ("main", "header", "nav[aria-label]", "h1", "[role=status][aria-live=polite]", "[role=alert]"):
+    for selector in ("main", "header", "nav[aria-label]", "h1", "[role=status][aria-live=polite]", "main [role=alert]"):
         assert len(browser.all(selector)) == 1, selector
     assert browser.texts("h1") == ["你好"]
     assert browser.texts("#turns h3") == ["You", "weibo"]
@@ -145,6 +150,28 @@ def test_small_screens(browser: Browser, size: tuple[int, int]) -> None:
     browser.until(lambda: browser.one("#sidebar").rect["x"] == 0)
     browser.click(".conversation:nth-child(2) .conversation-open")
     assert browser.questions == ["今天天气真好"]
+
+
+def test_narrow_page_begins_at_its_top(browser: Browser) -> None:
+    scrolled = (
+        "return [document.documentElement, document.getElementById('scroll')].map((e) => [e.scrollTop, e.scrollLeft])"
+    )
+    wide = (
+        "return [document.documentElement, document.getElementById('scroll')].filter((e) => e.scrollWidth > innerWidth)"
+    )
+    for height in (480, 640, 720):  # of which some leave little of the page below its lower edge
+        browser.open(size=(320, height))
+        assert browser.js(scrolled) == [[0, 0], [0, 0]], height
+        assert browser.js(wide) == []
+
+
+def test_ring_of_the_focus_leaves_the_card_readable(browser: Browser) -> None:
+    browser.js("document.getElementById('model-0').focus({ focusVisible: true })")
+    ring = browser.js(
+        "const select = document.getElementById('model-0'), { outlineOffset, outlineWidth } = getComputedStyle(select);"
+        "return select.getBoundingClientRect().bottom + parseFloat(outlineOffset) + parseFloat(outlineWidth)"
+    )
+    assert ring <= browser.js("return document.getElementById('card-0').getBoundingClientRect().top")
 
 
 def test_language_and_theme_follow_the_system(browser: Browser) -> None:

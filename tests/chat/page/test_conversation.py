@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 from selenium.webdriver.common.keys import Keys
 
-from tests.chat.page.browser import Browser
+from chatbot.chat.server.page_routes import MOST_CHARACTERS
+from tests.chat.page.browser import PHONE, Browser
 from tests.chat.page.fake_models import BUSY, EMPTY, SLOW
 
 HOSTILE = [
@@ -85,6 +86,21 @@ def test_editing_is_shown_and_can_be_cancelled(browser: Browser, how: str) -> No
     assert browser.questions == ["你好", "new"]
 
 
+def test_message_that_is_too_long(browser: Browser) -> None:
+    browser.open(size=PHONE)
+    browser.write("😀" * MOST_CHARACTERS)  # as many characters as the server counts
+    assert browser.one("#send").is_enabled()
+    browser.js("document.execCommand('insertText', false, 'more')")  # as pasting does
+    line = "This message has 20,004 characters, and the server takes at most 20,000. Shorten it to send it."
+    assert browser.one("#hint").text == line
+    assert browser.texts("#announcement") == [line]
+    assert not browser.one("#send").is_enabled()
+    browser.press(Keys.ENTER)
+    assert browser.questions == []
+    browser.ask("short")
+    assert browser.texts("#hint") == ["Enter sends, Shift+Enter begins a new line."]
+
+
 def test_n_best_replies_with_scores(browser: Browser) -> None:
     browser.settings(search="sampling", temperature=0.5, seed=7, n=3, max_tokens=9, top_p=0.9)
     browser.ask("你好")
@@ -122,6 +138,16 @@ def test_conversations_are_renamed_and_deleted(browser: Browser) -> None:
     assert browser.texts(".conversation-open") == []
 
 
+@pytest.mark.parametrize(
+    ("language", "question"), [("en", "Delete the only conversation? "), ("zh", "删除仅有的这个对话？")]
+)
+def test_only_conversation_is_not_all(browser: Browser, language: str, question: str) -> None:
+    browser.open(language=language)
+    browser.ask("你好")
+    browser.click("#delete-all")
+    assert browser.texts("#question-text")[0].startswith(question)
+
+
 def test_export_and_import(browser: Browser, tmp_path: Path) -> None:
     browser.ask("你好")
     browser.cdp("Browser.setDownloadBehavior", behavior="allow", downloadPath=str(tmp_path))
@@ -134,6 +160,7 @@ def test_export_and_import(browser: Browser, tmp_path: Path) -> None:
     browser.open()
     browser.one("#import-file").send_keys(str(path))
     browser.until(lambda: browser.texts(".conversation-open") == ["你好"])
+    assert browser.texts("#announcement") == ["One conversation imported."]
     browser.click(".conversation-open")
     assert browser.replies == ["你好呀，今天过得怎么样？"]
     for number, bad in enumerate(["", "[]", "{}", '{"format": "chatbot-conversations", "conversations": [{"id": 1}]}']):
@@ -222,9 +249,12 @@ def test_lost_network(browser: Browser) -> None:
     browser.ask("你好")
     assert browser.notice.startswith("The server cannot be reached.")
     assert browser.texts(".state") == ["The reply failed."]
+    assert browser.one("[data-key^=retry]").get_attribute("title") == "Try again"
+    assert browser.texts("#notice button") == ["Try again", "Dismiss"]
     browser.cdp("Network.emulateNetworkConditions", offline=False, **network)
-    browser.click("#notice button")  # Retry
-    browser.until(lambda: browser.replies == ["你好呀，今天过得怎么样？"])
+    browser.click("#notice button")
+    browser.until(lambda: browser.replies == ["你好呀，今天过得怎么样？"] and not browser.running)
+    assert browser.one("[data-key^=retry]").get_attribute("title") == "Another reply"
 
 
 def test_model_that_the_server_no_longer_has(browser: Browser) -> None:
@@ -246,24 +276,6 @@ def test_model_that_the_server_no_longer_has(browser: Browser) -> None:
     )
     browser.ask("你好")
     assert browser.replies[-1] == "你好呀，今天过得怎么样？"
-
-
-def test_key_of_the_server(browser: Browser) -> None:
-    browser.expect_error("401")
-    browser.open(browser.served.key_address)
-    assert browser.notice == "The server needs a valid API key. Enter it in the settings, then retry."
-    assert not browser.one("#model-0").is_displayed()  # no model is known
-    browser.click("#notice button")  # Settings
-    browser.one("#key").send_keys("密", Keys.TAB)
-    assert browser.js("return document.getElementById('key').validationMessage").startswith("A key has letters")
-    browser.one("#key").clear()
-    browser.one("#key").send_keys("secret", Keys.TAB)
-    browser.until(lambda: browser.texts("#model-0 option") == ["weibo"])
-    assert browser.one("#model-0").is_displayed()
-    browser.press(Keys.ESCAPE)
-    browser.ask("你好")
-    assert browser.replies == ["你好呀，今天过得怎么样？"]
-    assert browser.js("return JSON.stringify(localStorage)").count("secret") == 0
 
 
 def test_storage_that_is_full(browser: Browser) -> None:

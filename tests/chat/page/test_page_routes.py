@@ -11,6 +11,7 @@ from fastapi.testclient import TestClient
 
 from chatbot.chat.page import page_files
 from chatbot.chat.server.app import create_app
+from chatbot.chat.server.page_routes import MOST_CHARACTERS
 from chatbot.chat.server.state import Limits
 from chatbot.config.stored import storable
 from chatbot.config.training import Settings
@@ -71,6 +72,7 @@ def test_other_files_are_not_sent(client: TestClient, path: str) -> None:
 def test_models_are_described(client: TestClient) -> None:
     described = client.get("/chat/models").json()
     assert described["ratings"]
+    assert described["most_characters"] == MOST_CHARACTERS  # so that the page knows what would be refused
     assert described["models"][0] == {
         "id": "weibo",
         "name": "weibo",
@@ -100,7 +102,7 @@ def test_attention(client: TestClient) -> None:
     ("path", "body", "status"),
     [
         ("attention", {**REPLIED, "model": "../../etc"}, 404),
-        ("attention", {**REPLIED, "question": "x" * 20_001}, 400),
+        ("attention", {**REPLIED, "question": "x" * (MOST_CHARACTERS + 1)}, 400),
         ("attention", {**REPLIED, "history": ["x"] * 201}, 400),
         ("attention", {"model": "weibo"}, 400),
         ("attention", [], 400),
@@ -238,6 +240,6 @@ def test_no_path_leads_out_of_the_prefix(client: TestClient) -> None:
     scripts = [client.get(f"/{path}").text for path in page_files() if path.endswith(".js")]
     requested = [path for script in scripts for path in re.findall(r"\"((?:\w+/)*(?:v1|chat)/[\w/]+)\"", script)]
     assert sorted(set(requested)) == [
-        *("chat/attention", "chat/comparisons", "chat/models", "chat/ratings", "v1/chat/completions")
+        *("chat/attention", "chat/comparisons", "chat/models", "chat/ratings", "v1/chat/completions", "v1/models")
     ]
     assert not re.findall(r"[\"`]/(?:v1|chat|page)", "".join([client.get("/").text, *scripts]))

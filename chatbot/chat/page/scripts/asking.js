@@ -96,7 +96,7 @@ async function askModel(conversation, node, side, earlier, signal) {
   } catch (error) {
     answer.state = error.name === "AbortError" ? "stopped" : "failed";
     if (answer.state === "stopped") return;
-    const again = [t("retry"), () => answerQuestion(conversation, questionOf(conversation, node))];
+    const again = [t("try_again"), () => answerQuestion(conversation, questionOf(conversation, node))];
     if (conversation === shown.conversation) showError(error, again);
     if (error.key === "error_model") loadModels();
   }

@@ -6,7 +6,7 @@ import { byId } from "./elements.js";
 import { announce } from "./messages.js";
 import { loadModels } from "./models.js";
 import { changed, shown } from "./state.js";
-import { t } from "./texts.js";
+import { formatted, t } from "./texts.js";
 
 let edited = null; // the question that is in the message field
 let draft = ""; // what was there before
@@ -15,12 +15,18 @@ export const isEdited = (question) => question === edited;
 
 export function sendMessage() {
   const { conversation } = shown, text = wellFormed(byId("message").value.trim());
-  if (!text || isRunning(conversation)) return;
+  if (!text || isTooLong(text) || isRunning(conversation)) return;
   if (!conversation.models[0]) return loadModels();
   const parent = edited ? edited.parent : conversation.leaf;
   if (edited) endEditing();
   else setMessage("");
   ask(conversation, parent, text);
+}
+
+/** Sends a question that the page offers. What is in the message field stays there. */
+export function sendQuestion(text) {
+  if (!isRunning(shown.conversation)) ask(shown.conversation, shown.conversation.leaf, wellFormed(text));
+  focusMessage();
 }
 
 export function edit(question) {
@@ -77,6 +83,21 @@ export function fitMessage() {
   const input = byId("message");
   input.style.height = "auto";
   input.style.height = `${input.scrollHeight}px`;
+  showLength();
+}
+
+// The server counts characters, and a text here has two units for some of them.
+const isTooLong = (text) => text.length > shown.mostCharacters && [...text].length > shown.mostCharacters;
+
+/** Says of a message whether it is too long for the server. */
+export function showLength() {
+  const text = byId("message").value.trim(), isLong = isTooLong(text), hint = byId("hint");
+  const values = isLong ? { count: formatted([...text].length), most: formatted(shown.mostCharacters) } : {};
+  hint.textContent = t(isLong ? "too_long" : "hint", values);
+  if (isLong && !byId("send").disabled) announce(hint.textContent);
+  hint.classList.toggle("failed", isLong);
+  byId("message").ariaInvalid = String(isLong);
+  byId("send").disabled = isLong;
 }
 
 /** Puts the cursor into the message field, but on a phone, whose keyboard would cover half of the page. */

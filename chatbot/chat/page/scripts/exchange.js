@@ -32,5 +32,5 @@ export async function importConversations(file) {
     saveConversation(here ?? conversation);
   }
   changed();
-  announce(t("imported", { count: found.length }));
+  announce(t(found.length === 1 ? "imported_one" : "imported", { count: found.length }));
 }

@@ -1,6 +1,7 @@
 // The models in the header, and what they are in place of a conversation that has not begun.
 
-import { byId, element, setLabel } from "./elements.js";
+import { sendQuestion } from "./composer.js";
+import { byId, element, keepFocus, setLabel } from "./elements.js";
 import { cardOf, factsOf, modelNamed, nameOf, sourceOf, technicalLine } from "./models.js";
 import { beginConversation } from "./sidebar.js";
 import { shown } from "./state.js";
@@ -39,9 +40,16 @@ function showEmpty() {
   const source = sourceOf(first), title = source === null ? t("empty_unknown") : t("empty_one", { source });
   byId("empty-name").textContent = second ? t("empty_two", { first: first.name, second: second.name }) : title;
   byId("empty-note").textContent = t(second ? "empty_note_two" : "empty_note");
+  byId("try").hidden = !first.questions.length;
+  keepFocus(() => byId("questions").replaceChildren(...first.questions.map(questionButton)));
   byId("facts").replaceChildren(...models.map((model) => factList(model, second !== undefined)));
   const lines = models.map((model) => element("p", {}, element("bdi", {}, technicalLine(model))));
   byId("technical").replaceChildren(...lines);
+}
+
+function questionButton(question, place) {
+  const attributes = { class: "chip", type: "button", dir: "auto", "data-key": `try-${place}` };
+  return element("li", {}, element("button", { ...attributes, onclick: () => sendQuestion(question) }, question));
 }
 
 function factList(model, named) {

@@ -3,6 +3,9 @@
 import { request, ServerError, showError } from "./server.js";
 import { changed, shown } from "./state.js";
 import { formatted, t } from "./texts.js";
+import { isText, plainLine } from "./untrusted.js";
+
+const MOST_QUESTIONS = 3; // of a model, to try
 
 export const modelNamed = (name) => shown.models.find((model) => model.id === name);
 
@@ -11,22 +14,43 @@ export const nameOf = (id) => modelNamed(id)?.name ?? id;
 
 let last = ""; // the description that is shown
 
-/** Shows the models of the server if they have changed, such as by a newer checkpoint. quiet: without any error. */
+/**
+ * Shows the models of the server if they have changed, such as by a newer checkpoint. Returns the error, or null.
+ * quiet: without showing it.
+ */
 export async function loadModels({ quiet } = { quiet: false }) {
+  let failed = null;
   try {
     const described = await (await request("chat/models")).json();
-    if (JSON.stringify(described) === last) return;
+    if (JSON.stringify(described) === last) return null;
     last = JSON.stringify(described);
-    shown.models = described.models;
+    const questions = await loadQuestions();
+    shown.models = described.models.map((model) => ({ ...model, questions: questions.get(model.id) ?? [] }));
     shown.ratingsAreCollected = described.ratings;
+    shown.mostCharacters = described.most_characters;
     if (!shown.models.length) throw new ServerError("error_no_models");
   } catch (error) {
-    if (!quiet) showError(error, [t("retry"), () => loadModels()]);
+    failed = error;
+    if (!quiet) showError(error, [t("try_again"), () => loadModels()]);
   }
   const { conversation } = shown;
   if (shown.models.length && !conversation.nodes.length) conversation.models = conversation.models.map(knownModel);
   changed();
+  return failed;
 }
+
+/** Returns questions to try, by the ids of models. The page does without those that cannot be had. */
+async function loadQuestions() {
+  try {
+    const { data } = await (await request("v1/models")).json();
+    return new Map(data.map(({ id, questions }) => [id, questionsFrom(questions)]));
+  } catch {
+    return new Map();
+  }
+}
+
+const questionsFrom = (value) =>
+  (Array.isArray(value) ? value : []).filter(isText).map(plainLine).filter(Boolean).slice(0, MOST_QUESTIONS);
 
 /** Returns a name if the server has that model, or else the first one, or the second one beside it. */
 const knownModel = (name, place) => (modelNamed(name) ?? shown.models[place % shown.models.length]).id;

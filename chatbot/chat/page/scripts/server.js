@@ -1,6 +1,6 @@
 // Requests to the server. Its errors become one line in the language of the reader.
 
-import { byId } from "./elements.js";
+import { askForKey } from "./key.js";
 import { notice } from "./messages.js";
 import { storedKey } from "./storage.js";
 import { t } from "./texts.js";
@@ -81,9 +81,10 @@ function eventOf(data) {
   return event;
 }
 
-/** Shows the line of an error. action: what helps against most; against a missing key, the settings do. */
+/** Shows the line of an error. action: what helps against most; against a missing key, its dialog does. */
 export function showError(error, action = null) {
   if (!(error instanceof ServerError)) console.error(error);
   const text = error instanceof ServerError ? error.message : t("error_server");
-  notice(text, error.key === "error_key" ? [t("settings"), () => byId("settings-button").click()] : action);
+  notice(text, error.key === "error_key" ? [t("key_enter"), askForKey] : action);
+  if (error.key === "error_key") askForKey();
 }

@@ -1,12 +1,11 @@
 // The settings: what is sent with a question, the language and the theme.
 
 import { byId, element, setIcon, setLabel } from "./elements.js";
-import { clearNotice } from "./messages.js";
-import { loadModels } from "./models.js";
+import { tryKey } from "./key.js";
 import { changed } from "./state.js";
-import { store, stored, storedKey, storeKey } from "./storage.js";
+import { keepKey, rememberedKey, rememberKey, store, stored, storedKey } from "./storage.js";
 import { language, setLanguage, t } from "./texts.js";
-import { oneOf } from "./untrusted.js";
+import { isKey, oneOf } from "./untrusted.js";
 
 const MOST_REPLIES = 32; // that the server gives to one request
 const SEEDS = 2 ** 31;
@@ -121,14 +120,14 @@ export function openSettings() {
   byId("settings").showModal();
 }
 
-/** Checks the key when it was typed: a header cannot have other characters. */
+/** Changes the key, or removes it, which asks the server for nothing. */
 function readKey() {
   const input = byId("key"), key = input.value.trim();
-  input.setCustomValidity(/^[!-~]*$/.test(key) ? "" : t("key_invalid"));
+  input.setCustomValidity(!key || isKey(key) ? "" : t("key_invalid"));
   if (!input.reportValidity()) return;
-  storeKey(key);
-  clearNotice();
-  loadModels();
+  keepKey(key);
+  if (rememberedKey()) rememberKey(key);
+  if (key) tryKey();
 }
 
 const systemIsDark = matchMedia("(prefers-color-scheme: dark)");

@@ -78,7 +78,9 @@ async function deleteConversation(conversation) {
 }
 
 export async function deleteAll() {
-  if (!(await confirmed(t("delete_everything", { count: formatted(conversations.size) }), t("delete_all")))) return;
+  const { size } = conversations;
+  const text = t(size === 1 ? "delete_only" : "delete_everything", { count: formatted(size) });
+  if (!(await confirmed(text, t("delete_all")))) return;
   remove([...conversations.keys()]);
 }
 

@@ -1,11 +1,14 @@
 // The keyboard, and the start of the page.
 
 import { isRunning, stopReply } from "./asking.js";
-import { cancelEditing, editLast, fitMessage, focusMessage, retryLast, sendMessage, showRunning } from "./composer.js";
+import {
+  cancelEditing, editLast, fitMessage, focusMessage, retryLast, sendMessage, showLength, showRunning,
+} from "./composer.js";
 import { newConversation } from "./conversation.js";
 import { byId, element, setIcon } from "./elements.js";
 import { exportConversations, importConversations } from "./exchange.js";
 import { chooseModel, showModels, toggleComparison } from "./header.js";
+import { startKey } from "./key.js";
 import { loadModels } from "./models.js";
 import { openSettings, startSettings } from "./settings.js";
 import {
@@ -116,6 +119,7 @@ function draw(reply) {
   showModels();
   showTurns();
   showRunning();
+  showLength();
   byId("heading").textContent = shown.conversation.title || t("untitled");
 }
 
@@ -123,6 +127,7 @@ function start() {
   for (const button of document.querySelectorAll("button[data-icon]")) setIcon(button, button.dataset.icon);
   whenChanged(draw);
   startSettings();
+  startKey(loadModels);
   loadConversations();
   listen();
   shown.conversation = newConversation(lastModels().slice(0, 1));

@@ -2,8 +2,10 @@
 
 import { newConversation } from "./conversation.js";
 
-/** models: as /chat/models describes them. */
-export const shown = { conversation: newConversation([""]), models: [], ratingsAreCollected: false };
+/** models: as /chat/models describes them. mostCharacters: of a message that the server takes. */
+export const shown = {
+  conversation: newConversation([""]), models: [], ratingsAreCollected: false, mostCharacters: Infinity,
+};
 
 let show = () => {};
 

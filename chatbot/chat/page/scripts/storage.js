@@ -1,4 +1,5 @@
-// What the browser keeps: conversations and settings in localStorage, the key of the API in sessionStorage.
+// What the browser keeps: conversations and settings in localStorage, the key of the API in sessionStorage, and in
+// localStorage, too, if the reader wants it.
 //
 // Each conversation is an item of its own. Another tab may have changed it: whoever writes an item merges it with what
 // is there. Tabs that write at once are told of each other's items, and the one that has more writes again.
@@ -6,6 +7,7 @@
 import { conversationFrom, isAhead, merge, withoutEmpty } from "./conversation.js";
 import { notice } from "./messages.js";
 import { t } from "./texts.js";
+import { isKey } from "./untrusted.js";
 
 const PREFIX = "chatbot.";
 const ITEM = `${PREFIX}conversation.`;
@@ -38,15 +40,29 @@ export function store(key, value) {
 
 let keyWithoutStorage = "";
 
+/** Returns the key of this tab or else the remembered one; "": there is none. */
 export function storedKey() {
+  let key = keyWithoutStorage;
   try {
-    return sessionStorage.getItem(`${PREFIX}key`) ?? "";
+    key = sessionStorage.getItem(`${PREFIX}key`);
   } catch {
-    return keyWithoutStorage;
+    // a browser without storage
   }
+  return isKey(key) ? key : rememberedKey();
 }
 
-export function storeKey(key) {
+export function rememberedKey() {
+  const key = stored("key", "");
+  return isKey(key) ? key : "";
+}
+
+/** Keeps a key on this device; "": none. */
+export function rememberKey(key) {
+  if (key !== rememberedKey()) store("key", key);
+}
+
+/** Keeps a key until the tab is closed. */
+export function keepKey(key) {
   keyWithoutStorage = key;
   try {
     sessionStorage.setItem(`${PREFIX}key`, key);

@@ -16,7 +16,8 @@ const DRAWN = 200; // the last turns of a long conversation that are shown
 
 /** Shows the whole conversation. */
 export function showTurns() {
-  const turns = turnsOf(shown.conversation), follows = isAtEnd();
+  const turns = turnsOf(shown.conversation);
+  const follows = turns.length > 0 && isAtEnd(); // what an empty conversation shows is read from its beginning
   const drawn = turns.slice(-DRAWN).map((turn) => turnElement(turn, turns[turn.place - 1]));
   keepFocus(() => byId("turns").replaceChildren(...drawn));
   if (follows) scrollToEnd();
@@ -144,8 +145,9 @@ function actionsElement(turn, answer, side, id) {
     const expanded = { "aria-expanded": String(attentionOf.has(answer)) };
     buttons.push(iconButton("why", t("why"), `why-${id}`, () => toggleAttention(turn, side), expanded));
   }
-  if (side === 0 && !isRunning(conversation)) {
-    buttons.push(iconButton("retry", t("retry"), `retry-${place}`, () => answerQuestion(conversation, question)));
+  if (!isRunning(conversation)) {
+    const label = t(answer.state === "failed" ? "try_again" : "retry");
+    buttons.push(iconButton("retry", label, `retry-${id}`, () => answerQuestion(conversation, question)));
   }
   return element("div", { class: "actions" }, ...buttons);
 }

@@ -8,5 +8,7 @@ export const plainLine = (text) =>
 
 export const isText = (value) => typeof value === "string" && value.length <= LONGEST_TEXT;
 export const isId = (value) => /^[0-9a-f]{16}$/.test(value);
+// The header of a request cannot have other characters.
+export const isKey = (value) => isText(value) && /^[!-~]+$/.test(value);
 export const textOrNull = (value) => (isText(value) ? value : null);
 export const oneOf = (value, allowed) => (allowed.includes(value) ? value : null);

@@ -1,0 +1,82 @@
+"""A server that demands a key: its dialog, links that bring the key, and where the browser keeps it."""
+
+import pytest
+from selenium.webdriver.common.keys import Keys
+
+from tests.chat.page.browser import Browser
+from tests.chat.page.conftest import KEY
+
+
+@pytest.fixture
+def locked(browser: Browser) -> Browser:
+    """The page of a server that demands a key, as somebody sees it who has none."""
+    browser.expect_error("401")
+    browser.open(browser.served.key_address)
+    return browser
+
+
+def has_models(browser: Browser) -> bool:
+    """Whether the page has got the models, and asks for nothing."""
+    return browser.texts("#model-0 option") == ["weibo"] and not browser.all("dialog[open]")
+
+
+def kept(browser: Browser) -> list[str | None]:
+    """The key that is kept until the tab is closed, and the remembered one."""
+    return browser.js("return [sessionStorage, localStorage].map((s) => s.getItem('chatbot.key'))")
+
+
+def follow(browser: Browser, key: str) -> None:
+    """Follow a link with a key; where the page is open already, it is not loaded again."""
+    browser.chromium.get(f"{browser.served.key_address}/#key={key}")
+
+
+def test_dialog_asks_for_the_key(locked: Browser) -> None:
+    assert locked.texts("dialog[open] h2") == ["This server needs a key"]
+    assert locked.focused == "new-key"
+    locked.press("密", Keys.ENTER)
+    assert locked.texts("#key-error")[0].startswith("A key has letters")
+    locked.press("wrong", Keys.ENTER)  # in place of what was there
+    locked.until(lambda: locked.texts("#key-error") == ["The server does not accept this key."])
+    assert locked.focused == "new-key"
+    locked.press(Keys.ESCAPE)
+    assert locked.notice == "The server needs a valid API key."
+    locked.click("#notice button")
+    locked.press(KEY, Keys.ENTER)
+    locked.until(lambda: has_models(locked))
+    assert locked.notice == ""
+    assert kept(locked) == [KEY, None]
+    locked.ask("你好")
+    assert locked.replies == ["你好呀，今天过得怎么样？"]
+
+
+def test_key_is_remembered_and_removed(locked: Browser) -> None:
+    locked.press(KEY)
+    locked.click("#remember-key")
+    locked.press(Keys.ENTER)
+    locked.until(lambda: has_models(locked))
+    locked.js("sessionStorage.clear()")  # as another tab
+    locked.reload()
+    assert has_models(locked)
+    locked.settings(key="")
+    assert KEY not in str(kept(locked))
+    for damaged in ('"密"', "7", "{"):
+        locked.js("localStorage.setItem('chatbot.key', arguments[0])", damaged)
+        locked.chromium.refresh()
+        locked.until(lambda: locked.all("#key-dialog[open]"))
+        assert locked.texts("#key-error") == [""]  # no key was sent
+
+
+@pytest.mark.parametrize("is_open", [False, True], ids=["opened by it", "open already"])
+def test_link_brings_the_key(locked: Browser, is_open: bool) -> None:
+    if not is_open:
+        locked.chromium.get("about:blank")
+    follow(locked, KEY)
+    locked.until(lambda: has_models(locked))
+    assert locked.chromium.current_url == f"{locked.served.key_address}/"
+    assert kept(locked) == [KEY, None]
+
+
+def test_link_with_a_key_that_none_can_be_is_ignored(locked: Browser) -> None:
+    follow(locked, "%E5%AF%86")
+    locked.until(lambda: locked.chromium.current_url == f"{locked.served.key_address}/")
+    assert kept(locked) == [None, None]
