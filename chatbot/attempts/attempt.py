@@ -7,12 +7,24 @@ import json
 import math
 import os
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import filelock
 
-from chatbot.config.attempts import CHECKPOINTS, CONFIG, DATA, DICTIONARY, LAST, LOCK, NGRAMS, SAVING, VOCABULARY
+from chatbot.config.attempts import (
+    CHECKPOINTS,
+    CONFIG,
+    DATA,
+    DICTIONARY,
+    LAST,
+    LOCK,
+    NGRAMS,
+    SAVING,
+    VOCABULARY,
+    files_without_pairs,
+)
 from chatbot.config.stored import stored_settings
 from chatbot.config.training import Settings
 from chatbot.corpus.vocabulary import load_vocabulary
@@ -89,7 +101,7 @@ def _read(directory: Path, attempt: Attempt) -> str:
     if not (directory / CONFIG).exists() and not saved:
         return EMPTY
     settings = stored_settings(directory / CONFIG)
-    attempt.data = data_names(settings)
+    attempt.data = data_names(settings, files_without_pairs(directory))
     attempt.rnn_size, attempt.num_layers = settings.model.units, settings.model.num_layers
     if not (directory / LAST).exists() and ((directory / SAVING).exists() or not saved):
         return EMPTY
@@ -142,10 +154,11 @@ def _described(path: Path) -> tuple[int, str]:
         raise UserError(f"{path}: damaged") from None
 
 
-def data_names(settings: Settings) -> tuple[str, ...]:
-    """Return the names of the files of training pairs."""
+def data_names(settings: Settings, without_pairs: Sequence[str]) -> tuple[str, ...]:
+    """Return the names of the files of training pairs. without_pairs: those of --data that gave none."""
     corpus = settings.corpus
     files = corpus.data or tuple(file for file in (corpus.source_file, corpus.target_file) if file)
+    files = tuple(file for file in files if file not in without_pairs)
     return tuple(Path(file).name for file in files) or (DEFAULT_CORPUS,)
 
 

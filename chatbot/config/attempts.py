@@ -53,8 +53,17 @@ def is_validated(directory: Path) -> bool:
 
 def learned_questions(directory: Path) -> list[str]:
     """Return the questions that an attempt offers for a first conversation; none where data.json has none."""
+    return [text for text in _texts(directory, "questions") if text.isprintable()]
+
+
+def files_without_pairs(directory: Path) -> list[str]:
+    """Return the files of --data that gave an attempt no pair; none where data.json does not say so."""
+    return _texts(directory, "without_pairs")
+
+
+def _texts(directory: Path, name: str) -> list[str]:
     with contextlib.suppress(OSError, ValueError, LookupError, TypeError):
-        return [text for text in map(str, read_json(directory / DATA)["questions"]) if text.isprintable()]
+        return [*map(str, read_json(directory / DATA)[name])]
     return []
 
 

@@ -154,6 +154,7 @@ def prepare(settings: Settings, probe: Sequence[str] = ()) -> Data:
         "vocabulary": vocabulary.fingerprint(),
         "both_directions": both,
         "questions": _frequent_questions(shards, vocabulary),
+        "without_pairs": _without_pairs(settings.corpus.data, corpus.reports),
     }
     if resumed:
         both = description["both_directions"] = check_data(settings, description)
@@ -179,9 +180,10 @@ def _describe(settings: Settings, corpus: Corpus, shards: Shards) -> None:
             f"--max-length {settings.model.max_length}: every pair is longer, the shortest has "
             f"{counted(needed, 'token')}; set --max-length to at least this number"
         )
-    names = ", ".join(report.file for report in corpus.reports[:FILES_SHOWN])
-    if len(corpus.reports) > FILES_SHOWN:
-        names += f" and {counted(len(corpus.reports) - FILES_SHOWN, 'other file')}"
+    files = [report.file for report in corpus.reports if report.pairs]
+    names = ", ".join(files[:FILES_SHOWN])
+    if len(files) > FILES_SHOWN:
+        names += f" and {counted(len(files) - FILES_SHOWN, 'other file')}"
     tokens, longest = counted(len(corpus.vocabulary), "token"), settings.model.max_length
     print(f"Training on {counted(pairs, 'pair')} of {names}; {tokens} in the vocabulary.")
     _print_reports(corpus.reports)
@@ -239,6 +241,12 @@ def _spread(shards: Shards, number: int) -> list[tuple[list[int], list[int]]]:
         for row in dict.fromkeys(part * len(pairs) // number for part in chosen) if len(pairs) else ():
             samples.append((pairs.sources.row(row).tolist(), pairs.targets.row(row).tolist()))
     return samples
+
+
+def _without_pairs(data: Sequence[str], reports: list[Report]) -> list[str]:
+    """Return the files of --data that gave no pair, such as one in which all replies are rated bad."""
+    empty = {report.file for report in reports if not report.pairs}
+    return [file for file in data if file in empty]
 
 
 def _frequent_questions(shards: Shards, vocabulary: Vocabulary) -> list[str]:

@@ -1,10 +1,13 @@
 """The pairs that are shown before training, and the questions whose replies are shown."""
 
+import json
 from pathlib import Path
 
 import pytest
 
+from chatbot.attempts.attempt import read_attempt
 from chatbot.corpus import shards
+from chatbot.inference.ratings import rating_of
 from chatbot.training.data import prepare
 from chatbot.training.start import train_here
 from tests.training.small_run import small_settings
@@ -52,3 +55,13 @@ def test_offered_questions_are_short_and_frequent(work_dir: Path) -> None:
     Path("pairs.tsv").write_text("".join(f"{question}\t{answer}\n" for question, answer in [*others, *frequent]))
     settings = small_settings(data=("pairs.tsv",), tokenizer="char", validation="none", clean=("none",))
     assert prepare(settings).description["questions"] == ["你好", "再见", "谢谢"]
+
+
+def test_file_without_pairs_is_none_that_was_learned_from(work_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Such as one in which all replies are rated bad."""
+    Path("pairs.tsv").write_text("你好\t早\n再见\t明天见\n")
+    record = rating_of("你好", "走开", [], "bad", "weibo")
+    Path("bad.jsonl").write_text(json.dumps(record) + "\n")
+    train_here(small_settings(data=("pairs.tsv", "bad.jsonl"), steps=1))
+    assert "Training on 2 pairs of pairs.tsv; " in capsys.readouterr().out
+    assert read_attempt(Path("checkpoints/default")).data == ("pairs.tsv",)

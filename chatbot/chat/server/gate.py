@@ -25,8 +25,8 @@ from chatbot.errors import UserError
 PROBES = {"/health", "/ready"}
 OPEN_PATHS = {*PROBES, "/favicon.ico", *(f"/{path}" for path in page_files())}
 WITHOUT_LIMIT = {*OPEN_PATHS, "/metrics"}
-# The page asks for its lists of models by itself, so these are not requests of the user's.
-WITHOUT_RATE = {"/chat/models", "/v1/models"}
+# The page asks for its list of models by itself, so it is not a request of the user's.
+WITHOUT_RATE = "/chat/models"
 # Of the requests that are answered at once, one client may have so many, so that some are left for others.
 SHARE = 0.75
 WRONG_KEYS = 10  # that an address may try at once, and in each minute after
@@ -98,7 +98,7 @@ class Gate:
         if path not in OPEN_PATHS:
             client = self._keys.client(headers.get("authorization", ""), address)
         scope.setdefault("state", {})["client"] = client
-        if path not in WITHOUT_LIMIT | WITHOUT_RATE and (wait := self._rate_limit.wait(client)):
+        if path not in WITHOUT_LIMIT and path != WITHOUT_RATE and (wait := self._rate_limit.wait(client)):
             raise too_many("requests", wait)
         return client
 

@@ -15,7 +15,9 @@ from chatbot.inference.questions import Piece, Question, Receive, Request, Token
 from tests.chat.server.fake_models import FakeResponder, served
 
 CARDS = {
-    "weibo": ModelCard("weibo", 12_400, ("weibo.conv.gz",), 1_098_275, 3.8712, validated=True),
+    "weibo": ModelCard(
+        "weibo", 12_400, ("weibo.conv.gz",), 1_098_275, 3.8712, True, questions=("今天天气真好", "你好")
+    ),
     "chatterbot": ModelCard("chatterbot", 1_200, ("ChatterBot",), 529),
 }
 TURNS = {"weibo": 2, "chatterbot": 0}

@@ -83,6 +83,7 @@ def test_models_are_described(client: TestClient) -> None:
         "nats_per_character": 3.8712,
         "validated": True,
         "format": None,
+        "questions": ["今天天气真好", "你好"],
         "turns": 2,
     }
 
@@ -240,6 +241,6 @@ def test_no_path_leads_out_of_the_prefix(client: TestClient) -> None:
     scripts = [client.get(f"/{path}").text for path in page_files() if path.endswith(".js")]
     requested = [path for script in scripts for path in re.findall(r"\"((?:\w+/)*(?:v1|chat)/[\w/]+)\"", script)]
     assert sorted(set(requested)) == [
-        *("chat/attention", "chat/comparisons", "chat/models", "chat/ratings", "v1/chat/completions", "v1/models")
+        *("chat/attention", "chat/comparisons", "chat/models", "chat/ratings", "v1/chat/completions")
     ]
     assert not re.findall(r"[\"`]/(?:v1|chat|page)", "".join([client.get("/").text, *scripts]))

@@ -3,9 +3,6 @@
 import { request, ServerError, showError } from "./server.js";
 import { changed, shown } from "./state.js";
 import { formatted, t } from "./texts.js";
-import { isText, plainLine } from "./untrusted.js";
-
-const MOST_QUESTIONS = 3; // of a model, to try
 
 export const modelNamed = (name) => shown.models.find((model) => model.id === name);
 
@@ -24,8 +21,7 @@ export async function loadModels({ quiet } = { quiet: false }) {
     const described = await (await request("chat/models")).json();
     if (JSON.stringify(described) === last) return null;
     last = JSON.stringify(described);
-    const questions = await loadQuestions();
-    shown.models = described.models.map((model) => ({ ...model, questions: questions.get(model.id) ?? [] }));
+    shown.models = described.models;
     shown.ratingsAreCollected = described.ratings;
     shown.mostCharacters = described.most_characters;
     if (!shown.models.length) throw new ServerError("error_no_models");
@@ -38,19 +34,6 @@ export async function loadModels({ quiet } = { quiet: false }) {
   changed();
   return failed;
 }
-
-/** Returns questions to try, by the ids of models. The page does without those that cannot be had. */
-async function loadQuestions() {
-  try {
-    const { data } = await (await request("v1/models")).json();
-    return new Map(data.map(({ id, questions }) => [id, questionsFrom(questions)]));
-  } catch {
-    return new Map();
-  }
-}
-
-const questionsFrom = (value) =>
-  (Array.isArray(value) ? value : []).filter(isText).map(plainLine).filter(Boolean).slice(0, MOST_QUESTIONS);
 
 /** Returns a name if the server has that model, or else the first one, or the second one beside it. */
 const knownModel = (name, place) => (modelNamed(name) ?? shown.models[place % shown.models.length]).id;
