@@ -85,7 +85,7 @@ def _evaluate(settings: EvaluationSettings) -> dict[str, Any]:
         for line in report.notes():
             print(f"Note on {report.file}: {line}", file=sys.stderr)
     if warning := warning_of(trained, corpus, held_out):
-        print(warning, file=sys.stderr)
+        print(warning.english, file=sys.stderr)
     detected = read_as(reading_settings(trained, settings), FileSettings())
     fluency = None
     if usual is not None:

@@ -34,9 +34,22 @@ COLUMNS = (
 )
 # The name of each row: its object in the JSON.
 ROWS = {"references": "references", "random of this file": "random", "baseline": "baseline"}
+# The words of the table of measures that are others in Chinese.
+CHINESE = {
+    "distinct-2 of characters": "字的 distinct-2",
+    "top reply": "最常见的一条",
+    "top ten": "最常见的十条",
+    "repeated": "重复的回复",
+    "relevance": "相关性",
+    "mean tokens": "平均词元数",
+    "nats by n-grams": "n 元模型的 nats",
+    "model": "模型",
+    "references": "参考回复",
+    "random of this file": "随机参考回复",
+    "baseline": "基线",
+}
 GENERATOR = b'content="duida evaluate"'  # in the head of each report
 TEMPLATE = Path(__file__).with_name("report.html")
-NUMBERS = ("number", "log-probability", "relevance")  # columns that are sorted as numbers
 # The attention of this many replies is shown, which bounds the size of the report.
 MOST_ATTENTION = 200
 
@@ -65,6 +78,17 @@ def _shown(value: float | None, factor: int, digits: int) -> str:
     if value is None:
         return "-"
     return f"{value * factor:.{digits}f}" + ("%" if factor == 100 else "")
+
+
+class Words(NamedTuple):
+    """A text of the report in two languages, of which a browser shows one."""
+
+    english: str
+    chinese: str
+
+    def html(self) -> str:
+        """Return both texts, escaped, each in an element with its language."""
+        return f'<span lang="en">{escape(self.english)}</span><span lang="zh">{escape(self.chinese)}</span>'
 
 
 class Entry(NamedTuple):
@@ -143,34 +167,42 @@ def check_report(path: Path) -> None:
 
 
 def report_page(
-    title: str, search: str, measures: Mapping[str, Any], entries: Sequence[Entry], warning: str | None = None
+    title: Words, search: str, measures: Mapping[str, Any], entries: Sequence[Entry], warning: Words | None = None
 ) -> str:
     """Return the report as HTML. search: the flags of decoding. measures: the result of `evaluate`."""
-    columns = ["number", "question", "reference", "reply", "log-probability", "relevance"]
-    if any(entry.baseline is not None for entry in entries):
-        columns.append("baseline")
     headings, *measured = cells(rows_of(measures))
+    has_baseline = any(entry.baseline is not None for entry in entries)
+    texts = {
+        "title": title.english,
+        "pairs": counted(measures["pairs"], "pair"),
+        "number": f"{measures['pairs']:,}",
+        "perplexity": f"{measures['perplexity']:,.2f}",
+        "nats_per_token": f"{measures['nats_per_token']:.3f}",
+        "nats_per_character": f"{measures['nats_per_character']:.3f}",
+        "tokenization": measures["bleu_tokenize"],
+        "choice": choice_line(measures),
+        "choice_random": _shown(measures["choice_random_at_1"], 1, 3),
+        "choice_nearest": _shown(measures["choice_nearest_at_1"], 1, 3),
+        "lines": str(len(headings)),
+        "most_attention": str(MOST_ATTENTION),
+    }
     return string.Template(TEMPLATE.read_text(encoding="utf-8")).substitute(
-        title=escape(title),
-        warning="" if warning is None else f"<p><strong>{escape(warning)}</strong></p>",
-        likelihood=escape(_likelihood(measures)),
-        search=escape(search or "greedy search"),
-        note=f"A click on one of the first {MOST_ATTENTION} replies shows which words of the question each of its "
-        "words looked at; a click on a heading sorts.",
-        measures="\n".join([_row(headings, "th"), *(_row(row[:1], "th") + _cells(row[1:], "td") for row in measured)]),
-        headings="".join(f'<th class="n">{name}' if name in NUMBERS else f"<th>{name}" for name in columns),
-        rows="\n".join(_entry(number, entry, "baseline" in columns) for number, entry in enumerate(entries, 1)),
+        {name: escape(text) for name, text in texts.items()},
+        heading=title.html(),
+        warning="" if warning is None else f"<p><strong>{warning.html()}</strong></p>",
+        search=f"<code>{escape(search)}</code>" if search else Words("greedy search", "贪心搜索").html(),
+        measures="\n".join(
+            ["<tr>" + "".join(map(_heading, headings))]
+            + ["<tr>" + _heading(name) + _cells(values, "td") for name, *values in measured]
+        ),
+        baseline=f"<th>{Words('baseline', '基线回复').html()}" if has_baseline else "",
+        rows="\n".join(_entry(number, entry, has_baseline) for number, entry in enumerate(entries, 1)),
     )
 
 
-def _likelihood(measures: Mapping[str, Any]) -> str:
-    """Return the likelihood of the references and the choice among ten in words, and how BLEU is computed."""
-    return (
-        f"{counted(measures['pairs'], 'pair')}. Likelihood of the references: "
-        f"perplexity {measures['perplexity']:,.2f}, "
-        f"{measures['nats_per_token']:.3f} nats per token, {measures['nats_per_character']:.3f} nats per character. "
-        f"BLEU: sacrebleu's tokenisation {measures['bleu_tokenize']}. {choice_line(measures)}"
-    )
+def _heading(word: str) -> str:
+    """Return a heading of the table of measures."""
+    return f"<th>{Words(word, CHINESE[word]).html() if word in CHINESE else escape(word)}"
 
 
 def choice_line(measures: Mapping[str, Any]) -> str:

@@ -22,7 +22,7 @@ from chatbot.errors import UserError
 from chatbot.evaluation.baseline import Baseline
 from chatbot.evaluation.evaluate import reply
 from chatbot.evaluation.measures import SEED, Sample, samples_of
-from chatbot.evaluation.report import turns_before
+from chatbot.evaluation.report import Words, turns_before
 from chatbot.evaluation.sheet import Source, check_source
 from chatbot.inference.responder import replier_of
 from chatbot.model.saved import Trained, load_trained
@@ -45,20 +45,21 @@ def held_out_corpus(trained: Trained, held_out: Sequence[files.Source], settings
     return encode(of_files, Selection(), trained.vocabulary, history, max_length)
 
 
-def warning_of(trained: Trained, corpus: Corpus, held_out: Sequence[files.Source]) -> str | None:
+def warning_of(trained: Trained, corpus: Corpus, held_out: Sequence[files.Source]) -> Words | None:
     """Return the warning that pairs to evaluate are training pairs, or None where they are not, or it is not known.
 
     The attempt's index of its training pairs tells it, and without one the names of the files. held_out, corpus: of
     --data.
     """
-    remedy = "a model may know them by heart; give pairs that it has not seen"
     if trained.retrieval is None:
         seen = set()
         with contextlib.suppress(UserError):  # the files may be gone
             own = trained.settings.corpus
             seen = {_place(x) for x in files.find_parts(own.data, own.source_file, own.target_file).training}
         name = next((source.name for source in held_out if _place(source) in seen), None)
-        return name and f"Warning: {name}: this attempt was trained on it; {remedy}."
+        return (
+            None if name is None else _warning(f"{name}: this attempt was trained on it", f"{name} 参与过该模型的训练")
+        )
     pairs = [
         (question_of(source.tolist(), trained.vocabulary), target.tolist())
         for shard in corpus.shards
@@ -67,8 +68,18 @@ def warning_of(trained: Trained, corpus: Corpus, held_out: Sequence[files.Source
     known = trained.retrieval.count(pairs)
     if known < LEAST_KNOWN * len(pairs):
         return None
-    share = f"{known:,} of {counted(len(pairs), 'pair')} of --data ({known / len(pairs):.0%})"
-    return f"Warning: {share} are training pairs of this attempt; {remedy}."
+    share = f"{known / len(pairs):.0%}"
+    return _warning(
+        f"{known:,} of {counted(len(pairs), 'pair')} of --data ({share}) are training pairs of this attempt",
+        f"--data 的 {len(pairs):,} 个问答对中有 {known:,} 个（{share}）参与过该模型的训练",
+    )
+
+
+def _warning(english: str, chinese: str) -> Words:
+    return Words(
+        f"Warning: {english}; a model may know them by heart; give pairs that it has not seen.",
+        f"警告：{chinese}，模型可能记住了其中的回复；请改用它没有学过的问答对。",
+    )
 
 
 def _place(source: files.Source) -> tuple[Any, ...]:

@@ -242,7 +242,9 @@ def test_command_writes_and_counts_a_sheet(command: Any) -> None:
     flags_of_report = ["--attempt", "one", "--data", "pairs.tsv", "--report", "r.html", "--beam-size", "1"]
     _, error = command(*flags_of_report)
     assert "Replies to 4 questions; BLEU" in error  # they are not held out
-    assert "<strong>Warning: pairs.tsv: this attempt was trained on it;" in Path("r.html").read_text(encoding="utf-8")
+    page = Path("r.html").read_text(encoding="utf-8")
+    assert '<strong><span lang="en">Warning: pairs.tsv: this attempt was trained on it;' in page
+    assert "警告：pairs.tsv 参与过该模型的训练" in page
     _, *rows = rows_of(Path("rated"))
     assert len(rows) == written["rows"]
     key = sources_of(Path("rated"))
