@@ -51,11 +51,11 @@ def _evaluate(settings: EvaluationSettings) -> dict[str, Any]:
     decoding = with_default_search(settings.decoding, directory)
     from chatbot.corpus.reading.sources import find_parts
     from chatbot.evaluation.report import check_report
-    from chatbot.evaluation.sheet import KEY, SHEET, source_of, write_sheet
+    from chatbot.evaluation.sheet import KEY, SHEET, origin_of, write_sheet
 
     if settings.report is not None:
         check_report(Path(settings.report))
-    compared = {name: source_of(name) for name in settings.compare}
+    compared = {name: origin_of(name) for name in settings.compare}
     held_out = find_parts(settings.data).measured
     bank = find_parts(settings.baseline_data).training if settings.baseline_data else None
     usual = find_parts(settings.fluency_corpus).training if settings.fluency_corpus else None

@@ -2,7 +2,7 @@
 
 import itertools
 import string
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from html import escape
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -118,15 +118,27 @@ def entries_of(
     vocabulary, max_length = trained.vocabulary, trained.settings.model.max_length
     questions = [sample.ids[:max_length] for sample in samples]
     ids = [vocabulary.ids(tokens(reply)) for reply in replies]
-    shares = ranked_first([sample.question for sample in samples], replies)
-    relevance = [None] * len(replies) if shares is None else shares.tolist()
-    attention = [*_attention(trained, questions[:MOST_ATTENTION], ids[:MOST_ATTENTION])]
-    attention += [None] * (len(replies) - len(attention))
-    of_baseline = [None] * len(replies) if baseline is None else baseline
-    texts = ((sample.question, sample.answer) for sample in samples)
-    before = [turns_before(question, vocabulary) for question in questions]
-    columns = (texts, replies, _log_probabilities(trained, questions, ids), relevance, attention, of_baseline, before)
-    return [Entry(*pair, *others) for pair, *others in zip(*columns, strict=True)]
+    scorer, no_characters = Scorer(trained.model), np.zeros(len(ids), np.int64)
+    pairs = EncodedPairs.question_to_answer(Ragged.from_rows(questions), Ragged.from_rows(ids), no_characters)
+    relevance = ranked_first([sample.question for sample in samples], replies)
+    attention: list[WordAttention] = []
+    if trained.model.decoder.shows_attention:
+        for start in range(0, min(MOST_ATTENTION, len(ids)), BATCH):
+            part = slice(start, min(start + BATCH, MOST_ATTENTION))
+            attention += word_attention(trained.model, vocabulary, questions[part], ids[part])
+    return [
+        Entry(
+            sample.question,
+            sample.answer,
+            replies[i],
+            log_probability=-scorer([pairs.select([i])]).nats,
+            relevance=None if relevance is None else float(relevance[i]),
+            attention=attention[i] if i < len(attention) else None,
+            baseline=None if baseline is None else baseline[i],
+            before=turns_before(questions[i], vocabulary),
+        )
+        for i, sample in enumerate(samples)
+    ]
 
 
 def turns_before(source: Sequence[int], vocabulary: Vocabulary) -> tuple[str, ...]:
@@ -136,33 +148,12 @@ def turns_before(source: Sequence[int], vocabulary: Vocabulary) -> tuple[str, ..
     return tuple(vocabulary.text(source[start:end]) for start, end in itertools.pairwise(starts))
 
 
-def _log_probabilities(
-    trained: Trained, questions: Sequence[list[int]], replies: Sequence[list[int]]
-) -> Iterator[float]:
-    scorer = Scorer(trained.model)
-    pairs = EncodedPairs.question_to_answer(
-        Ragged.from_rows(questions), Ragged.from_rows(replies), np.zeros(len(questions), np.int64)
-    )
-    for number in range(len(pairs)):
-        yield -scorer([pairs.select([number])]).nats
-
-
-def _attention(
-    trained: Trained, questions: Sequence[list[int]], replies: Sequence[list[int]]
-) -> Iterator[WordAttention | None]:
-    if not trained.model.decoder.shows_attention:
-        return
-    for start in range(0, len(questions), BATCH):
-        part = slice(start, start + BATCH)
-        yield from word_attention(trained.model, trained.vocabulary, questions[part], replies[part])
-
-
 def check_report(path: Path) -> None:
     """Raise UserError for a file that would be replaced and is no report, and OSError if it cannot be written."""
     with path.open("a+b") as file:
         file.seek(0)
-        begin = file.read(1000)
-    if begin and GENERATOR not in begin:
+        head = file.read(1000)
+    if head and GENERATOR not in head:
         raise UserError(f"--report {path}: is there, and is no report; give the name of another file")
 
 
@@ -211,10 +202,6 @@ def choice_line(measures: Mapping[str, Any]) -> str:
     return f"True reply chosen among ten: {random} with random others, {nearest} with replies to the nearest questions."
 
 
-def _row(texts: Sequence[str], tag: str) -> str:
-    return "<tr>" + _cells(texts, tag)
-
-
 def _cells(texts: Sequence[str], tag: str) -> str:
     return "".join(f"<{tag}>{escape(text)}" for text in texts)
 
@@ -234,7 +221,7 @@ def _entry(number: int, entry: Entry, baseline: bool) -> str:
 
 def heat_map(attention: WordAttention) -> str:
     """Return a table: a row for each word of the reply, a column for each of the question, darker for more weight."""
-    lines = [_row(["", *attention.question], "th")]
+    lines = ["<tr>" + _cells(["", *attention.question], "th")]
     for word, weights in zip(attention.reply, attention.weights.tolist(), strict=True):
         shades = (min(9, round(10 * weight)) for weight in weights)
         lines.append(f"<tr><th>{escape(word)}" + "".join(f"<td class=w{s}>" if s else "<td>" for s in shades))

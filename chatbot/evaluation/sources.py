@@ -21,9 +21,9 @@ from chatbot.display import counted
 from chatbot.errors import UserError
 from chatbot.evaluation.baseline import Baseline
 from chatbot.evaluation.evaluate import reply
-from chatbot.evaluation.measures import SEED, Sample, samples_of
+from chatbot.evaluation.measures import SEED, samples_of
 from chatbot.evaluation.report import Words, turns_before
-from chatbot.evaluation.sheet import Source, check_source
+from chatbot.evaluation.sheet import Origin, check_origin
 from chatbot.inference.responder import replier_of
 from chatbot.model.saved import Trained, load_trained
 
@@ -56,14 +56,14 @@ def warning_of(trained: Trained, corpus: Corpus, held_out: Sequence[files.Source
         with contextlib.suppress(UserError):  # the files may be gone
             own = trained.settings.corpus
             seen = {_place(x) for x in files.find_parts(own.data, own.source_file, own.target_file).training}
-        name = next((source.name for source in held_out if _place(source) in seen), None)
-        return (
-            None if name is None else _warning(f"{name}: this attempt was trained on it", f"{name} 参与过该模型的训练")
-        )
+        for source in held_out:
+            if _place(source) in seen:
+                return _warning(f"{source.name}: this attempt was trained on it", f"{source.name} 参与过该模型的训练")
+        return None
     pairs = [
-        (question_of(source.tolist(), trained.vocabulary), target.tolist())
+        (question_of(shard.sources.row(i).tolist(), trained.vocabulary), shard.targets.row(i).tolist())
         for shard in corpus.shards
-        for source, target in ((shard.sources.row(i), shard.targets.row(i)) for i in range(len(shard)))
+        for i in range(len(shard))
     ]
     known = trained.retrieval.count(pairs)
     if known < LEAST_KNOWN * len(pairs):
@@ -88,7 +88,7 @@ def _place(source: files.Source) -> tuple[Any, ...]:
 
 def replies_to_rate(
     settings: EvaluationSettings,
-    sources: Mapping[str, Source],
+    origins: Mapping[str, Origin],
     held_out: Sequence[files.Source],
     trained: Trained,
     corpus: Corpus,
@@ -97,11 +97,11 @@ def replies_to_rate(
 ) -> tuple[list[str], dict[str, list[str]]]:
     """Return messages drawn by a seed, with the turns before them, and the replies of each source to them.
 
-    sources: by the names of --compare. held_out, corpus: of --data. trained, decoding: of the source `model`. nearest:
+    origins: by the names of --compare. held_out, corpus: of --data. trained, decoding: of the source `model`. nearest:
     for the source of this name. Raises UserError for a source that does not have a reply to each question.
     """
-    for name, source in sources.items():
-        check_source(name, source, corpus.pairs)
+    for name, origin in origins.items():
+        check_origin(name, origin, corpus.pairs)
     samples = samples_of(corpus)
     rows = random.Random(SEED).sample(range(len(samples)), min(settings.number or QUESTIONS, len(samples)))
     drawn = [samples[row] for row in rows]
@@ -117,11 +117,11 @@ def replies_to_rate(
         its_decoding = with_default_search(settings.decoding, directory)
         return reply(replier_of(other, its_decoding), [its_samples[row] for row in rows])
 
-    def replies_of(name: str, source: Source) -> list[str]:
-        if isinstance(source, tuple):
-            return [source[row] for row in rows]
-        if isinstance(source, Path):
-            return replies_of_attempt(name, source)
+    def replies_of(name: str, origin: Origin) -> list[str]:
+        if isinstance(origin, tuple):
+            return [origin[row] for row in rows]
+        if isinstance(origin, Path):
+            return replies_of_attempt(name, origin)
         if name == PEOPLE:
             return [sample.answer for sample in drawn]
         if name == NEAREST:
@@ -129,8 +129,5 @@ def replies_to_rate(
             return [nearest.reply(sample.question) for sample in drawn]
         return reply(replier_of(trained, BEAM_SEARCH if name == BEAM else decoding), drawn)
 
-    def message_of(sample: Sample) -> str:
-        return " / ".join([*turns_before(sample.ids, trained.vocabulary), sample.question])
-
-    replies = {name: replies_of(name, source) for name, source in sources.items()}
-    return [*map(message_of, drawn)], replies
+    messages = [" / ".join([*turns_before(sample.ids, trained.vocabulary), sample.question]) for sample in drawn]
+    return messages, {name: replies_of(name, origin) for name, origin in origins.items()}

@@ -18,7 +18,7 @@ from chatbot.corpus.vocabulary import BOS, BYTES, EOS, MARKS, Vocabulary
 from chatbot.errors import UserError
 from chatbot.evaluation import report as report_module
 from chatbot.evaluation.__main__ import main
-from chatbot.evaluation.measures import Sample, measure
+from chatbot.evaluation.measures import Measurer, Sample
 from chatbot.evaluation.report import Entry, Words, check_report, entries_of, heat_map, report_page
 from chatbot.flags import compose
 from chatbot.inference.text_responder import END, WordAttention
@@ -33,7 +33,7 @@ HOSTILE = [
     "$title ${rows} $",
     "\x00\u202e",
 ]
-VALUES = measure(["问"], ["嗯"], ["嗯"], list)
+VALUES = Measurer([Sample([], "问", "嗯")], Vocabulary(BYTES), list, None)(["嗯"])
 LIKELIHOOD = {"perplexity": 2.5, "nats_per_token": 0.916, "nats_per_character": 0.5}
 MEASURES: dict[str, Any] = {
     "pairs": 1,

@@ -21,7 +21,7 @@ from chatbot.evaluation.sheet import (
     SHEET,
     Ratings,
     _ratings_of,
-    check_source,
+    check_origin,
     count_ratings,
     table_of,
     write_sheet,
@@ -222,9 +222,9 @@ def command(work_dir: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
 
 def test_replies_in_a_file_are_for_pairs_in_its_order() -> None:
     """More pairs are divided into shards, by their hashes."""
-    check_source("a.txt", ("甲",) * 131_072, 131_072)
+    check_origin("a.txt", ("甲",) * 131_072, 131_072)
     with pytest.raises(UserError, match=r"--compare a\.txt: replies in a file are for at most 131,072 pairs"):
-        check_source("a.txt", ("甲",) * 131_073, 131_073)
+        check_origin("a.txt", ("甲",) * 131_073, 131_073)
 
 
 def test_command_writes_and_counts_a_sheet(command: Any) -> None:
