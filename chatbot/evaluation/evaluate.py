@@ -83,10 +83,9 @@ def evaluate(
 def reply(replier: Replier, samples: list[Sample]) -> list[str]:
     """Return the best reply to each question. Questions of similar length share a batch, which keeps padding low."""
     order = sorted(range(len(samples)), key=lambda number: len(samples[number].ids))
-    replies = [""] * len(samples)
+    replies: dict[int, str] = {}
     batches = range(0, len(order), BATCH)
     for start in tqdm(batches, desc="Replying", unit=" batches", leave=False, delay=2, disable=no_bars()):
         numbers = order[start : start + BATCH]
-        for number, text in zip(numbers, replier.replies([samples[n].ids for n in numbers]), strict=True):
-            replies[number] = text
-    return replies
+        replies.update(zip(numbers, replier.replies([samples[number].ids for number in numbers]), strict=True))
+    return [replies[number] for number in range(len(samples))]
