@@ -20,29 +20,22 @@ from chatbot.inference.responder import word_attention
 from chatbot.inference.text_responder import WordAttention
 from chatbot.model.saved import Trained
 
-# The columns: heading, measure, and the factor and decimals of its values.
+# The columns: heading, measure, the factor and decimals of its values, and the heading in Chinese.
 COLUMNS = (
-    ("distinct-2 of characters", "distinct_characters_2", 1, 3),
-    ("top reply", "top_reply_share", 100, 1),
-    ("top ten", "top10_reply_share", 100, 1),
-    ("repeated", "repeated_reply_share", 100, 1),
-    ("relevance", "relevance_at_1", 1, 3),
-    ("BLEU", "bleu", 1, 2),
-    ("chrF", "chrf", 1, 2),
-    ("mean tokens", "mean_reply_tokens", 1, 1),
-    ("nats by n-grams", "fluency_nats_per_character", 1, 2),
+    ("distinct-2 of characters", "distinct_characters_2", 1, 3, "字的 distinct-2"),
+    ("top reply", "top_reply_share", 100, 1, "最常见的一条"),
+    ("top ten", "top10_reply_share", 100, 1, "最常见的十条"),
+    ("repeated", "repeated_reply_share", 100, 1, "重复的回复"),
+    ("relevance", "relevance_at_1", 1, 3, "相关性"),
+    ("BLEU", "bleu", 1, 2, "BLEU"),
+    ("chrF", "chrf", 1, 2, "chrF"),
+    ("mean tokens", "mean_reply_tokens", 1, 1, "平均词元数"),
+    ("nats by n-grams", "fluency_nats_per_character", 1, 2, "n 元模型的 nats"),
 )
 # The name of each row: its object in the JSON.
 ROWS = {"references": "references", "random of this file": "random", "baseline": "baseline"}
-# The words of the table of measures that are others in Chinese.
-CHINESE = {
-    "distinct-2 of characters": "字的 distinct-2",
-    "top reply": "最常见的一条",
-    "top ten": "最常见的十条",
-    "repeated": "重复的回复",
-    "relevance": "相关性",
-    "mean tokens": "平均词元数",
-    "nats by n-grams": "n 元模型的 nats",
+CHINESE = {heading: chinese for heading, *_, chinese in COLUMNS} | {
+    "": "",  # in the corner of the table
     "model": "模型",
     "references": "参考回复",
     "random of this file": "随机参考回复",
@@ -68,10 +61,10 @@ def table(rows: Mapping[str, Mapping[str, float | None]]) -> list[str]:
 def cells(rows: Mapping[str, Mapping[str, float | None]]) -> list[list[str]]:
     """Return the texts of the table's cells, the headings first; without a column that no row has a value of."""
     columns = [column for column in COLUMNS if any(values.get(column[1]) is not None for values in rows.values())]
-    shown = [["", *(heading for heading, *_ in columns)]]
+    lines = [["", *(heading for heading, *_ in columns)]]
     for name, values in rows.items():
-        shown.append([name, *(_shown(values.get(measure), *format) for _, measure, *format in columns)])
-    return shown
+        lines.append([name, *(_shown(values.get(measure), *format) for _, measure, *format, _ in columns)])
+    return lines
 
 
 def _shown(value: float | None, factor: int, digits: int) -> str:
@@ -182,18 +175,13 @@ def report_page(
         heading=title.html(),
         warning="" if warning is None else f"<p><strong>{warning.html()}</strong></p>",
         search=f"<code>{escape(search)}</code>" if search else Words("greedy search", "贪心搜索").html(),
+        headings="".join(f"<th>{Words(name, CHINESE[name]).html()}" for name in headings),
         measures="\n".join(
-            ["<tr>" + "".join(map(_heading, headings))]
-            + ["<tr>" + _heading(name) + _cells(values, "td") for name, *values in measured]
+            f"<tr><th>{Words(name, CHINESE[name]).html()}{_cells(values, 'td')}" for name, *values in measured
         ),
         baseline=f"<th>{Words('baseline', '基线回复').html()}" if has_baseline else "",
         rows="\n".join(_entry(number, entry, has_baseline) for number, entry in enumerate(entries, 1)),
     )
-
-
-def _heading(word: str) -> str:
-    """Return a heading of the table of measures."""
-    return f"<th>{Words(word, CHINESE[word]).html() if word in CHINESE else escape(word)}"
 
 
 def choice_line(measures: Mapping[str, Any]) -> str:
