@@ -51,14 +51,14 @@ def _evaluate(settings: EvaluationSettings) -> dict[str, Any]:
     decoding = with_default_search(settings.decoding, directory)
     from chatbot.corpus.reading.sources import find_parts
     from chatbot.evaluation.report import check_report
-    from chatbot.evaluation.sheet import KEY, SHEET, source_of, write_sheet
+    from chatbot.evaluation.sheet import KEY, SHEET, origin_of, write_sheet
 
     if settings.report is not None:
         check_report(Path(settings.report))
-    compared = {name: source_of(name) for name in settings.compare}
+    origins = {name: origin_of(name) for name in settings.compare}
     held_out = find_parts(settings.data).measured
-    bank = find_parts(settings.baseline_data).training if settings.baseline_data else None
-    usual = find_parts(settings.fluency_corpus).training if settings.fluency_corpus else None
+    baseline_files = find_parts(settings.baseline_data).training if settings.baseline_data else None
+    fluency_files = find_parts(settings.fluency_corpus).training if settings.fluency_corpus else None
     if settings.sheet is not None:
         Path(settings.sheet).mkdir(parents=True, exist_ok=True)
     from chatbot.quiet import import_tensorflow, let_gpu_memory_grow
@@ -85,30 +85,30 @@ def _evaluate(settings: EvaluationSettings) -> dict[str, Any]:
         for line in report.notes():
             print(f"Note on {report.file}: {line}", file=sys.stderr)
     if warning := warning_of(trained, corpus, held_out):
-        print(warning, file=sys.stderr)
-    detected = read_as(reading_settings(trained, settings), FileSettings())
+        print(warning.english, file=sys.stderr)
+    of_other_files = read_as(reading_settings(trained, settings), FileSettings())
     fluency = None
-    if usual is not None:
-        of_characters = dataclasses.replace(detected, tokenizer="char", dictionary=None)
-        replies = encode(corpus_files(usual, of_characters), Selection(), EncodingSettings.vocabulary_size)
-        fluency = Fluency(replies, tokens_of(of_characters))
-    baseline = None
-    if bank is not None:
-        baseline = encode(corpus_files(bank, detected), Selection(), trained.vocabulary)
-    elif settings.baseline or NEAREST in compared:
-        baseline = corpus_of(trained.settings, trained.vocabulary, settings.cache)
-    retrieval = None if baseline is None else Baseline(samples_of(baseline, MOST_PAIRS))
+    if fluency_files is not None:
+        of_characters = dataclasses.replace(of_other_files, tokenizer="char", dictionary=None)
+        usual = encode(corpus_files(fluency_files, of_characters), Selection(), EncodingSettings.vocabulary_size)
+        fluency = Fluency(usual, tokens_of(of_characters))
+    known = None
+    if baseline_files is not None:
+        known = encode(corpus_files(baseline_files, of_other_files), Selection(), trained.vocabulary)
+    elif settings.baseline or NEAREST in origins:
+        known = corpus_of(trained.settings, trained.vocabulary, settings.cache)
+    baseline = None if known is None else Baseline(samples_of(known, MOST_PAIRS))
     if settings.sheet is not None:
-        drawn = replies_to_rate(settings, compared, held_out, trained, corpus, decoding, retrieval)
-        rows = write_sheet(Path(settings.sheet), *drawn)
+        messages, replies = replies_to_rate(settings, origins, held_out, trained, corpus, decoding, baseline)
+        rows = write_sheet(Path(settings.sheet), messages, replies)
         print(
             f"Written: {Path(settings.sheet, SHEET)}, {counted(rows, 'row')}. Fill in 0 or 1, and run this again to "
             f"count; {KEY} says whose replies they are.",
             file=sys.stderr,
         )
-        return {"sheet": settings.sheet, "messages": len(drawn[0]), "rows": rows}
+        return {"sheet": settings.sheet, "messages": len(messages), "rows": rows}
     measures = evaluate(
-        trained, corpus, decoding, retrieval, settings.report, directory.name, settings.tokenize, fluency, warning
+        trained, corpus, decoding, baseline, settings.report, directory.name, settings.tokenize, fluency, warning
     )
     questions = counted(measures["pairs"], "question" if warning else "held-out question")
     print(

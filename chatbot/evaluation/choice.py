@@ -8,7 +8,7 @@ import numpy.typing as npt
 from chatbot.corpus.history import question_of
 from chatbot.corpus.similarity import character_index
 from chatbot.corpus.vocabulary import ASK, BOS
-from chatbot.evaluation.measures import SEED, Sample
+from chatbot.evaluation.measures import SEED, Sample, Tokenise
 from chatbot.inference.model import EMPTY_QUESTION, Model, Rows, log_probabilities
 from chatbot.model.saved import Trained
 
@@ -23,7 +23,7 @@ QUESTION_WEIGHT = 4.0
 
 
 def choice_shares(
-    trained: Trained, model: Model, samples: Sequence[Sample], tokens: Callable[[str], list[str]]
+    trained: Trained, model: Model, samples: Sequence[Sample], tokens: Tokenise
 ) -> dict[str, float | None]:
     """Return the shares of questions whose true reply has the best score of ten, by the others that it is among.
 
@@ -59,9 +59,7 @@ def others(samples: Sequence[Sample], own: int, order: Iterable[int]) -> list[in
     return [*chosen.values()]
 
 
-def scores_of(
-    trained: Trained, model: Model, samples: Sequence[Sample], tokens: Callable[[str], list[str]], rows: Pairs
-) -> Floats:
+def scores_of(trained: Trained, model: Model, samples: Sequence[Sample], tokens: Tokenise, rows: Pairs) -> Floats:
     """Return the score of the reply of each pair of a row after the question of the row's first pair: [rows, REPLIES].
 
     It is what the question adds to the log-probability of the reply, for each of its tokens, and with a model that
@@ -71,15 +69,15 @@ def scores_of(
     replies = [trained.vocabulary.ids(tokens(sample.answer)) for sample in samples]
     questions = [sample.ids[: trained.settings.model.max_length] for sample in samples]
 
-    def computed(sources: Rows, targets: Rows, begin: int) -> Floats:
+    def per_token(sources: Rows, targets: Rows, begin: int) -> Floats:
         values = log_probabilities(model, sources, targets, begin, lambda: True)
         return values / np.array([len(ids) + 1 for ids in targets])
 
     asked, replied = np.repeat(rows[:, 0], REPLIES), rows.ravel()
-    after_question = computed([questions[i] for i in asked], [replies[i] for i in replied], BOS)
-    after_any = computed([EMPTY_QUESTION] * len(replies), replies, BOS)
-    scores = after_question - after_any[replied]
+    after_question = per_token([questions[i] for i in asked], [replies[i] for i in replied], BOS)
+    after_nothing = per_token([EMPTY_QUESTION] * len(replies), replies, BOS)
+    scores = after_question - after_nothing[replied]
     if trained.settings.learning.both_directions == "on":
-        alone = [question_of(sample.ids, trained.vocabulary) for sample in samples]
-        scores += QUESTION_WEIGHT * computed([replies[i] for i in replied], [alone[i] for i in asked], ASK)
+        last_turns = [question_of(sample.ids, trained.vocabulary) for sample in samples]
+        scores += QUESTION_WEIGHT * per_token([replies[i] for i in replied], [last_turns[i] for i in asked], ASK)
     return scores.reshape(rows.shape)

@@ -14,7 +14,7 @@ from chatbot.evaluation.choice import choice_shares
 from chatbot.evaluation.fluency import Fluency
 from chatbot.evaluation.likelihood import Scorer
 from chatbot.evaluation.measures import Measurer, Sample, Values, samples_of
-from chatbot.evaluation.report import entries_of, report_page
+from chatbot.evaluation.report import Words, entries_of, report_page
 from chatbot.flags import command_line
 from chatbot.inference.replier import BATCH, Replier
 from chatbot.inference.responder import TensorFlowModel, replier_of
@@ -31,7 +31,7 @@ def evaluate(
     name: str = "model",
     tokenize: str = AUTO_TOKENIZE,
     fluency: Fluency | None = None,
-    warning: str | None = None,
+    warning: Words | None = None,
 ) -> dict[str, Any]:
     """Return the likelihood of the reference replies, the choice among ten, and the measures of the model's replies.
 
@@ -71,7 +71,9 @@ def evaluate(
     }
     if report:
         data = ", ".join(read.file for read in corpus.reports)
-        title = f"{name}, step {trained.step:,}: replies to {data}"
+        title = Words(
+            f"{name}, step {trained.step:,}: replies to {data}", f"{name}，第 {trained.step:,} 步：对 {data} 的回复"
+        )
         entries = entries_of(trained, samples, replies, tokens, rows.get("baseline"))
         page = report_page(title, command_line(decoding), measures, entries, warning)
         Path(report).write_text(page, encoding="utf-8", errors="replace")
@@ -81,10 +83,9 @@ def evaluate(
 def reply(replier: Replier, samples: list[Sample]) -> list[str]:
     """Return the best reply to each question. Questions of similar length share a batch, which keeps padding low."""
     order = sorted(range(len(samples)), key=lambda number: len(samples[number].ids))
-    replies = [""] * len(samples)
+    replies: dict[int, str] = {}
     batches = range(0, len(order), BATCH)
     for start in tqdm(batches, desc="Replying", unit=" batches", leave=False, delay=2, disable=no_bars()):
         numbers = order[start : start + BATCH]
-        for number, text in zip(numbers, replier.replies([samples[n].ids for n in numbers]), strict=True):
-            replies[number] = text
-    return replies
+        replies.update(zip(numbers, replier.replies([samples[number].ids for number in numbers]), strict=True))
+    return [replies[number] for number in range(len(samples))]

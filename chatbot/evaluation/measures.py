@@ -87,13 +87,38 @@ class Measurer:
         self.tokenization = tokenization_of(self.references) if tokenize == AUTO_TOKENIZE else tokenize
         self._questions = [sample.question for sample in samples]
         self._question_ids = Ragged.from_rows([question_of(sample.ids, vocabulary) for sample in samples])
-        self._characters = np.array([len(question.replace(" ", "")) for question in self._questions], np.int64)
+        self._question_characters = np.array([len(text.replace(" ", "")) for text in self._questions], np.int64)
         self._vocabulary, self._tokens, self._scorer = vocabulary, tokens, scorer
 
     def __call__(self, replies: Sequence[str]) -> Values:
-        """Measure one reply to each question, as `measure` does."""
-        nats = self._question_nats_per_character(replies)
-        return measure(self._questions, replies, self.references, self._tokens, nats, self.tokenization)
+        """Return the measures of one reply to each question by name, as in the JSON of `python -m chatbot.evaluation`.
+
+        distinct_N falls as the number of replies grows, so that it compares sets of equal size only, and random replies
+        have the value of people's, so that it is read beside relevance. repeated_reply_share is the share of replies
+        that equal the reply to another question. reply_entropy is that of whole replies in nats, log n for n different
+        ones. relevance_at_1 is the share of replies whose own question ranks first of ten, None with fewer than ten
+        pairs: about 0.1 for replies drawn at random, and for replies that repeat their question, since copies do not
+        count.
+        """
+        tokenised = [self._tokens(reply) for reply in replies]
+        visible = [reply.replace(" ", "") for reply in replies]
+        counts, number = Counter(replies), max(1, len(replies))
+        shares = ranked_first(self._questions, replies)
+        return {
+            "bleu": bleu(replies, self.references, self.tokenization),
+            "chrf": chrf(replies, self.references),
+            "distinct_1": distinct(tokenised, 1),
+            "distinct_2": distinct(tokenised, 2),
+            "distinct_characters_1": distinct(visible, 1),
+            "distinct_characters_2": distinct(visible, 2),
+            "top_reply_share": top_share(replies, 1),
+            "top10_reply_share": top_share(replies, 10),
+            "relevance_at_1": None if shares is None else float(shares.mean()),
+            "repeated_reply_share": sum(count for count in counts.values() if count > 1) / number,
+            "reply_entropy": sum(count * math.log(number / count) for count in counts.values()) / number,
+            "mean_reply_tokens": sum(map(len, tokenised)) / number,
+            "question_nats_per_character": self._question_nats_per_character(replies),
+        }
 
     def random_replies(self) -> list[str]:
         """Return for each question the reference of another question, drawn by a seed; of a single one, its own.
@@ -101,59 +126,18 @@ class Measurer:
         All their measures that do not depend on the questions equal those of the references.
         """
         order = np.random.default_rng(SEED).permutation(len(self.references))
-        replies = [""] * len(self.references)
-        for i, other in zip(order, np.roll(order, 1), strict=True):
-            replies[i] = self.references[other]
-        return replies
+        others = np.empty_like(order)
+        others[order] = np.roll(order, 1)
+        return [self.references[other] for other in others]
 
     def _question_nats_per_character(self, replies: Sequence[str]) -> float | None:
         """Return the nats per character of the questions given the replies. An empty reply is the end symbol alone."""
         if self._scorer is None:
             return None
         sources = Ragged.from_rows([self._vocabulary.ids(self._tokens(reply)) or [EOS] for reply in replies])
-        begins = np.full(len(replies), ASK, np.int32)
-        pairs = EncodedPairs(sources, self._question_ids, begins, self._characters)
+        directions = np.full(len(replies), ASK, np.int32)
+        pairs = EncodedPairs(sources, self._question_ids, directions, self._question_characters)
         return self._scorer([pairs]).nats_per_character
-
-
-def measure(
-    questions: Sequence[str],
-    replies: Sequence[str],
-    references: Sequence[str],
-    tokens: Tokenise,
-    question_nats_per_character: float | None = None,
-    tokenization: str | None = None,
-) -> Values:
-    """Return the measures of the replies by name, as in the JSON of `python -m chatbot.evaluation`.
-
-    questions, replies, references: equally many texts; only a reply may be empty. question_nats_per_character: of the
-    questions given the replies, None if the model has not learned them. tokenization: of BLEU; None: by the references.
-
-    distinct_N falls as the number of replies grows, so that it compares sets of equal size only, and random replies
-    have the value of people's, so that it is read beside relevance. repeated_reply_share is the share of replies that
-    equal the reply to another question. reply_entropy is that of whole replies in nats, log n for n different ones.
-    relevance_at_1 is the share of replies whose own question ranks first of ten, None with fewer than ten pairs: about
-    0.1 for replies drawn at random, and 0.1 for replies that repeat their question, since copies do not count.
-    """
-    tokenised = [tokens(reply) for reply in replies]
-    visible = [reply.replace(" ", "") for reply in replies]
-    counts, number = Counter(replies), max(1, len(replies))
-    shares = ranked_first(questions, replies)
-    return {
-        "bleu": bleu(replies, references, tokenization or tokenization_of(references)),
-        "chrf": chrf(replies, references),
-        "distinct_1": distinct(tokenised, 1),
-        "distinct_2": distinct(tokenised, 2),
-        "distinct_characters_1": distinct(visible, 1),
-        "distinct_characters_2": distinct(visible, 2),
-        "top_reply_share": top_share(replies, 1),
-        "top10_reply_share": top_share(replies, 10),
-        "relevance_at_1": None if shares is None else float(shares.mean()),
-        "repeated_reply_share": sum(count for count in counts.values() if count > 1) / number,
-        "reply_entropy": sum(count * math.log(number / count) for count in counts.values()) / number,
-        "mean_reply_tokens": sum(map(len, tokenised)) / number,
-        "question_nats_per_character": question_nats_per_character,
-    }
 
 
 def distinct(replies: Sequence[Sequence[str]], n: int) -> float:
@@ -229,8 +213,7 @@ def without_copies(reply: str, question: str) -> str:
     A unit is a word of a script with spaces, else a character; spaces do not count. A line end, which no question has,
     stands for each run, so that what was before and behind it stays apart.
     """
-    units, asked = UNIT.findall(reply), UNIT.findall(question)
-    of_question = {*itertools.pairwise(asked)}
+    units, of_question = UNIT.findall(reply), {*itertools.pairwise(UNIT.findall(question))}
     pairs = [pair in of_question for pair in itertools.pairwise(units)]
     copied = [before or behind for before, behind in zip([False, *pairs], [*pairs, False], strict=True)]
     parts = itertools.groupby(zip(units, copied, strict=False), key=lambda marked: marked[1])

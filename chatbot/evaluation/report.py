@@ -2,7 +2,7 @@
 
 import itertools
 import string
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from html import escape
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,23 +20,29 @@ from chatbot.inference.responder import word_attention
 from chatbot.inference.text_responder import WordAttention
 from chatbot.model.saved import Trained
 
-# The columns: heading, measure, and the factor and decimals of its values.
+# The columns: heading, measure, the factor and decimals of its values, and the heading in Chinese.
 COLUMNS = (
-    ("distinct-2 of characters", "distinct_characters_2", 1, 3),
-    ("top reply", "top_reply_share", 100, 1),
-    ("top ten", "top10_reply_share", 100, 1),
-    ("repeated", "repeated_reply_share", 100, 1),
-    ("relevance", "relevance_at_1", 1, 3),
-    ("BLEU", "bleu", 1, 2),
-    ("chrF", "chrf", 1, 2),
-    ("mean tokens", "mean_reply_tokens", 1, 1),
-    ("nats by n-grams", "fluency_nats_per_character", 1, 2),
+    ("distinct-2 of characters", "distinct_characters_2", 1, 3, "字的 distinct-2"),
+    ("top reply", "top_reply_share", 100, 1, "最常见的一条"),
+    ("top ten", "top10_reply_share", 100, 1, "最常见的十条"),
+    ("repeated", "repeated_reply_share", 100, 1, "重复的回复"),
+    ("relevance", "relevance_at_1", 1, 3, "相关性"),
+    ("BLEU", "bleu", 1, 2, "BLEU"),
+    ("chrF", "chrf", 1, 2, "chrF"),
+    ("mean tokens", "mean_reply_tokens", 1, 1, "平均词元数"),
+    ("nats by n-grams", "fluency_nats_per_character", 1, 2, "n 元模型的 nats"),
 )
 # The name of each row: its object in the JSON.
 ROWS = {"references": "references", "random of this file": "random", "baseline": "baseline"}
+CHINESE = {heading: chinese for heading, *_, chinese in COLUMNS} | {
+    "": "",  # in the corner of the table
+    "model": "模型",
+    "references": "参考回复",
+    "random of this file": "随机参考回复",
+    "baseline": "基线",
+}
 GENERATOR = b'content="duida evaluate"'  # in the head of each report
 TEMPLATE = Path(__file__).with_name("report.html")
-NUMBERS = ("number", "log-probability", "relevance")  # columns that are sorted as numbers
 # The attention of this many replies is shown, which bounds the size of the report.
 MOST_ATTENTION = 200
 
@@ -55,16 +61,27 @@ def table(rows: Mapping[str, Mapping[str, float | None]]) -> list[str]:
 def cells(rows: Mapping[str, Mapping[str, float | None]]) -> list[list[str]]:
     """Return the texts of the table's cells, the headings first; without a column that no row has a value of."""
     columns = [column for column in COLUMNS if any(values.get(column[1]) is not None for values in rows.values())]
-    shown = [["", *(heading for heading, *_ in columns)]]
+    lines = [["", *(heading for heading, *_ in columns)]]
     for name, values in rows.items():
-        shown.append([name, *(_shown(values.get(measure), *format) for _, measure, *format in columns)])
-    return shown
+        lines.append([name, *(_shown(values.get(measure), *format) for _, measure, *format, _ in columns)])
+    return lines
 
 
 def _shown(value: float | None, factor: int, digits: int) -> str:
     if value is None:
         return "-"
     return f"{value * factor:.{digits}f}" + ("%" if factor == 100 else "")
+
+
+class Words(NamedTuple):
+    """A text of the report in two languages, of which a browser shows one."""
+
+    english: str
+    chinese: str
+
+    def html(self) -> str:
+        """Return both texts, escaped, each in an element with its language."""
+        return f'<span lang="en">{escape(self.english)}</span><span lang="zh">{escape(self.chinese)}</span>'
 
 
 class Entry(NamedTuple):
@@ -94,15 +111,27 @@ def entries_of(
     vocabulary, max_length = trained.vocabulary, trained.settings.model.max_length
     questions = [sample.ids[:max_length] for sample in samples]
     ids = [vocabulary.ids(tokens(reply)) for reply in replies]
-    shares = ranked_first([sample.question for sample in samples], replies)
-    relevance = [None] * len(replies) if shares is None else shares.tolist()
-    attention = [*_attention(trained, questions[:MOST_ATTENTION], ids[:MOST_ATTENTION])]
-    attention += [None] * (len(replies) - len(attention))
-    of_baseline = [None] * len(replies) if baseline is None else baseline
-    texts = ((sample.question, sample.answer) for sample in samples)
-    before = [turns_before(question, vocabulary) for question in questions]
-    columns = (texts, replies, _log_probabilities(trained, questions, ids), relevance, attention, of_baseline, before)
-    return [Entry(*pair, *others) for pair, *others in zip(*columns, strict=True)]
+    scorer, no_characters = Scorer(trained.model), np.zeros(len(ids), np.int64)
+    pairs = EncodedPairs.question_to_answer(Ragged.from_rows(questions), Ragged.from_rows(ids), no_characters)
+    relevance = ranked_first([sample.question for sample in samples], replies)
+    attention: list[WordAttention] = []
+    if trained.model.decoder.shows_attention:
+        for start in range(0, min(MOST_ATTENTION, len(ids)), BATCH):
+            part = slice(start, min(start + BATCH, MOST_ATTENTION))
+            attention += word_attention(trained.model, vocabulary, questions[part], ids[part])
+    return [
+        Entry(
+            sample.question,
+            sample.answer,
+            replies[i],
+            log_probability=-scorer([pairs.select([i])]).nats,
+            relevance=None if relevance is None else float(relevance[i]),
+            attention=attention[i] if i < len(attention) else None,
+            baseline=None if baseline is None else baseline[i],
+            before=turns_before(questions[i], vocabulary),
+        )
+        for i, sample in enumerate(samples)
+    ]
 
 
 def turns_before(source: Sequence[int], vocabulary: Vocabulary) -> tuple[str, ...]:
@@ -112,64 +141,46 @@ def turns_before(source: Sequence[int], vocabulary: Vocabulary) -> tuple[str, ..
     return tuple(vocabulary.text(source[start:end]) for start, end in itertools.pairwise(starts))
 
 
-def _log_probabilities(
-    trained: Trained, questions: Sequence[list[int]], replies: Sequence[list[int]]
-) -> Iterator[float]:
-    scorer = Scorer(trained.model)
-    pairs = EncodedPairs.question_to_answer(
-        Ragged.from_rows(questions), Ragged.from_rows(replies), np.zeros(len(questions), np.int64)
-    )
-    for number in range(len(pairs)):
-        yield -scorer([pairs.select([number])]).nats
-
-
-def _attention(
-    trained: Trained, questions: Sequence[list[int]], replies: Sequence[list[int]]
-) -> Iterator[WordAttention | None]:
-    if not trained.model.decoder.shows_attention:
-        return
-    for start in range(0, len(questions), BATCH):
-        part = slice(start, start + BATCH)
-        yield from word_attention(trained.model, trained.vocabulary, questions[part], replies[part])
-
-
 def check_report(path: Path) -> None:
     """Raise UserError for a file that would be replaced and is no report, and OSError if it cannot be written."""
     with path.open("a+b") as file:
         file.seek(0)
-        begin = file.read(1000)
-    if begin and GENERATOR not in begin:
+        head = file.read(1000)
+    if head and GENERATOR not in head:
         raise UserError(f"--report {path}: is there, and is no report; give the name of another file")
 
 
 def report_page(
-    title: str, search: str, measures: Mapping[str, Any], entries: Sequence[Entry], warning: str | None = None
+    title: Words, search: str, measures: Mapping[str, Any], entries: Sequence[Entry], warning: Words | None = None
 ) -> str:
     """Return the report as HTML. search: the flags of decoding. measures: the result of `evaluate`."""
-    columns = ["number", "question", "reference", "reply", "log-probability", "relevance"]
-    if any(entry.baseline is not None for entry in entries):
-        columns.append("baseline")
     headings, *measured = cells(rows_of(measures))
+    has_baseline = any(entry.baseline is not None for entry in entries)
+    texts = {
+        "title": title.english,
+        "pairs": counted(measures["pairs"], "pair"),
+        "number": f"{measures['pairs']:,}",
+        "perplexity": f"{measures['perplexity']:,.2f}",
+        "nats_per_token": f"{measures['nats_per_token']:.3f}",
+        "nats_per_character": f"{measures['nats_per_character']:.3f}",
+        "tokenization": measures["bleu_tokenize"],
+        "choice": choice_line(measures),
+        "choice_random": _shown(measures["choice_random_at_1"], 1, 3),
+        "choice_nearest": _shown(measures["choice_nearest_at_1"], 1, 3),
+        "lines": str(len(headings)),
+        "most_attention": str(MOST_ATTENTION),
+    }
     return string.Template(TEMPLATE.read_text(encoding="utf-8")).substitute(
-        title=escape(title),
-        warning="" if warning is None else f"<p><strong>{escape(warning)}</strong></p>",
-        likelihood=escape(_likelihood(measures)),
-        search=escape(search or "greedy search"),
-        note=f"A click on one of the first {MOST_ATTENTION} replies shows which words of the question each of its "
-        "words looked at; a click on a heading sorts.",
-        measures="\n".join([_row(headings, "th"), *(_row(row[:1], "th") + _cells(row[1:], "td") for row in measured)]),
-        headings="".join(f'<th class="n">{name}' if name in NUMBERS else f"<th>{name}" for name in columns),
-        rows="\n".join(_entry(number, entry, "baseline" in columns) for number, entry in enumerate(entries, 1)),
-    )
-
-
-def _likelihood(measures: Mapping[str, Any]) -> str:
-    """Return the likelihood of the references and the choice among ten in words, and how BLEU is computed."""
-    return (
-        f"{counted(measures['pairs'], 'pair')}. Likelihood of the references: "
-        f"perplexity {measures['perplexity']:,.2f}, "
-        f"{measures['nats_per_token']:.3f} nats per token, {measures['nats_per_character']:.3f} nats per character. "
-        f"BLEU: sacrebleu's tokenisation {measures['bleu_tokenize']}. {choice_line(measures)}"
+        {name: escape(text) for name, text in texts.items()},
+        heading=title.html(),
+        warning="" if warning is None else f"<p><strong>{warning.html()}</strong></p>",
+        search=f"<code>{escape(search)}</code>" if search else Words("greedy search", "贪心搜索").html(),
+        headings="".join(f"<th>{Words(name, CHINESE[name]).html()}" for name in headings),
+        measures="\n".join(
+            f"<tr><th>{Words(name, CHINESE[name]).html()}{_cells(values, 'td')}" for name, *values in measured
+        ),
+        baseline=f"<th>{Words('baseline', '基线回复').html()}" if has_baseline else "",
+        rows="\n".join(_entry(number, entry, has_baseline) for number, entry in enumerate(entries, 1)),
     )
 
 
@@ -177,10 +188,6 @@ def choice_line(measures: Mapping[str, Any]) -> str:
     """Return the shares of true replies that the model chooses among ten, in words."""
     random, nearest = (_shown(measures[f"choice_{others}_at_1"], 1, 3) for others in ("random", "nearest"))
     return f"True reply chosen among ten: {random} with random others, {nearest} with replies to the nearest questions."
-
-
-def _row(texts: Sequence[str], tag: str) -> str:
-    return "<tr>" + _cells(texts, tag)
 
 
 def _cells(texts: Sequence[str], tag: str) -> str:
@@ -202,7 +209,7 @@ def _entry(number: int, entry: Entry, baseline: bool) -> str:
 
 def heat_map(attention: WordAttention) -> str:
     """Return a table: a row for each word of the reply, a column for each of the question, darker for more weight."""
-    lines = [_row(["", *attention.question], "th")]
+    lines = ["<tr>" + _cells(["", *attention.question], "th")]
     for word, weights in zip(attention.reply, attention.weights.tolist(), strict=True):
         shades = (min(9, round(10 * weight)) for weight in weights)
         lines.append(f"<tr><th>{escape(word)}" + "".join(f"<td class=w{s}>" if s else "<td>" for s in shades))

@@ -33,11 +33,11 @@ EXPLANATION = (
     "每格填 0 或 1。sensible（合理）：真人也可能这样回复这条消息。"
     "specific（具体）：合理，而且不是对几乎任何消息都适用的话。",
 )
-# A cell of a spreadsheet that begins with one of these is computed.
+# A cell that begins with one of these is computed by a spreadsheet, unless a space is before it.
 FORMULA = ("=", "+", "-", "@")
 
-# The folder of an attempt, the lines of a file of replies, or None for one of SOURCES.
-Source = Path | tuple[str, ...] | None
+# Where the replies of a source are from: the folder of an attempt, the lines of a file, or None for one of SOURCES.
+Origin = Path | tuple[str, ...] | None
 
 
 class Ratings(NamedTuple):
@@ -55,8 +55,8 @@ def has_sheet(folder: Path) -> bool:
     return (folder / SHEET).exists() or (folder / KEY).exists()
 
 
-def source_of(name: str) -> Source:
-    """Return what a source of --compare is. Raises UserError for an unknown one, and OSError."""
+def origin_of(name: str) -> Origin:
+    """Return where the replies of a source of --compare are from. Raises UserError for an unknown one, and OSError."""
     path = Path(name)
     if name in SOURCES:
         return None
@@ -70,16 +70,18 @@ def source_of(name: str) -> Source:
     return trained_directory(name, "--compare")
 
 
-def check_source(name: str, source: Source, pairs: int) -> None:
+def check_origin(name: str, origin: Origin, pairs: int) -> None:
     """Raise UserError for a file of replies that has not one line for each pair, in the order of the pairs."""
-    if isinstance(source, tuple) and pairs > PAIRS_PER_SHARD:
+    if not isinstance(origin, tuple):
+        return
+    if pairs > PAIRS_PER_SHARD:
         raise UserError(
             f"--compare {name}: replies in a file are for at most {PAIRS_PER_SHARD:,} pairs, and --data has {pairs:,}; "
             "give a part of them, as a sheet has few"
         )
-    if isinstance(source, tuple) and len(source) != pairs:
+    if len(origin) != pairs:
         raise UserError(
-            f"--compare {name}: {counted(len(source), 'line')} for {counted(pairs, 'question')}; give a file with one "
+            f"--compare {name}: {counted(len(origin), 'line')} for {counted(pairs, 'question')}; give a file with one "
             "reply for each question of --data, in its order"
         )
 
@@ -99,23 +101,17 @@ def write_sheet(folder: Path, messages: Sequence[str], replies: Mapping[str, Seq
             sources.setdefault(visible(of_source[number]).strip(), []).append(source)
         rows += [(visible(message), reply, sources[reply]) for reply in draw.sample(sorted(sources), len(sources))]
     # No other sheet has these ids, so that its key is not taken for the key of this one.
-    begins = "".join(chr(ord("a") + byte % 26) for byte in hashlib.sha256(repr(rows).encode()).digest()[:6])
-    ids = [f"{begins}{number}" for number in range(1, len(rows) + 1)]
+    prefix = "".join(chr(ord("a") + byte % 26) for byte in hashlib.sha256(repr(rows).encode()).digest()[:6])
+    ids = [f"{prefix}{number}" for number in range(1, len(rows) + 1)]
     text = io.StringIO()
     writer = csv.writer(text)
     writer.writerows([COLUMNS, ("", *EXPLANATION, "", "")])
-    writer.writerows(
-        [i, _cell(message), _cell(reply), "", ""] for i, (message, reply, _) in zip(ids, rows, strict=True)
-    )
+    for i, (*texts, _) in zip(ids, rows, strict=True):
+        writer.writerow([i, *(f" {text}" if text.startswith(FORMULA) else text for text in texts), "", ""])
     folder.mkdir(parents=True, exist_ok=True)
     write_json(folder / KEY, {"sources": [*replies], "rows": {i: row[2] for i, row in zip(ids, rows, strict=True)}})
     write_file(folder / SHEET, text.getvalue().encode("utf-8-sig"))  # spreadsheets know UTF-8 by the mark
     return len(rows)
-
-
-def _cell(text: str) -> str:
-    """Return a text that a spreadsheet does not compute."""
-    return f" {text}" if text.startswith(FORMULA) else text
 
 
 def count_ratings(folder: Path, sources: Sequence[str] = ()) -> tuple[dict[str, Ratings], int]:

@@ -21,9 +21,9 @@ from chatbot.display import counted
 from chatbot.errors import UserError
 from chatbot.evaluation.baseline import Baseline
 from chatbot.evaluation.evaluate import reply
-from chatbot.evaluation.measures import SEED, Sample, samples_of
-from chatbot.evaluation.report import turns_before
-from chatbot.evaluation.sheet import Source, check_source
+from chatbot.evaluation.measures import SEED, samples_of
+from chatbot.evaluation.report import Words, turns_before
+from chatbot.evaluation.sheet import Origin, check_origin
 from chatbot.inference.responder import replier_of
 from chatbot.model.saved import Trained, load_trained
 
@@ -45,30 +45,41 @@ def held_out_corpus(trained: Trained, held_out: Sequence[files.Source], settings
     return encode(of_files, Selection(), trained.vocabulary, history, max_length)
 
 
-def warning_of(trained: Trained, corpus: Corpus, held_out: Sequence[files.Source]) -> str | None:
+def warning_of(trained: Trained, corpus: Corpus, held_out: Sequence[files.Source]) -> Words | None:
     """Return the warning that pairs to evaluate are training pairs, or None where they are not, or it is not known.
 
     The attempt's index of its training pairs tells it, and without one the names of the files. held_out, corpus: of
     --data.
     """
-    remedy = "a model may know them by heart; give pairs that it has not seen"
     if trained.retrieval is None:
         seen = set()
         with contextlib.suppress(UserError):  # the files may be gone
             own = trained.settings.corpus
             seen = {_place(x) for x in files.find_parts(own.data, own.source_file, own.target_file).training}
-        name = next((source.name for source in held_out if _place(source) in seen), None)
-        return name and f"Warning: {name}: this attempt was trained on it; {remedy}."
+        for source in held_out:
+            if _place(source) in seen:
+                return _warning(f"{source.name}: this attempt was trained on it", f"{source.name} 参与过该模型的训练")
+        return None
     pairs = [
-        (question_of(source.tolist(), trained.vocabulary), target.tolist())
+        (question_of(shard.sources.row(i).tolist(), trained.vocabulary), shard.targets.row(i).tolist())
         for shard in corpus.shards
-        for source, target in ((shard.sources.row(i), shard.targets.row(i)) for i in range(len(shard)))
+        for i in range(len(shard))
     ]
     known = trained.retrieval.count(pairs)
     if known < LEAST_KNOWN * len(pairs):
         return None
-    share = f"{known:,} of {counted(len(pairs), 'pair')} of --data ({known / len(pairs):.0%})"
-    return f"Warning: {share} are training pairs of this attempt; {remedy}."
+    share = f"{known / len(pairs):.0%}"
+    return _warning(
+        f"{known:,} of {counted(len(pairs), 'pair')} of --data ({share}) are training pairs of this attempt",
+        f"--data 的 {len(pairs):,} 个问答对中有 {known:,} 个（{share}）参与过该模型的训练",
+    )
+
+
+def _warning(english: str, chinese: str) -> Words:
+    return Words(
+        f"Warning: {english}; a model may know them by heart; give pairs that it has not seen.",
+        f"警告：{chinese}，模型可能记住了其中的回复；请改用它没有学过的问答对。",
+    )
 
 
 def _place(source: files.Source) -> tuple[Any, ...]:
@@ -77,7 +88,7 @@ def _place(source: files.Source) -> tuple[Any, ...]:
 
 def replies_to_rate(
     settings: EvaluationSettings,
-    sources: Mapping[str, Source],
+    origins: Mapping[str, Origin],
     held_out: Sequence[files.Source],
     trained: Trained,
     corpus: Corpus,
@@ -86,11 +97,11 @@ def replies_to_rate(
 ) -> tuple[list[str], dict[str, list[str]]]:
     """Return messages drawn by a seed, with the turns before them, and the replies of each source to them.
 
-    sources: by the names of --compare. held_out, corpus: of --data. trained, decoding: of the source `model`. nearest:
+    origins: by the names of --compare. held_out, corpus: of --data. trained, decoding: of the source `model`. nearest:
     for the source of this name. Raises UserError for a source that does not have a reply to each question.
     """
-    for name, source in sources.items():
-        check_source(name, source, corpus.pairs)
+    for name, origin in origins.items():
+        check_origin(name, origin, corpus.pairs)
     samples = samples_of(corpus)
     rows = random.Random(SEED).sample(range(len(samples)), min(settings.number or QUESTIONS, len(samples)))
     drawn = [samples[row] for row in rows]
@@ -106,11 +117,11 @@ def replies_to_rate(
         its_decoding = with_default_search(settings.decoding, directory)
         return reply(replier_of(other, its_decoding), [its_samples[row] for row in rows])
 
-    def replies_of(name: str, source: Source) -> list[str]:
-        if isinstance(source, tuple):
-            return [source[row] for row in rows]
-        if isinstance(source, Path):
-            return replies_of_attempt(name, source)
+    def replies_of(name: str, origin: Origin) -> list[str]:
+        if isinstance(origin, tuple):
+            return [origin[row] for row in rows]
+        if isinstance(origin, Path):
+            return replies_of_attempt(name, origin)
         if name == PEOPLE:
             return [sample.answer for sample in drawn]
         if name == NEAREST:
@@ -118,8 +129,5 @@ def replies_to_rate(
             return [nearest.reply(sample.question) for sample in drawn]
         return reply(replier_of(trained, BEAM_SEARCH if name == BEAM else decoding), drawn)
 
-    def message_of(sample: Sample) -> str:
-        return " / ".join([*turns_before(sample.ids, trained.vocabulary), sample.question])
-
-    replies = {name: replies_of(name, source) for name, source in sources.items()}
-    return [*map(message_of, drawn)], replies
+    messages = [" / ".join([*turns_before(sample.ids, trained.vocabulary), sample.question]) for sample in drawn]
+    return messages, {name: replies_of(name, origin) for name, origin in origins.items()}

@@ -1,6 +1,7 @@
 """The measures of replies, against slow and obvious computations."""
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
@@ -18,9 +19,9 @@ from chatbot.evaluation.measures import (
     BLOCK,
     Measurer,
     Sample,
+    Values,
     bleu,
     chrf,
-    measure,
     ranked_first,
     tokenization_of,
     without_copies,
@@ -45,6 +46,12 @@ SAMPLES = [
 ]
 
 
+def measure(questions: Sequence[str], replies: Sequence[str], references: Sequence[str]) -> Values:
+    """The measures of replies whose tokens are characters."""
+    samples = [Sample([], *pair) for pair in zip(questions, references, strict=True)]
+    return Measurer(samples, VOCABULARY, list, None)(replies)
+
+
 def slow_distinct(replies: list[str], n: int) -> float:
     """Different n-grams over n-grams, from a list of all of them."""
     grams = [reply[i : i + n] for reply in replies for i in range(len(reply)) if i + n <= len(reply)]
@@ -63,7 +70,7 @@ def slow_repetition(replies: list[str]) -> tuple[float, float, float, float]:
 @given(TEXTS)
 def test_variety_and_repetition_equal_slow_twins(replies: list[str]) -> None:
     """Empty sets and empty replies included."""
-    values = measure(["问"] * len(replies), replies, ["答"] * len(replies), list)
+    values = measure(["问"] * len(replies), replies, ["答"] * len(replies))
     visible = [reply.replace(" ", "") for reply in replies]
     for n in (1, 2):
         assert values[f"distinct_{n}"] == pytest.approx(slow_distinct(replies, n))
@@ -87,7 +94,7 @@ def test_variety_and_repetition_equal_slow_twins(replies: list[str]) -> None:
 def test_repetition_of_small_examples(
     replies: list[str], top: float, top_ten: float, repeated: float, entropy: float
 ) -> None:
-    values = measure(["问"] * len(replies), replies, replies, list)
+    values = measure(["问"] * len(replies), replies, replies)
     names = ("top_reply_share", "top10_reply_share", "repeated_reply_share", "reply_entropy")
     assert [values[name] for name in names] == pytest.approx([top, top_ten, repeated, entropy])
 
@@ -181,7 +188,7 @@ def test_relevance_of_obvious_replies(replies: list[str], expected: float) -> No
 
     Of all questions, a reply keeps the others.
     """
-    at_1 = measure(QUESTIONS, replies, QUESTIONS, list)["relevance_at_1"]
+    at_1 = measure(QUESTIONS, replies, QUESTIONS)["relevance_at_1"]
     assert at_1 == pytest.approx(expected, abs=0.03 if expected == 0 else 1e-6)
 
 
@@ -191,7 +198,7 @@ def test_relevance_is_deterministic_and_needs_ten_questions() -> None:
     assert shares is not None
     assert again is not None
     assert shares.tolist() == again.tolist()
-    assert measure(QUESTIONS[:9], replies[:9], QUESTIONS[:9], list)["relevance_at_1"] is None
+    assert measure(QUESTIONS[:9], replies[:9], QUESTIONS[:9])["relevance_at_1"] is None
     assert ranked_first([], []) is None
 
 
@@ -234,7 +241,7 @@ def test_what_is_beside_a_copy_stays_apart() -> None:
 
 def test_table_shows_distinct_beside_relevance_and_is_aligned() -> None:
     """Without a column of what no row has."""
-    values = measure(["问"], ["嗯"], ["嗯"], list)
+    values = measure(["问"], ["嗯"], ["嗯"])
     lines = table({"model": {**values, "relevance_at_1": 0.5}, "random of this file": values})
     assert len({*map(len, lines)}) == 1
     headings = [heading for heading, *_ in COLUMNS]

@@ -1,6 +1,9 @@
 """The HTML report of an evaluation, parsed; hostile texts; the scores of each reply."""
 
+import re
+import shutil
 import sys
+from collections.abc import Callable, Iterator
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -15,13 +18,14 @@ from chatbot.corpus.vocabulary import BOS, BYTES, EOS, MARKS, Vocabulary
 from chatbot.errors import UserError
 from chatbot.evaluation import report as report_module
 from chatbot.evaluation.__main__ import main
-from chatbot.evaluation.measures import Sample, measure
-from chatbot.evaluation.report import Entry, check_report, entries_of, heat_map, report_page
+from chatbot.evaluation.measures import Measurer, Sample
+from chatbot.evaluation.report import Entry, Words, check_report, entries_of, heat_map, report_page
 from chatbot.flags import compose
 from chatbot.inference.text_responder import END, WordAttention
 from chatbot.model.new_model import built_model
 from chatbot.model.saved import Trained
 
+TITLE = Words("title", "标题")
 HOSTILE = [
     "<script>alert(1)</script>",
     "'\"><img src=x onerror=alert(1)>",
@@ -29,7 +33,7 @@ HOSTILE = [
     "$title ${rows} $",
     "\x00\u202e",
 ]
-VALUES = measure(["问"], ["嗯"], ["嗯"], list)
+VALUES = Measurer([Sample([], "问", "嗯")], Vocabulary(BYTES), list, None)(["嗯"])
 LIKELIHOOD = {"perplexity": 2.5, "nats_per_token": 0.916, "nats_per_character": 0.5}
 MEASURES: dict[str, Any] = {
     "pairs": 1,
@@ -75,19 +79,21 @@ def entry(text: str, baseline: str | None = None) -> Entry:
 
 
 def test_hostile_texts_are_shown_as_they_are() -> None:
-    page = Page(report_page("<b>title", "--stop '<b>'", MEASURES, [entry(text, text) for text in HOSTILE]))
-    plain = Page(report_page("title", "--top-p 0.9", MEASURES, [entry("你好", "你好") for _ in HOSTILE]))
+    page = Page(
+        report_page(Words("<b>title", "<b>标题"), "--stop '<b>'", MEASURES, [entry(text, text) for text in HOSTILE])
+    )
+    plain = Page(report_page(TITLE, "--top-p 0.9", MEASURES, [entry("你好", "你好") for _ in HOSTILE]))
     assert page.tags == plain.tags
     assert page.attributes == plain.attributes
     shown = "".join(page.texts)
     assert [shown.count(text) for text in HOSTILE[:4]] == [3 + 1 + 2 + 1 + 1] * 4  # with turn, heat map, baseline
-    assert page.texts.count("<b>title") == 2
+    assert (page.texts.count("<b>title"), page.texts.count("<b>标题")) == (2, 1)
     assert not {"onerror", "src", "href"} & {*page.attributes}  # nothing of it is elsewhere
 
 
 def test_report_has_the_measures_and_a_row_for_each_question() -> None:
     entries = [entry("你好"), entry("吗")._replace(attention=None, relevance=None)]
-    page = Page(report_page("title", "--top-p 0.9", MEASURES, entries))
+    page = Page(report_page(TITLE, "--top-p 0.9", MEASURES, entries))
     assert page.tags.count("details") == 1
     assert page.tags.count("tr") == 4 + 1 + len(entries) + 3  # measures, headings, entries, heat map
     assert "chosen among ten: 0.250 with random others, - with" in "".join(page.texts)
@@ -150,9 +156,12 @@ def test_report_replaces_nothing_but_a_report(work_dir: Path, name: str) -> None
         check_report(Path(name))
     assert Path(name).read_bytes() == before
     check_report(Path("new.html"))
-    Path("new.html").write_text(report_page("title", "", MEASURES, [], "Warning: a < b"), encoding="utf-8")
+    Path("new.html").write_text(
+        report_page(TITLE, "", MEASURES, [], Words("Warning: a < b", "警告：a < b")), encoding="utf-8"
+    )
     check_report(Path("new.html"))
-    assert "<strong>Warning: a &lt; b</strong>" in Path("new.html").read_text()
+    page = Path("new.html").read_text(encoding="utf-8")
+    assert '<span lang="en">Warning: a &lt; b</span><span lang="zh">警告：a &lt; b</span>' in page
 
 
 @pytest.mark.parametrize(("is_terminal", "flags", "shown"), [(False, [], 1), (True, [], 0), (True, ["--json"], 1)])
@@ -167,3 +176,105 @@ def test_terminal_is_spared_the_json(
     monkeypatch.setattr(sys.stdout, "isatty", lambda: is_terminal)
     assert main(["--data", "x.tsv", *flags]) == 0
     assert capsys.readouterr().out == '{"pairs": 2}\n' * shown
+
+
+# A screen in CSS pixels, and the language of the browser.
+Open = Callable[[int, str], Any]
+LONG = "哈" * 300 + "https://example.org/" + "x" * 300
+
+
+@pytest.fixture(scope="module")
+def opened(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Open]:
+    """Shows a report of three replies in headless Chromium, without and with long texts."""
+    webdriver = pytest.importorskip("selenium.webdriver")
+    binary, driver = shutil.which("chromium"), shutil.which("chromedriver")
+    if not binary or not driver:
+        pytest.skip("needs Chromium")
+    page = tmp_path_factory.mktemp("report") / "report.html"
+    measures = {**MEASURES, "choice_nearest_at_1": 0.5, "baseline": {**VALUES, "fluency_nats_per_character": 1.5}}
+    entries = [entry("乙", "乙"), entry("甲", ""), entry(LONG, LONG)._replace(log_probability=-99, relevance=None)]
+    title = Words(f"weibo, step 1: replies to {'long_' * 40}.tsv", "weibo，第 1 步")
+    warning = Words("Warning: known", "警告：学过")
+    page.write_text(report_page(title, "--beam-size 5 " * 9, measures, entries, warning), encoding="utf-8")
+    options = webdriver.ChromeOptions()
+    options.binary_location = binary
+    for flag in ("headless=new", "no-sandbox", "disable-gpu", "disable-background-networking", "hide-scrollbars"):
+        options.add_argument(f"--{flag}")
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    browser = webdriver.Chrome(options, webdriver.ChromeService(driver))
+
+    def show(width: int, language: str) -> Any:
+        agent = browser.execute_script("return navigator.userAgent")
+        override = {"userAgent": agent, "acceptLanguage": language}
+        browser.execute_cdp_cmd("Emulation.setUserAgentOverride", override)
+        screen = {"width": width, "height": 700, "deviceScaleFactor": 1, "mobile": width < 500}
+        browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", screen)
+        browser.get(page.as_uri())
+        return browser
+
+    yield show
+    assert browser.get_log("browser") == []
+    browser.quit()
+
+
+@pytest.mark.parametrize("language", ["en", "zh-CN"])
+@pytest.mark.parametrize("width", [320, 360, 800, 1000, 1400])
+def test_report_fits_the_screen(opened: Open, width: int, language: str) -> None:
+    """Neither the page nor the table of measures is wider; a heat map of many words may be."""
+    browser = opened(width, language)
+    browser.execute_script("document.querySelectorAll('details').forEach(details => { details.open = true; })")
+    parts = "html, .scroll, .measures :is(td, th), p, h1, #filter, #pairs *"
+    too_wide = """return [...document.querySelectorAll(arguments[0])]
+        .filter(e => !e.closest("details *") && (e.getBoundingClientRect().right > innerWidth + 1
+                     || e.tagName !== "DETAILS" && e.scrollWidth > e.clientWidth + 1 && e.clientWidth))
+        .map(e => e.outerHTML.slice(0, 80))"""
+    assert browser.execute_script("return innerWidth") == width
+    assert browser.execute_script(too_wide, parts) == []
+
+
+def test_rows_are_blocks_with_labels_on_a_phone(opened: Open) -> None:
+    """They are sorted and filtered as in a table."""
+    for language, first in (("en", "number"), ("zh", "序号")):
+        browser = opened(320, language)
+        headings = [heading.text for heading in browser.find_elements("css selector", "#pairs > thead th")]
+        labels = browser.execute_script(
+            "return [...document.querySelector('#pairs > tbody').rows[0].cells]"
+            ".map(cell => getComputedStyle(cell, '::before').content.slice(1, -1))"
+        )
+        assert (labels, labels[0], len(labels)) == (headings, first, 7)
+
+    def numbers() -> list[str]:
+        rows = browser.find_elements("css selector", "#pairs > tbody > tr")
+        return [row.find_element("css selector", "td").text for row in rows if row.is_displayed()]
+
+    browser.find_elements("css selector", "#pairs > thead th")[4].click()
+    assert numbers() == ["3", "1", "2"]
+    browser.find_element("css selector", "#filter").send_keys("甲")
+    assert numbers() == ["2"]
+    assert browser.find_element("css selector", "#count").text == "1 / 3"
+
+
+@pytest.mark.parametrize("width", [320, 1400])
+def test_words_are_in_the_language_of_the_browser(opened: Open, width: int) -> None:
+    english, chinese = (opened(width, language).find_element("css selector", "body").text for language in ("fr", "zh"))
+    for text in ("Likelihood of the references", "top ten", "log-probability", "Warning: known", "weibo, step 1"):
+        assert text in english
+        assert text not in chinese
+    for text in ("参考回复的似然", "最常见的十条", "对数概率", "警告：学过", "weibo，第 1 步", "筛选"):
+        assert text not in english
+        assert (text in chinese) == (text != "筛选")
+    browser = opened(width, "zh-TW")
+    assert browser.title == "weibo，第 1 步"
+    assert browser.find_element("css selector", "#filter").get_attribute("placeholder") == "筛选"
+    assert "BLEU" in chinese
+    words = re.sub(r"https\S+|weibo\S*|sacrebleu|--beam-size|nats|distinct-2|BLEU|chrF|13a|<eos>|zh|n 元", "", chinese)
+    assert re.findall(r"[A-Za-z]{2,}", words) == []
+
+
+def test_page_is_english_without_scripts() -> None:
+    """The page says so, hides the other language, and asks nothing of a network."""
+    page = report_page(TITLE, "", MEASURES, [entry("你好")])
+    assert page.startswith('<!DOCTYPE html>\n<html lang="en">')
+    assert "greedy search" in page
+    assert "贪心搜索" in page
+    assert not re.search(r"https?:|url\(|@import|<link|src=", page)

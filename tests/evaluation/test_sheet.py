@@ -21,7 +21,7 @@ from chatbot.evaluation.sheet import (
     SHEET,
     Ratings,
     _ratings_of,
-    check_source,
+    check_origin,
     count_ratings,
     table_of,
     write_sheet,
@@ -222,9 +222,9 @@ def command(work_dir: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
 
 def test_replies_in_a_file_are_for_pairs_in_its_order() -> None:
     """More pairs are divided into shards, by their hashes."""
-    check_source("a.txt", ("甲",) * 131_072, 131_072)
+    check_origin("a.txt", ("甲",) * 131_072, 131_072)
     with pytest.raises(UserError, match=r"--compare a\.txt: replies in a file are for at most 131,072 pairs"):
-        check_source("a.txt", ("甲",) * 131_073, 131_073)
+        check_origin("a.txt", ("甲",) * 131_073, 131_073)
 
 
 def test_command_writes_and_counts_a_sheet(command: Any) -> None:
@@ -242,7 +242,9 @@ def test_command_writes_and_counts_a_sheet(command: Any) -> None:
     flags_of_report = ["--attempt", "one", "--data", "pairs.tsv", "--report", "r.html", "--beam-size", "1"]
     _, error = command(*flags_of_report)
     assert "Replies to 4 questions; BLEU" in error  # they are not held out
-    assert "<strong>Warning: pairs.tsv: this attempt was trained on it;" in Path("r.html").read_text(encoding="utf-8")
+    page = Path("r.html").read_text(encoding="utf-8")
+    assert '<strong><span lang="en">Warning: pairs.tsv: this attempt was trained on it;' in page
+    assert "警告：pairs.tsv 参与过该模型的训练" in page
     _, *rows = rows_of(Path("rated"))
     assert len(rows) == written["rows"]
     key = sources_of(Path("rated"))

@@ -66,7 +66,10 @@ def test_training_pairs_among_those_to_evaluate_are_noticed(work_dir: Path, know
     held_out: Any = SimpleNamespace(shards=[corpus.shards[0].select(range(40 - known, 80 - known))])
     trained: Any = SimpleNamespace(retrieval=Retrieval(Path("index"), corpus.vocabulary), vocabulary=corpus.vocabulary)
     warning = sources.warning_of(trained, held_out, [])
-    assert warning is None if message is None else f"Warning: {message}" in (warning or "")
+    assert (warning is None) == (message is None)
+    if warning is not None:
+        assert f"Warning: {message}" in warning.english
+        assert "警告：--data 的 40 个问答对中有 2 个（5%）参与过该模型的训练" in warning.chinese
 
 
 def test_attempt_that_reads_other_pairs_is_an_error(work_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
