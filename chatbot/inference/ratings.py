@@ -137,10 +137,10 @@ def append_rating(path: Path, record: Mapping[str, Any], replaced: Mapping[str, 
 
 def _last_turns(record: Mapping[str, Any]) -> list[Any]:
     """Return the last turns of the history of a record that fit in its line."""
-    room, kept = LARGEST_RATING - len(_line_of({**record, "history": []})), []
+    bytes_left, kept = LARGEST_RATING - len(_line_of({**record, "history": []})), []
     for turn in reversed(record["history"]):
-        room -= len(_json(turn)) + len(b", ")
-        if room < 0:
+        bytes_left -= len(_json(turn)) + len(b", ")
+        if bytes_left < 0:
             break
         kept.append(turn)
     return kept[::-1]

@@ -66,12 +66,15 @@ def test_card_follows_a_newer_checkpoint(tmp_path: Path, chromium: webdriver.Chr
     def train(step: int) -> None:
         model = fake.models.loaded["weibo"]
         card = dataclasses.replace(model.loaded.card, step=step)
-        newer = dataclasses.replace(model, loaded=dataclasses.replace(model.loaded, card=card))
+        newer = dataclasses.replace(model, loaded=dataclasses.replace(model.loaded, card=card), turns=1)
         fake.models.put("weibo", tmp_path / "weibo", newer)
 
     def shown_step() -> str:
         return browser.one("#card-0").get_attribute("title") or ""
 
+    train(10_000)
+    browser.reload()
+    assert browser.texts("#facts dd")[-1] == "Your message and the one before it"
     train(20_000)
     browser.ask("你好")
     browser.until(lambda: "step 20,000" in shown_step())

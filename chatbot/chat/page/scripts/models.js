@@ -50,7 +50,8 @@ export function factsOf(model) {
   const rows = [[t("fact_sure"), sureness(model)]];
   const learned = [pairsOf(model), sourceOf(model)].filter(Boolean);
   if (learned.length) rows.unshift([t("fact_data"), learned.join(t("of"))]);
-  rows.push([t("fact_memory"), model.turns ? t("memory_turns", { turns: formatted(model.turns) }) : t("memory_none")]);
+  const memory = ["memory_none", "memory_turn"][model.turns] ?? "memory_turns";
+  rows.push([t("fact_memory"), t(memory, { turns: formatted(model.turns) })]);
   return rows;
 }
 

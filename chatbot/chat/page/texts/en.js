@@ -47,6 +47,7 @@ export default {
   "sure_unknown": "Unknown: it was not tested on questions it has never seen.",
   "sure_hidden": "It was tested on questions it has never seen, but the result is not known here.",
   "memory_none": "Each message by itself",
+  "memory_turn": "Your message and the one before it",
   "memory_turns": "Your message and the {turns} messages before it",
   "technical": "Technical details",
   "technical_name": "Model {id}",

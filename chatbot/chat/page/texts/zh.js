@@ -47,6 +47,7 @@ export default {
   "sure_unknown": "不清楚：没有用它没见过的问题测试过。",
   "sure_hidden": "用它没见过的问题测试过，但这里没有结果。",
   "memory_none": "只看当前这条消息",
+  "memory_turn": "当前这条消息和之前的 1 条",
   "memory_turns": "当前这条消息和之前的 {turns} 条",
   "technical": "技术细节",
   "technical_name": "模型 {id}",
