@@ -63,7 +63,7 @@ def compare_benchmark(arguments: Sequence[str]) -> int:
         "Compare this project with PyTorch and OpenNMT-py, which are installed first, each in an environment of its "
         "own: training speed in turns, and the likelihood of held-out replies after equal times."
     )
-    flags = CommandLine(CompareBenchmark, "-m benchmarks compare", about).parse(arguments)
+    flags = CommandLine(CompareBenchmark, "benchmarks compare", about).parse(arguments)
     cores = len(os.sched_getaffinity(0))
     results: dict[str, Any] = {"cores": cores, **dataclasses.asdict(flags)}
     with tempfile.TemporaryDirectory() as folder:

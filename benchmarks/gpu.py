@@ -302,7 +302,7 @@ PARTS = {
 def gpu_benchmark(arguments: Sequence[str]) -> int:
     """Measure, print a table in Markdown, and as the last line one JSON object."""
     about = "Check and measure this project on the GPUs of this machine, and print a report to paste."
-    flags = CommandLine(GpuBenchmark, "-m benchmarks gpu", about).parse(arguments)
+    flags = CommandLine(GpuBenchmark, "benchmarks gpu", about).parse(arguments)
     results: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as folder:
         machine = Machine(flags, Path(folder))

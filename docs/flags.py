@@ -14,8 +14,8 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from chatbot.command_line import METAVARS, CommandLine, subcommand  # noqa: E402
-from chatbot.commands import COMMAND_LINES  # noqa: E402
+from chatbot.command_line import METAVARS, CommandLine, script_of  # noqa: E402
+from chatbot.commands import COMMANDS  # noqa: E402
 from chatbot.flags import default_text, flag_of, flags_of  # noqa: E402
 
 TITLE = """# Flags
@@ -29,9 +29,8 @@ def reference() -> str:
     """The page: a section for each command, and in it a table for each group of flags that no earlier command has."""
     lines = [TITLE]
     earlier: dict[str, str] = {}  # a table -> the command that has it
-    for line in COMMAND_LINES:
-        command = subcommand(line.script)
-        script = line.script.replace("--serve", "--serve 127.0.0.1:8000")
+    for command, (line, *_) in COMMANDS.items():
+        script = script_of(command).replace("--serve", "--serve 127.0.0.1:8000")
         about = textwrap.fill(f"The same as `python {script}`. {line.about}", 120)
         lines += [f"## duida {command}", "", about, ""]
         shared = defaultdict(list)

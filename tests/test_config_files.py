@@ -5,16 +5,17 @@ from pathlib import Path
 
 import pytest
 
+from chatbot.commands import run
 from chatbot.config.run import settings_of_presets
 from chatbot.config.stored import train_settings
-from chatbot.config.template import init_config, template
+from chatbot.config.template import template
 from chatbot.config.training import TRAIN, Settings
 from chatbot.errors import UserError
 from chatbot.flags import compose, replace
 
 
 def test_file_sets_nothing_until_it_is_edited(work_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert init_config(["own.yaml"]) == 0
+    assert run("init-config", ["own.yaml"]) == 0
     assert "then run python train.py --config own.yaml\n" in capsys.readouterr().out
     settings = train_settings(["--config", "own.yaml"])
     assert settings == compose(Settings, config="own.yaml", not_given=settings_of_presets())
@@ -104,10 +105,10 @@ def test_files_that_cannot_be_read_are_refused(work_dir: Path) -> None:
 def test_no_file_is_replaced(work_dir: Path) -> None:
     Path("own.yaml").write_text("seed: 3\n")
     with pytest.raises(UserError, match=r"^init-config own\.yaml: exists already; give another name"):
-        init_config(["own.yaml"])
+        run("init-config", ["own.yaml"])
     assert Path("own.yaml").read_text() == "seed: 3\n"
     with pytest.raises(UserError, match=r"^init-config own\.json: give a name that ends in \.yaml"):
-        init_config(["own.json"])
+        run("init-config", ["own.json"])
     assert not Path("own.json").exists()
     with pytest.raises(FileNotFoundError):  # which the command reports with the path
-        init_config(["none/own.yaml"])
+        run("init-config", ["none/own.yaml"])

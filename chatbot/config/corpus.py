@@ -215,7 +215,7 @@ class PairsSettings(Flags):
 
 INSPECT = CommandLine(
     InspectSettings,
-    "-m chatbot.corpus inspect",
+    "data inspect",
     "Report on question-answer pairs before training on them. Changes nothing on disk.",
     "pairs.tsv",
     "data columns map head encoding format me json fail_on_warnings",
@@ -223,7 +223,7 @@ INSPECT = CommandLine(
 )
 ENCODE = CommandLine(
     EncodeSettings,
-    "-m chatbot.corpus encode",
+    "data encode",
     "Encode question-answer pairs into the cache, where training with the same flags finds them.",
     "pairs.tsv",
     "data columns map head me validation history cache runner",
@@ -231,7 +231,7 @@ ENCODE = CommandLine(
 )
 PAIRS = CommandLine(
     PairsSettings,
-    "-m chatbot.corpus pairs",
+    "data pairs",
     "Write the pairs that training would read: a question, a tab and its answer on each line.",
     "chat.txt",
     "data columns map head encoding format me json",

@@ -56,7 +56,7 @@ class ExportSettings(Flags):
         if flags and self.format != SAVEDMODEL:
             raise UserError(
                 f"{flags}: an export for {self.format} takes these flags when it is used, by "
-                f"{program('chat.py')} --export; leave them out"
+                f"{program('chat')} --export; leave them out"
             )
 
     def path_of(self, attempt: str) -> Path:
@@ -68,7 +68,7 @@ class ExportSettings(Flags):
 
 EXPORT = CommandLine(
     ExportSettings,
-    "-m chatbot.export",
+    "export",
     "Export a trained chatbot to SavedModel or ONNX. A SavedModel contains its search: the flags of search, tokens and "
     "ranking are for this format only.",
     "weibo --zip weibo.zip",

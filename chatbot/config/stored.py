@@ -160,7 +160,7 @@ def read_settings(path: Path) -> dict[str, Any]:
         settings = "setting" if len(unknown) == 1 else "settings"
         raise UserError(
             f"{path}: unknown {settings} {', '.join(map(repr, unknown))}, perhaps of another version; remove from the "
-            f"file what {program('train.py')} --help does not list"
+            f"file what {program('train')} --help does not list"
         )
     return {name: tuple(value) if name in many else value for name, value in values.items()}
 

@@ -4,7 +4,7 @@ import dataclasses
 import json
 import re
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -33,23 +33,22 @@ class InitConfigSettings(Flags):
 
 INIT_CONFIG = CommandLine(
     InitConfigSettings,
-    "-m chatbot init-config",
+    "init-config",
     "Write a file of all settings of a training run with their defaults, as comments. --config FILE reads it.",
     "settings.yaml",
     positional="file",
 )
 
 
-def init_config(arguments: Sequence[str]) -> int:
-    """Write a file of all settings, none of which is set. Return the exit code. Raises UserError if it exists."""
-    file = INIT_CONFIG.parse(arguments).file
+def init_config(settings: InitConfigSettings) -> None:
+    """Write a file of all settings, none of which is set. Raises UserError if it exists."""
+    file = settings.file
     try:
         with open(file, "x", encoding="utf-8") as written:
             written.write(template())
     except FileExistsError:
         raise UserError(f"init-config {file}: exists already; give another name, or remove the file") from None
-    print(f"Remove the # of settings in {file}, then run {program('train.py')} --config {file}")
-    return 0
+    print(f"Remove the # of settings in {file}, then run {program('train')} --config {file}")
 
 
 def template() -> str:

@@ -6,25 +6,23 @@ In a pipe or with --json, the last line is one JSON object.
 import dataclasses
 import json
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from chatbot.commands import main
 from chatbot.config.attempts import trained_directory
 from chatbot.config.corpus import EncodingSettings, FileSettings
-from chatbot.config.evaluation import EVALUATE, NEAREST, EvaluationSettings
+from chatbot.config.evaluation import NEAREST, EvaluationSettings
 from chatbot.config.stored import with_default_search
 from chatbot.display import counted
-from chatbot.errors import UserError, exit_code_of
+from chatbot.errors import UserError
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def start(settings: EvaluationSettings) -> None:
     """Measure an attempt, or write a sheet of replies, or count the ratings of one that is there."""
-    settings = EVALUATE.parse(arguments)
     measures = _evaluate(settings) if settings.sheet is None else _sheet(settings, Path(settings.sheet))
     if settings.json or not sys.stdout.isatty():
         print(json.dumps(measures))
-    return 0
 
 
 def _sheet(settings: EvaluationSettings, folder: Path) -> dict[str, Any]:
@@ -122,4 +120,4 @@ def _evaluate(settings: EvaluationSettings) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    sys.exit(exit_code_of(main))
+    sys.exit(main("evaluate"))

@@ -144,7 +144,7 @@ def check_data(settings: Settings, now: dict[str, Any]) -> bool:
 
 
 def _short_way(settings: Settings) -> str:
-    return f"`{program('train.py')} --attempt {settings.run.attempt}` resumes it with its own settings"
+    return f"`{program('train')} --attempt {settings.run.attempt}` resumes it with its own settings"
 
 
 def write_attempt(

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from chatbot import commands
 from chatbot.config.training import Settings
 from chatbot.corpus.history import source_of
 from chatbot.corpus.vocabulary import BOS, BYTES, EOS, MARKS, Vocabulary
 from chatbot.errors import UserError
 from chatbot.evaluation import report as report_module
-from chatbot.evaluation.__main__ import main
 from chatbot.evaluation.measures import Sample, measure
 from chatbot.evaluation.report import Entry, check_report, entries_of, heat_map, report_page
 from chatbot.flags import compose
@@ -137,7 +137,7 @@ def test_report_that_cannot_be_written_is_refused_at_once(work_dir: Path, monkey
     monkeypatch.setattr("chatbot.evaluation.__main__.trained_directory", Path)
     monkeypatch.setattr("sys.argv", ["evaluation", "--data", "x.tsv", "--beam-size", "1", "--report", "no/r.html"])
     with pytest.raises(FileNotFoundError, match=r"no/r\.html"):
-        main()
+        commands.run("evaluate")
 
 
 @pytest.mark.parametrize("name", ["pairs.tsv", "link", "page.html"])
@@ -165,5 +165,5 @@ def test_terminal_is_spared_the_json(
 ) -> None:
     monkeypatch.setattr("chatbot.evaluation.__main__._evaluate", lambda settings: {"pairs": 2})
     monkeypatch.setattr(sys.stdout, "isatty", lambda: is_terminal)
-    assert main(["--data", "x.tsv", *flags]) == 0
+    assert commands.run("evaluate", ["--data", "x.tsv", *flags]) == 0
     assert capsys.readouterr().out == '{"pairs": 2}\n' * shown
