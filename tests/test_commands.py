@@ -260,7 +260,7 @@ def test_chat_and_load_pass_on_beam_size_and_length_penalty(work_dir: Path, monk
         lambda trained, settings, model: received.append((settings.beam_size, settings.length_penalty)),
     )
     monkeypatch.setattr("chatbot.chat.terminal.start.chat", chat)
-    monkeypatch.setattr("chatbot.quiet.let_gpu_memory_grow", lambda: None)
+    monkeypatch.setattr("chatbot.memory.let_gpu_memory_grow", lambda: None)
     monkeypatch.setattr("sys.argv", ["chat.py", "--attempt", "a", "--beam-size", "7", "--length-penalty", "2"])
     assert commands.main("chat") == 0
     chatbot.load("checkpoints/a", beam_size=7, length_penalty=2.0)

@@ -127,8 +127,6 @@ class RenameSettings(Flags):
         super().__post_init__()
         if len(self.names) != 2:
             raise UserError(f"rename {' '.join(self.names)}".rstrip() + ": give the old name and the new one")
-        for name in self.names:
-            attempt_directory(name, "rename")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -137,11 +135,6 @@ class DeleteSettings(Flags):
 
     attempts: tuple[str, ...] = setting(..., "the names of attempts", group=ATTEMPTS, metavar="ATTEMPT")
     yes: bool = setting(False, "delete what is listed; without it, nothing is deleted")
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        for name in self.attempts:
-            attempt_directory(name, "delete")
 
 
 LIST = CommandLine(

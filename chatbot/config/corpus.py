@@ -17,19 +17,8 @@ MOST_HISTORY = 1_000
 # Formats of files of pairs. `chatbot.corpus.reading.detect.reader_of` has their readers.
 FORMATS = (
     *("tsv", "csv", "jsonl", "json", "yaml", "conv", "lines", "qa", "douban", "eou", "turns", "parlai", "template"),
-    *(
-        "srt",
-        "ass",
-        "whatsapp",
-        "telegram",
-        "wechat-mail",
-        "qq",
-        "qqnt",
-        "qq-chat-exporter",
-        "weflow",
-        "wechatexporter",
-    ),
-    *("discord", "line", "kakaotalk", "hexchat", "imessage"),
+    *("srt", "ass", "whatsapp", "telegram", "wechat-mail", "qq", "qqnt", "qq-chat-exporter", "weflow"),
+    *("wechatexporter", "discord", "line", "kakaotalk", "hexchat", "imessage"),
 )
 # Rules that change the text of an utterance, in the order in which they are applied.
 TEXT_RULES = {

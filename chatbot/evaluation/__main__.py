@@ -59,7 +59,8 @@ def _evaluate(settings: EvaluationSettings) -> dict[str, Any]:
     usual = find_parts(settings.fluency_corpus).training if settings.fluency_corpus else None
     if settings.sheet is not None:
         Path(settings.sheet).mkdir(parents=True, exist_ok=True)
-    from chatbot.quiet import import_tensorflow, let_gpu_memory_grow
+    from chatbot.memory import let_gpu_memory_grow
+    from chatbot.quiet import import_tensorflow
 
     import_tensorflow()
     let_gpu_memory_grow()
