@@ -15,12 +15,12 @@ from chatbot.errors import UserError
 from chatbot.flags import (
     Composed,
     compose,
-    default_text,
     fields_of,
     flag_of,
     flags_of,
     parsed_flag,
     parsed_value,
+    shown_default,
     unknown_flags,
 )
 from chatbot.version import __version__
@@ -209,7 +209,7 @@ class CommandLine(Generic[Composed]):
 def _options(field: "dataclasses.Field[Any]") -> dict[str, Any]:
     """Return the options of argparse for a flag."""
     meta = field.metadata
-    stated = "required" if field.default is ... else f"default: {default_text(field)}"
+    stated = "required" if field.default is ... else f"default: {shown_default(field)}"
     options: dict[str, Any] = {"help": f"{meta['text']} ({stated})".replace("%", "%%")}
     if meta["kind"] is bool:
         return {**options, "action": argparse.BooleanOptionalAction if len(flags_of(field)) > 1 else "store_true"}

@@ -84,7 +84,7 @@ class Flags:
                 check_value(field, item)
 
 
-def default_text(field: "dataclasses.Field[Any]") -> str:
+def shown_default(field: "dataclasses.Field[Any]") -> str:
     """Return the default of a setting for readers."""
     default: Any = field.default
     if field.metadata["default_text"] or default in (None, "", ()):

@@ -16,7 +16,7 @@ sys.path.insert(0, str(ROOT))
 
 from chatbot.command_line import METAVARS, CommandLine, script_of  # noqa: E402
 from chatbot.commands import COMMANDS  # noqa: E402
-from chatbot.flags import default_text, flag_of, flags_of  # noqa: E402
+from chatbot.flags import flag_of, flags_of, shown_default  # noqa: E402
 
 TITLE = """# Flags
 
@@ -51,7 +51,7 @@ def rows(line: CommandLine[Any], group: str) -> list[str]:
     table = []
     for name, field in line.fields.items():
         if field.metadata["group"] == group:
-            default = "required" if field.default is ... else default_text(field)
+            default = "required" if field.default is ... else shown_default(field)
             cells = [usage(name, field, name == line.positional), markdown(default), markdown(field.metadata["text"])]
             table.append(f"| {' | '.join(cells)} |")
     return table

@@ -10,7 +10,7 @@ from typing import Any
 from chatbot.command_line import CommandLine, program
 from chatbot.config.training import TRAIN
 from chatbot.errors import UserError
-from chatbot.flags import Flags, check_value, default_text, nearest, parsed_value, setting
+from chatbot.flags import Flags, check_value, nearest, parsed_value, setting, shown_default
 
 YAML = (".yaml", ".yml")
 # Values that mean: not set.
@@ -61,7 +61,7 @@ def template() -> str:
         for name, field in TRAIN.fields.items():
             if field.metadata["group"] == group and name != "config":
                 choices = "" if field.metadata["metavar"] else ", ".join(field.metadata["choices"] or ())
-                about = f"{field.metadata['text']}{choices and f': {choices}'} (default: {default_text(field)})"
+                about = f"{field.metadata['text']}{choices and f': {choices}'} (default: {shown_default(field)})"
                 value = json.dumps(field.default, ensure_ascii=False)  # YAML contains JSON
                 lines += ["", *(f"# {line}" for line in textwrap.wrap(about, 100)), f"#{name}: {value}"]
     return "\n".join(lines) + "\n"
