@@ -3,7 +3,7 @@
 
 import sys
 
-from chatbot.commands import chat
+from chatbot.commands import main
 
 if __name__ == "__main__":
-    sys.exit(chat())
+    sys.exit(main("chat"))

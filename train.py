@@ -3,7 +3,7 @@
 
 import sys
 
-from chatbot.commands import train
+from chatbot.commands import main
 
 if __name__ == "__main__":
-    sys.exit(train())
+    sys.exit(main("train"))

@@ -31,7 +31,7 @@ from chatbot.config.attempts import attempt_directory
 from chatbot.config.corpus import NONE
 from chatbot.config.model import ModelSettings
 from chatbot.config.training import Settings
-from chatbot.flags import command_line, replace, setting
+from chatbot.flags import flags_for, replace, setting
 
 OURS, PYTORCH, OPENNMT = "this project", "PyTorch", "OpenNMT-py"
 # Names of texts.
@@ -63,7 +63,7 @@ def compare_benchmark(arguments: Sequence[str]) -> int:
         "Compare this project with PyTorch and OpenNMT-py, which are installed first, each in an environment of its "
         "own: training speed in turns, and the likelihood of held-out replies after equal times."
     )
-    flags = CommandLine(CompareBenchmark, "-m benchmarks compare", about).parse(arguments)
+    flags = CommandLine(CompareBenchmark, "benchmarks compare", about).parse(arguments)
     cores = len(os.sched_getaffinity(0))
     results: dict[str, Any] = {"cores": cores, **dataclasses.asdict(flags)}
     with tempfile.TemporaryDirectory() as folder:
@@ -133,7 +133,7 @@ def compare_quality(
 
     def ours(settings: Settings) -> Best:
         settings = replace(settings, data=(str(files[0]),), validation=str(files[1]), validate_every=every)
-        output_of([sys.executable, ROOT / "train.py", *shlex.split(command_line(settings))], work, cores, seconds)
+        output_of([sys.executable, ROOT / "train.py", *shlex.split(flags_for(settings))], work, cores, seconds)
         nats, step = best_validation(work / attempt_directory(settings.run.attempt))
         return Best(nats * characters, step)
 

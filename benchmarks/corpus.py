@@ -53,7 +53,7 @@ class CorpusBenchmark(Flags):
 def corpus_benchmark(arguments: Sequence[str]) -> int:
     """Run all measurements, each in a new process, and print one JSON object."""
     about = "Measure every stage from a file of pairs to batches on a synthetic corpus."
-    flags = CommandLine(CorpusBenchmark, "-m benchmarks corpus", about).parse(arguments)
+    flags = CommandLine(CorpusBenchmark, "benchmarks corpus", about).parse(arguments)
     with tempfile.TemporaryDirectory(prefix="benchmark-") as temporary:
         folder = Path(flags.folder or temporary)
         folder.mkdir(parents=True, exist_ok=True)

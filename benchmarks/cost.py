@@ -48,7 +48,7 @@ class CostBenchmark(Flags):
 def cost_benchmark(arguments: Sequence[str]) -> int:
     """Measure, print a table and a verdict, and as the last line one JSON object."""
     about = "Measure how time and memory of a training step grow with batch size, vocabulary, units and length."
-    flags = CommandLine(CostBenchmark, "-m benchmarks cost", about).parse(arguments)
+    flags = CommandLine(CostBenchmark, "benchmarks cost", about).parse(arguments)
     rows = []
     print(f"{'what grows':>16}  {'to':>6}  ms a step  target tokens/s  memory, GB")
     for what, values in (SMALLEST_SIZES if flags.short else SIZES).items():

@@ -69,7 +69,7 @@ class CrossingsBenchmark(SizeFlags):
 def crossings_benchmark(arguments: Sequence[str]) -> int:
     """Count, print tables and a verdict, and as the last line one JSON object."""
     about = "Count the copies between host and GPU in a training step, from its graph. No GPU is needed."
-    flags = CommandLine(CrossingsBenchmark, "-m benchmarks crossings", about).parse(arguments)
+    flags = CommandLine(CrossingsBenchmark, "benchmarks crossings", about).parse(arguments)
     rows: list[dict[str, Any]] = []
     alone: dict[str, str] = {"variable_update": "parameter_server"}
     steps = [

@@ -98,7 +98,7 @@ def dailydialog_benchmark(arguments: Sequence[str]) -> int:
     )
     end = arguments.index("--") if "--" in arguments else len(arguments)
     own, training_flags = arguments[:end], [*arguments[end + 1 :]]
-    flags = CommandLine(DailyDialogBenchmark, "-m benchmarks dailydialog", about, positional="folder").parse(own)
+    flags = CommandLine(DailyDialogBenchmark, "benchmarks dailydialog", about, positional="folder").parse(own)
     corpus = read_dailydialog(Path(flags.folder), flags.split)
     with tempfile.TemporaryDirectory() as folder:
         files = corpus.write(Path(folder))

@@ -45,7 +45,7 @@ def decode_benchmark(arguments: Sequence[str]) -> int:
     about = (
         "Measure replies a second on this machine, with --opennmt also those of OpenNMT-py; models of --steps steps."
     )
-    flags = CommandLine(DecodeBenchmark, "-m benchmarks decode", about).parse(arguments)
+    flags = CommandLine(DecodeBenchmark, "benchmarks decode", about).parse(arguments)
     pairs = read_tokenised(flags.data, flags.max_length, flags.vocabulary_size)
     questions = dataclasses.replace(pairs, pairs=pairs.pairs[: flags.questions])
     results: dict[str, Any] = {"cores": len(os.sched_getaffinity(0)), **dataclasses.asdict(flags)}

@@ -32,7 +32,7 @@ from chatbot.config.corpus import NONE
 from chatbot.config.model import RECURRENT, TRANSFORMER
 from chatbot.config.training import Settings
 from chatbot.errors import UserError
-from chatbot.flags import command_line, replace, setting
+from chatbot.flags import flags_for, replace, setting
 from chatbot.quiet import LOG_LINE
 from chatbot.training.devices.gpus import find_gpus
 from tests.gpu import standin
@@ -161,7 +161,7 @@ class Machine:
     def train(self, settings: Settings, attempt: str, steps: int, *flags: str, **variables: str) -> Ended:
         """Train an attempt until a step. flags: besides those of the settings. variables: of the environment."""
         own = replace(settings, attempt=attempt, steps=steps)
-        return self.run(ROOT / "train.py", *shlex.split(command_line(own)), *flags, variables=variables)
+        return self.run(ROOT / "train.py", *shlex.split(flags_for(own)), *flags, variables=variables)
 
     def records(self, attempt: str) -> list[dict[str, Any]]:
         """Return what an attempt has recorded."""
@@ -302,7 +302,7 @@ PARTS = {
 def gpu_benchmark(arguments: Sequence[str]) -> int:
     """Measure, print a table in Markdown, and as the last line one JSON object."""
     about = "Check and measure this project on the GPUs of this machine, and print a report to paste."
-    flags = CommandLine(GpuBenchmark, "-m benchmarks gpu", about).parse(arguments)
+    flags = CommandLine(GpuBenchmark, "benchmarks gpu", about).parse(arguments)
     results: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as folder:
         machine = Machine(flags, Path(folder))

@@ -51,7 +51,7 @@ def history_benchmark(arguments: Sequence[str]) -> int:
     All runs learn and score the same turns: whole conversations are held out, and no rule drops pairs.
     """
     about = "Measure the held-out nats per character of first and of later turns, by the number of turns of history."
-    flags = CommandLine(HistoryBenchmark, "-m benchmarks history", about).parse(arguments)
+    flags = CommandLine(HistoryBenchmark, "benchmarks history", about).parse(arguments)
     runs = []
     with tempfile.TemporaryDirectory() as folder:
         work = Path(folder)

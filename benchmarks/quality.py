@@ -50,7 +50,7 @@ def quality_benchmark(arguments: Sequence[str]) -> int:
     )
     end = arguments.index("--") if "--" in arguments else len(arguments)
     own, training_flags = arguments[:end], [*arguments[end + 1 :]]
-    flags = CommandLine(QualityBenchmark, "-m benchmarks quality", about).parse(own)
+    flags = CommandLine(QualityBenchmark, "benchmarks quality", about).parse(own)
     with tempfile.TemporaryDirectory() as folder:
         work = Path(folder)
         training, held_out = split(flags.data, flags.held_out, work)

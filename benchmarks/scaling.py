@@ -30,7 +30,7 @@ EXCHANGE = "exchange"  # a request to a worker
 def scaling_benchmark(arguments: Sequence[str]) -> int:
     """Measure, print tables and a verdict, and as the last line one JSON object."""
     about = "Measure how training scales with towers and processes on this machine, and predict it for more GPUs."
-    flags = CommandLine(ScalingBenchmark, "-m benchmarks scaling", about).parse(arguments)
+    flags = CommandLine(ScalingBenchmark, "benchmarks scaling", about).parse(arguments)
     results: dict[str, Any] = {"cores": len(os.sched_getaffinity(0)), **dataclasses.asdict(flags)}
     verdicts = []
     if flags.towers:

@@ -66,7 +66,7 @@ class ServeBenchmark(Flags):
 def serve_benchmark(arguments: Sequence[str]) -> int:
     """Measure, print a line for each search, and as the last line one JSON object."""
     about = "Measure one client after another and many at once, each asking again when it has its answer."
-    flags = CommandLine(ServeBenchmark, "-m benchmarks serve", about).parse(arguments)
+    flags = CommandLine(ServeBenchmark, "benchmarks serve", about).parse(arguments)
     lines = Path(flags.data).read_text(encoding="utf-8").splitlines()
     questions = [line.split("\t")[0] for line in lines if line.strip()]
     rounds: dict[str, list[tuple[Latencies, Latencies]]] = {}

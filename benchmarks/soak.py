@@ -61,7 +61,7 @@ def soak_benchmark(arguments: Sequence[str]) -> int:
     about = (
         "Train for a long time with many validations and checkpoints, and compare the memory at the beginning and end."
     )
-    flags = CommandLine(SoakBenchmark, "-m benchmarks soak", about).parse(arguments)
+    flags = CommandLine(SoakBenchmark, "benchmarks soak", about).parse(arguments)
     before, plot = Path.cwd(), None if flags.plot is None else Path(flags.plot).absolute()
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)

@@ -42,7 +42,7 @@ class TrainBenchmark(ModelFlags):
 def train_benchmark(arguments: Sequence[str]) -> int:
     """Measure, print tables and a verdict, and as the last line one JSON object."""
     about = "Measure training speed on this machine, and where the time of a step goes."
-    flags = CommandLine(TrainBenchmark, "-m benchmarks train", about).parse(arguments)
+    flags = CommandLine(TrainBenchmark, "benchmarks train", about).parse(arguments)
     pairs = read_tokenised(flags.data, flags.max_length, flags.vocabulary_size)
     results: dict[str, Any] = {"cores": len(os.sched_getaffinity(0)), **dataclasses.asdict(flags)}
     results |= {"pairs": len(pairs.pairs), "vocabulary": len(pairs.vocabulary) + len(SPECIALS)}

@@ -2,7 +2,7 @@
 
 import sys
 
-from chatbot.commands import duida
+from chatbot.commands import main
 
 if __name__ == "__main__":
-    sys.exit(duida())
+    sys.exit(main())

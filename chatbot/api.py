@@ -170,8 +170,8 @@ def _values(kind: type, keywords: dict[str, Any]) -> dict[str, Any]:
     """Convert keywords to flat values of settings: a path to text, and the value of a `many` flag to a tuple."""
     fields = fields_of(kind)
     for name in (name for name in keywords if name not in fields):
-        near = "".join(f"; the nearest is {other}" for other in nearest(name, fields))
-        raise UserError(f"{name}: no such argument{near}")
+        near = nearest(name, fields)
+        raise UserError(f"{name}: no such argument{f'; the nearest is {near}' if near else ''}")
     values = {}
     for name, value in keywords.items():
         if not fields[name].metadata["many"]:

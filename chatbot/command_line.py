@@ -15,12 +15,12 @@ from chatbot.errors import UserError
 from chatbot.flags import (
     Composed,
     compose,
-    default_text,
     fields_of,
     flag_of,
     flags_of,
     parsed_flag,
     parsed_value,
+    shown_default,
     unknown_flags,
 )
 from chatbot.version import __version__
@@ -28,53 +28,37 @@ from chatbot.version import __version__
 # The name of the distribution, and of its command.
 NAME = "duida"
 VERSION = f"{NAME} {__version__}"
-# Arguments of `python` in a checkout -> the same as a subcommand. The first one that a command begins with counts.
-SUBCOMMANDS = {
-    "train.py": "train",
-    "chat.py --serve": "serve",
-    "chat.py QUESTION": "ask",
-    "chat.py": "chat",
-    "-m chatbot.corpus": "data",
-    "-m chatbot.evaluation": "evaluate",
-    "-m chatbot.attempts": "attempts",
-    "-m chatbot.export": "export",
-    "-m chatbot.chat.bots": "bot",
-    "-m chatbot": "",
+# Commands of `duida` -> the arguments of `python` that run them in a checkout; those of the others: -m chatbot NAME.
+SCRIPTS = {
+    "train": "train.py",
+    "chat": "chat.py",
+    "ask": "chat.py QUESTION",
+    "serve": "chat.py --serve",
+    "data": "-m chatbot.corpus",
+    "evaluate": "-m chatbot.evaluation",
+    "attempts": "-m chatbot.attempts",
+    "export": "-m chatbot.export",
+    "bot": "-m chatbot.chat.bots",
+    "benchmarks": "-m benchmarks",  # no command of `duida`
 }
+# The name of the positional argument among the values of the flags.
+POSITIONAL = "positional argument"
 METAVARS = {int: "N", float: "R", str: "NAME"}
 
 
-def subcommand(script: str) -> str:
-    """Return what follows `duida` in the command that runs a script: '-m chatbot.corpus inspect' -> 'data inspect'."""
-    prefix = next(prefix for prefix in SUBCOMMANDS if script.startswith(prefix))
-    return f"{SUBCOMMANDS[prefix]}{script.removeprefix(prefix)}".strip()
+def script_of(command: str) -> str:
+    """Return the arguments of `python` that run a command: 'data inspect' -> '-m chatbot.corpus inspect'."""
+    name, *rest = command.split(" ", 1)
+    return " ".join([SCRIPTS.get(name, f"-m chatbot {name}"), *rest]).strip()
 
 
-def program(script: str) -> str:
-    """Return the command that runs a script, such as 'chat.py', in the way in which this process was called."""
+def program(command: str) -> str:
+    """Return how a command, such as 'data inspect', is called in the way in which this process was called."""
     called = Path(sys.argv[0])
+    if called.stem == NAME:
+        return f"{NAME} {command}".strip()
     is_module = called.parts[-2:] == ("chatbot", "__main__.py")
-    if called.stem != NAME and not is_module:
-        return f"python {script}"
-    return f"{'python -m chatbot' if is_module else NAME} {subcommand(script)}".strip()
-
-
-def run_command(
-    usage: str, commands: Mapping[str, Callable[[Sequence[str]], int | None]], arguments: Sequence[str] | None
-) -> int:
-    """Run the command that the first argument names with the other ones, and return its exit code.
-
-    arguments: by default those of the process. Raises UserError for the name of no command.
-    """
-    arguments = sys.argv[1:] if arguments is None else arguments
-    name = arguments[0] if arguments else "--help"
-    if name in commands:
-        return commands[name](arguments[1:]) or 0
-    if name not in ("-h", "--help", "--version"):
-        *others, last = commands
-        raise UserError(f"{name}: no such command; choose {', '.join(others)} or {last}")
-    print(VERSION if name == "--version" else usage)
-    return 0
+    return f"python {f'-m chatbot {command}'.strip() if is_module else script_of(command)}"
 
 
 class OneLineParser(argparse.ArgumentParser):
@@ -108,21 +92,12 @@ class Once(argparse.Action):
         setattr(namespace, self.dest, values)
 
 
-class Positional(argparse.Action):
-    """A positional argument that its flag may give as well."""
-
-    def __call__(self, parser: argparse.ArgumentParser, namespace: Any, values: Any, option: str | None = None) -> None:
-        """Store the value, if there is one."""
-        if values is not None:
-            setattr(namespace, self.dest, values)
-
-
 @dataclasses.dataclass(frozen=True)
 class CommandLine(Generic[Composed]):
     """The flags of a command, and what its help says."""
 
     settings: type[Composed]
-    script: str  # a script, or the module and what follows it, as arguments of `python`
+    command: str  # what follows `duida`, such as "data inspect"
     about: str
     example: str = ""  # arguments
     common: str = ""  # the names of the settings that -h lists, between spaces; "": all
@@ -146,9 +121,9 @@ class CommandLine(Generic[Composed]):
                 f"; files of pairs follow --data: --data {unknown[0]}" if "data" in self.fields and not names else ""
             )
             parser.error(unknown_flags(self.fields, names or unknown) + of_files)
-        values = {
-            name: value for name, value in vars(namespace).items() if value is not None or name != self.positional
-        }
+        values = vars(namespace)
+        if self.positional and (words := values.pop(POSITIONAL)):
+            values[self.positional] = words
         missing = [
             field.metadata["metavar"] if name == self.positional else flag_of(name)
             for name, field in self.fields.items()
@@ -172,7 +147,7 @@ class CommandLine(Generic[Composed]):
     @property
     def prog(self) -> str:
         """The command as it was called."""
-        return program(self.script)
+        return program(self.command)
 
     def short_help(self) -> str:
         """Return the help with the common flags, an example, and where the others are."""
@@ -209,14 +184,17 @@ class CommandLine(Generic[Composed]):
         groups = {name: parser.add_argument_group(name) for name in ([heading] if heading else self.groups)}
         for name, field in fields.items():
             group = groups[heading or field.metadata["group"]]
+            options = _options(field)
             if name == self.positional:
-                group.add_argument(**self._options(name))
-                if not field.metadata["many"]:  # as other commands have it
-                    group.add_argument(
-                        flag_of(name), dest=name, type=functools.partial(parsed_value, field), help=argparse.SUPPRESS
-                    )
-            else:
-                group.add_argument(flag_of(name), **self._options(name))
+                meta = field.metadata
+                nargs = "*" if meta["many"] else "?"
+                parse = functools.partial(parsed_value, field, name=meta["metavar"])
+                shown = {"metavar": meta["metavar"], "help": options["help"]}
+                group.add_argument(POSITIONAL, nargs=nargs, type=parse, default=None, **shown)
+                if meta["many"]:
+                    continue
+                options["help"] = argparse.SUPPRESS  # a flag, too, as other commands have it
+            group.add_argument(flag_of(name), dest=name, **options)
         group = parser.add_argument_group("help")
         group.add_argument(
             "-h", action=Help, nargs=0, text_of=lambda _: self.short_help(), help="the flags that people use"
@@ -227,24 +205,16 @@ class CommandLine(Generic[Composed]):
         group.add_argument("--version", action="version", version=VERSION, help="print the version and exit")
         return parser
 
-    def _options(self, name: str) -> dict[str, Any]:
-        """Return the options of argparse for a flag."""
-        field = self.fields[name]
-        meta = field.metadata
-        stated = "required" if field.default is ... else f"default: {default_text(field)}"
-        options: dict[str, Any] = {"dest": name, "help": f"{meta['text']} ({stated})".replace("%", "%%")}
-        if meta["kind"] is bool:
-            both = len(flags_of(field)) > 1
-            return {**options, "action": argparse.BooleanOptionalAction if both else "store_true"}
-        options["metavar"] = meta["metavar"] or "|".join(meta["choices"] or ()) or METAVARS[meta["kind"]]
-        if name == self.positional:
-            options["type"] = functools.partial(parsed_value, field, name=meta["metavar"])
-            return (
-                {**options, "nargs": "*"}
-                if meta["many"]
-                else {**options, "nargs": "?", "default": None, "action": Positional}
-            )
-        options["type"] = functools.partial(parsed_flag, field)
-        if meta["once"]:
-            return {**options, "action": Once}
-        return {**options, "nargs": meta["count"] or "+", "action": "extend"} if meta["many"] else options
+
+def _options(field: "dataclasses.Field[Any]") -> dict[str, Any]:
+    """Return the options of argparse for a flag."""
+    meta = field.metadata
+    stated = "required" if field.default is ... else f"default: {shown_default(field)}"
+    options: dict[str, Any] = {"help": f"{meta['text']} ({stated})".replace("%", "%%")}
+    if meta["kind"] is bool:
+        return {**options, "action": argparse.BooleanOptionalAction if len(flags_of(field)) > 1 else "store_true"}
+    options["metavar"] = meta["metavar"] or "|".join(meta["choices"] or ()) or METAVARS[meta["kind"]]
+    options["type"] = functools.partial(parsed_flag, field)
+    if meta["once"]:
+        return {**options, "action": Once}
+    return {**options, "nargs": meta["count"] or "+", "action": "extend"} if meta["many"] else options

@@ -1,11 +1,11 @@
 """Completion of the command `duida` in bash and zsh, by a script that is made from the declarations of the flags."""
 
-import dataclasses
-from collections.abc import Iterable, Sequence
 from typing import Any
 
-from chatbot.command_line import CommandLine, subcommand
-from chatbot.flags import Flags, flag_of, flags_of, setting
+from chatbot.command_line import CommandLine
+from chatbot.commands import COMMANDS, names_within
+from chatbot.config.completion import CompletionSettings
+from chatbot.flags import flag_of, flags_of
 
 # $before: the words between `duida` and the one that is completed. $last: the last flag and its values. Each of these
 # words has a space behind it; bash makes a word of the = in --flag=value. $flags: what is offered where the word begins
@@ -30,36 +30,23 @@ FOR_ZSH = (
 )
 
 
-@dataclasses.dataclass(frozen=True)
-class CompletionSettings(Flags):
-    """The settings of duida completion."""
-
-    shell: str = setting(..., "bash or zsh", group="output", choices=("bash", "zsh"), metavar="SHELL")
+def print_script(settings: CompletionSettings) -> None:
+    """Print the script of a shell."""
+    print(script(settings.shell))
 
 
-COMPLETION = CommandLine(
-    CompletionSettings,
-    "-m chatbot completion",
-    'Print a script that completes commands, flags and values. In ~/.bashrc: eval "$(duida completion bash)"',
-    "bash",
-    positional="shell",
-)
-
-
-def script(shell: str, commands: Iterable[str], lines: Sequence[CommandLine[Any]]) -> str:
-    """Return the script. commands: what may follow `duida`. lines: of the commands, and of commands of a command."""
-    by_name = {subcommand(line.script): line for line in (*lines, COMPLETION)}
-    within: dict[str, list[str]] = {"": [*commands]}  # the words after a command that are commands, too
-    for name in by_name:
-        if " " in name:
-            within.setdefault(f"{name.split()[0]} ", []).append(name.split()[1])
+def script(shell: str) -> str:
+    """Return the script of a shell."""
+    groups = ["", *dict.fromkeys(name.split()[0] for name in COMMANDS if " " in name)]
     cases = []
-    for before, names in within.items():
-        line = by_name.get(before.strip())
-        cases += [f'"{before}")', f'    flags="{" ".join(_flags(line) if line else HELP)}"']
-        cases += [f'    words="{" ".join(names)} $flags" ;;' if before else f'    words="{" ".join(names)}" ;;']
-    for name, line in sorted(by_name.items(), reverse=True):  # `attempts compare` before `attempts`
-        cases += [f'"{name} "*)', *(f"    {text}" for text in _after(line))]
+    for group in groups:
+        names = " ".join(names_within(group))
+        flags = " ".join(_flags(COMMANDS[group].line) if group in COMMANDS else HELP)
+        words = f"{names} $flags" if group else names
+        before = f"{group} " if group else ""
+        cases += [f'"{before}")', f'    flags="{flags}"', f'    words="{words}" ;;']
+    for name in sorted(COMMANDS, reverse=True):  # `attempts compare` before `attempts`
+        cases += [f'"{name} "*)', *(f"    {text}" for text in _after(COMMANDS[name].line))]
     text = "\n".join(f"    {case}" for case in cases)
     return (FOR_ZSH if shell == "zsh" else "") + SCRIPT.format(cases=text)
 

@@ -84,7 +84,7 @@ class Flags:
                 check_value(field, item)
 
 
-def default_text(field: "dataclasses.Field[Any]") -> str:
+def shown_default(field: "dataclasses.Field[Any]") -> str:
     """Return the default of a setting for readers."""
     default: Any = field.default
     if field.metadata["default_text"] or default in (None, "", ()):
@@ -199,13 +199,14 @@ def settings_by_name(names: Collection[str]) -> Iterator[None]:
         raise
 
 
-def nearest(name: str, known: Iterable[str]) -> list[str]:
-    """Return the known name that is most similar to an unknown one, in a list; an empty list if none is."""
+def nearest(name: str, known: Collection[str]) -> str:
+    """Return the known name that is most similar to an unknown one, "" if none is similar."""
     import difflib
 
-    # Typing errors rarely concern the first letter: --port is not near --export.
-    near = sorted(other for other in known if other[:1] == name[:1])
-    return difflib.get_close_matches(name, near, n=1, cutoff=0.75)
+    # Typing errors rarely concern the first letter: --port is not near --export, but /ood is near /good.
+    likely = sorted(other for other in known if other[:1] == name[:1])
+    near = difflib.get_close_matches(name, likely, 1, 0.75) or difflib.get_close_matches(name, known, 1, 0.85)
+    return near[0] if near else ""
 
 
 def unknown_flags(settings: Iterable[str], names: Sequence[str]) -> str:
@@ -216,12 +217,16 @@ def unknown_flags(settings: Iterable[str], names: Sequence[str]) -> str:
     name = names[0].lstrip("-")
     # A known name is not a flag if its values are positional arguments.
     known = {flag_of(field).removeprefix("--") for field in settings} - {name}
-    suggestion = "".join(f"; the nearest is --{flag}" for flag in nearest(name, known))
-    return f"unrecognized arguments: {' '.join(names)}{suggestion}"
+    near = nearest(name, known)
+    return f"unrecognized arguments: {' '.join(names)}" + (f"; the nearest is --{near}" if near else "")
 
 
-def flags_for(settings: Any, values: dict[str, Any]) -> str:
-    """Return values of a settings class or instance as flags, quoted for a shell, without those at their defaults."""
+def flags_for(settings: Any, values: dict[str, Any] | None = None) -> str:
+    """Return settings as flags, quoted for a shell, without those at their defaults.
+
+    values: by name, of the settings class `settings`; by default those of the instance `settings`.
+    """
+    values = flatten(settings) if values is None else values
     words: list[str] = []
     for name, field in fields_of(settings).items():
         value = values.get(name, field.default)
@@ -236,11 +241,6 @@ def words_of(field: "dataclasses.Field[Any]", value: Any) -> list[str]:
     if field.metadata["kind"] is bool:
         return [flag if value else f"--no-{flag[2:]}"]
     return [flag, *map(str, value if field.metadata["many"] else [value])]
-
-
-def command_line(settings: Any) -> str:
-    """Return the flags for these settings, quoted for a shell, without those at their defaults."""
-    return flags_for(settings, flatten(settings))
 
 
 def parsed_flag(field: "dataclasses.Field[Any]", text: str) -> Any:

@@ -1,5 +1,6 @@
-"""Settings of the C library's allocator: each training step allocates the memory that the previous step freed."""
+"""How this process takes memory: by the C library's allocator, and that of GPUs by TensorFlow."""
 
+import contextlib
 import ctypes
 import os
 import sys
@@ -16,9 +17,9 @@ VALUES = {
 def keep_freed_memory() -> bool:
     """Keep freed memory in the process; call it before threads start. Returns whether the settings were changed.
 
-    By default, glibc requests the memory of each large tensor from the kernel, which zeroes it page by page. This takes
-    a seventh of a training step (docs/experiments.md). Nothing changes without glibc, or if the environment has a
-    MALLOC_ or GLIBC_TUNABLES variable.
+    Each training step allocates the memory that the previous one freed. By default, glibc requests that of each large
+    tensor from the kernel, which zeroes it page by page. This takes a seventh of a step (docs/experiments.md). Nothing
+    changes without glibc, or if the environment has a MALLOC_ or GLIBC_TUNABLES variable.
     """
     set_by_user = any(name.startswith("MALLOC_") or name == "GLIBC_TUNABLES" for name in os.environ)
     if set_by_user or sys.platform != "linux":
@@ -28,3 +29,12 @@ def keep_freed_memory() -> bool:
     except (AttributeError, OSError):  # another C library
         return False
     return all(mallopt(parameter, value) == 1 for parameter, value in VALUES.items())
+
+
+def let_gpu_memory_grow() -> None:
+    """Allocate GPU memory as needed, so that other processes can use the rest."""
+    import tensorflow as tf
+
+    with contextlib.suppress(RuntimeError):  # TensorFlow is already initialised, and the setting is fixed
+        for device in tf.config.list_physical_devices("GPU"):
+            tf.config.experimental.set_memory_growth(device, True)

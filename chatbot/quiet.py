@@ -1,4 +1,4 @@
-"""Less output: --quiet, progress bars, and TensorFlow's log lines. Also GPU memory that grows as needed."""
+"""Less output: --quiet, progress bars, and TensorFlow's log lines."""
 
 import contextlib
 import os
@@ -85,12 +85,3 @@ def without_log_lines() -> Iterator[None]:
             grep.stdin.close()
             with contextlib.suppress(subprocess.TimeoutExpired):  # a process begun in the block holds the descriptor
                 grep.wait(5)
-
-
-def let_gpu_memory_grow() -> None:
-    """Allocate GPU memory as needed, so that other processes can use the rest."""
-    import tensorflow as tf
-
-    with contextlib.suppress(RuntimeError):  # TensorFlow is already initialised, and the setting is fixed
-        for device in tf.config.list_physical_devices("GPU"):
-            tf.config.experimental.set_memory_growth(device, True)

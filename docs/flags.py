@@ -14,9 +14,9 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from chatbot.command_line import METAVARS, CommandLine, subcommand  # noqa: E402
-from chatbot.commands import COMMAND_LINES  # noqa: E402
-from chatbot.flags import default_text, flag_of, flags_of  # noqa: E402
+from chatbot.command_line import METAVARS, CommandLine, script_of  # noqa: E402
+from chatbot.commands import COMMANDS  # noqa: E402
+from chatbot.flags import flag_of, flags_of, shown_default  # noqa: E402
 
 TITLE = """# Flags
 
@@ -29,9 +29,8 @@ def reference() -> str:
     """The page: a section for each command, and in it a table for each group of flags that no earlier command has."""
     lines = [TITLE]
     earlier: dict[str, str] = {}  # a table -> the command that has it
-    for line in COMMAND_LINES:
-        command = subcommand(line.script)
-        script = line.script.replace("--serve", "--serve 127.0.0.1:8000")
+    for command, (line, *_) in COMMANDS.items():
+        script = script_of(command).replace("--serve", "--serve 127.0.0.1:8000")
         about = textwrap.fill(f"The same as `python {script}`. {line.about}", 120)
         lines += [f"## duida {command}", "", about, ""]
         shared = defaultdict(list)
@@ -52,7 +51,7 @@ def rows(line: CommandLine[Any], group: str) -> list[str]:
     table = []
     for name, field in line.fields.items():
         if field.metadata["group"] == group:
-            default = "required" if field.default is ... else default_text(field)
+            default = "required" if field.default is ... else shown_default(field)
             cells = [usage(name, field, name == line.positional), markdown(default), markdown(field.metadata["text"])]
             table.append(f"| {' | '.join(cells)} |")
     return table

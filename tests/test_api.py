@@ -135,7 +135,7 @@ def test_loaded_attempt_replies_like_chat_command(
     finally:
         moved.rename(trained / "checkpoints/weibo")
     monkeypatch.chdir(trained)
-    code = "import sys, chatbot.commands; sys.exit(chatbot.commands.chat())"
+    code = "import sys, chatbot.commands; sys.exit(chatbot.commands.main('chat'))"
     command = [sys.executable, "-c", code, "--attempt", "weibo"]
     completed = subprocess.run(
         command, input="\n".join(questions).encode(), capture_output=True, env=ENVIRONMENT, check=True, timeout=300
@@ -230,9 +230,8 @@ def printed_error(
         flags = flags[1:]
     monkeypatch.setattr(sys, "argv", [*program.split(), *flags])
     capsys.readouterr()
-    run = commands.duida if "duida" in program else commands.train
     try:
-        code: object = run()
+        code: object = commands.main("" if "duida" in program else "train")
     except SystemExit as exited:  # raised by argparse
         code = exited.code
     assert code == 2

@@ -15,8 +15,8 @@ import pytest
 import chatbot
 from chatbot import commands
 from chatbot.chat.loading import LoadedModel
-from chatbot.command_line import CommandLine, program, subcommand
-from chatbot.commands import COMMAND_LINES
+from chatbot.command_line import CommandLine, program
+from chatbot.commands import COMMANDS, names_within
 from chatbot.config.chat import CHAT, ChatSettings, serve_settings
 from chatbot.config.training import TRAIN, Settings
 from chatbot.errors import UserError
@@ -26,7 +26,7 @@ from tests.commands import ENVIRONMENT, run
 TINY = ("--rnn-size", "8", "--embedding-size", "8", "--steps", "2")
 
 
-@pytest.mark.parametrize("command", ["", "data", "bot", *[subcommand(line.script) for line in COMMAND_LINES]])
+@pytest.mark.parametrize("command", ["", "data", "bot", *COMMANDS])
 def test_help_is_fast(command: str) -> None:
     """The seconds are those of the processor, since the machine may be busy with other tests."""
     seconds = []
@@ -55,7 +55,8 @@ def flags_in(text: str) -> list[str]:
     return [flag for flag in flags if flag not in ("--help", "--version")]
 
 
-EACH = pytest.mark.parametrize("line", COMMAND_LINES, ids=lambda line: line.script)
+LINES = [command.line for command in COMMANDS.values()]
+EACH = pytest.mark.parametrize("line", LINES, ids=lambda line: line.command)
 
 
 @EACH
@@ -70,7 +71,7 @@ def test_help_states_the_default_of_every_flag(line: CommandLine[Any], monkeypat
 def test_help_names_no_file_of_the_checkout(line: CommandLine[Any], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.argv", ["duida"])
     for text in (help_of(line, "--help"), help_of(line, "-h")):
-        assert f"usage: duida {subcommand(line.script)} " in text
+        assert f"usage: duida {line.command} " in text
         assert not re.search(r"docs/|\.md\b|\.py\b", text)
 
 
@@ -92,7 +93,7 @@ def test_short_help_of_training_has_the_common_flags() -> None:
 
 
 def test_short_help_is_short() -> None:
-    for line in COMMAND_LINES:
+    for line in LINES:
         short = help_of(line, "-h")
         assert len(flags_in(short)) <= 15
         if len(flags_in(help_of(line, "--help"))) <= 10:
@@ -104,7 +105,7 @@ def test_list_of_commands_fits_one_screen() -> None:
     assert len(lines) <= 24
     assert max(map(len, lines)) <= 80
     named = [line.split()[0] for line in lines if line.startswith("  ")]
-    assert [name for name in named if name in commands.COMMANDS] == [*commands.COMMANDS]
+    assert [name for name in named if name in names_within("")] == names_within("")
 
 
 @pytest.mark.parametrize(
@@ -144,24 +145,27 @@ def test_subcommands_name_themselves_in_errors(work_dir: Path, arguments: list[s
 
 
 @pytest.mark.parametrize(
-    ("called", "script", "shown"),
+    ("called", "command", "shown"),
     [
-        ("train.py", "train.py", "python train.py"),
-        ("/usr/bin/duida", "train.py", "duida train"),
-        ("bin/duida.exe", "chat.py", "duida chat"),
-        ("/site/chatbot/__main__.py", "chat.py --export x", "python -m chatbot chat --export x"),
-        ("/site/chatbot/corpus/__main__.py", "-m chatbot.corpus inspect", "python -m chatbot.corpus inspect"),
-        ("duida", "chat.py --serve", "duida serve"),
-        ("duida", "-m chatbot.chat.bots telegram", "duida bot telegram"),
-        ("duida", "-m chatbot", "duida"),
-        ("pytest", "-m chatbot init-config", "python -m chatbot init-config"),
+        ("train.py", "train", "python train.py"),
+        ("/usr/bin/duida", "train", "duida train"),
+        ("bin/duida.exe", "chat", "duida chat"),
+        ("/site/chatbot/__main__.py", "chat --export x", "python -m chatbot chat --export x"),
+        ("/site/chatbot/__main__.py", "", "python -m chatbot"),
+        ("/site/chatbot/corpus/__main__.py", "data inspect", "python -m chatbot.corpus inspect"),
+        ("/work/benchmarks/__main__.py", "benchmarks train", "python -m benchmarks train"),
+        ("duida", "serve", "duida serve"),
+        ("chat.py", "serve", "python chat.py --serve"),
+        ("duida", "bot telegram", "duida bot telegram"),
+        ("duida", "", "duida"),
+        ("pytest", "init-config", "python -m chatbot init-config"),
     ],
 )
 def test_commands_are_named_as_they_are_called(
-    monkeypatch: pytest.MonkeyPatch, called: str, script: str, shown: str
+    monkeypatch: pytest.MonkeyPatch, called: str, command: str, shown: str
 ) -> None:
     monkeypatch.setattr("sys.argv", [called])
-    assert program(script) == shown
+    assert program(command) == shown
 
 
 def test_server_of_duida_is_on_the_loopback_interface_by_default() -> None:
@@ -256,9 +260,9 @@ def test_chat_and_load_pass_on_beam_size_and_length_penalty(work_dir: Path, monk
         lambda trained, settings, model: received.append((settings.beam_size, settings.length_penalty)),
     )
     monkeypatch.setattr("chatbot.chat.terminal.start.chat", chat)
-    monkeypatch.setattr("chatbot.quiet.let_gpu_memory_grow", lambda: None)
+    monkeypatch.setattr("chatbot.memory.let_gpu_memory_grow", lambda: None)
     monkeypatch.setattr("sys.argv", ["chat.py", "--attempt", "a", "--beam-size", "7", "--length-penalty", "2"])
-    assert commands.chat() == 0
+    assert commands.main("chat") == 0
     chatbot.load("checkpoints/a", beam_size=7, length_penalty=2.0)
     assert received == [(7, 2.0), ("a; step 3; not validated",), (7, 2.0)]
 
@@ -269,7 +273,7 @@ CONTROL_FLOW = {"Enter", "Exit", "Merge", "NextIteration", "Switch"}
 def test_each_tower_runs_on_its_own_device(work_dir: Path) -> None:
     program = "import sys, tensorflow as tf; tf.debugging.set_log_device_placement(True); import chatbot.commands as c"
     completed = subprocess.run(
-        [sys.executable, "-c", f"{program}; sys.exit(c.train())", *TINY, "--towers", "2"],
+        [sys.executable, "-c", f"{program}; sys.exit(c.main('train'))", *TINY, "--towers", "2"],
         capture_output=True,
         env=ENVIRONMENT,
         check=False,

@@ -9,7 +9,6 @@ from pathlib import Path
 import pexpect
 import pytest
 
-from chatbot import commands
 from chatbot.completion import script
 
 # What is completed -> the words that are offered, or with three dots after them some of these.
@@ -57,7 +56,7 @@ def completed(shell: str, line: str) -> str:
     words = [*line.split(), *([""] if line.endswith(" ") else [])]
     quoted = " ".join(f"'{word}'" for word in words)
     program = f"COMP_WORDS=({quoted}); COMP_CWORD={len(words) - 1}; _duida; printf '%s\\n' \"${{COMPREPLY[@]}}\""
-    text = script(shell, commands.COMMANDS, commands.COMMAND_LINES)
+    text = script(shell)
     if shell == "zsh":  # as bashcompinit calls it
         program = f"emulate ksh -c {shlex.quote(program)}"
     options = ["--norc"] if shell == "bash" else ["-f"]
@@ -87,7 +86,7 @@ def test_shells_complete_commands_flags_and_values(work_dir: Path, shell: str, l
 def test_bash_itself_completes(work_dir: Path) -> None:
     """With its own division of a line into words, and names of files where the script offers nothing."""
     Path("pairs.tsv").touch()
-    Path("script").write_text(script("bash", commands.COMMANDS, commands.COMMAND_LINES))
+    Path("script").write_text(script("bash"))
     whole = {
         "duida train --architecture=tr": "train --architecture=transformer",
         "duida train --data pai": "train --data pairs.tsv",

@@ -14,20 +14,12 @@ from typing import Any
 import pytest
 
 from benchmarks.__main__ import BENCHMARKS
-from chatbot.attempts.__main__ import COMMANDS as ATTEMPTS
-from chatbot.attempts.__main__ import list_command
-from chatbot.command_line import subcommand
-from chatbot.completion import COMPLETION
-from chatbot.config.bots import TELEGRAM, WEBHOOK
-from chatbot.config.chat import CHAT, ask_settings, serve_settings
+from chatbot.command_line import script_of
+from chatbot.commands import COMMANDS
 from chatbot.config.corpus import FORMATS
-from chatbot.config.evaluation import EVALUATE
-from chatbot.config.export import EXPORT
 from chatbot.config.run import FEWER_PAIRS_THAN, PRESETS, RunSettings
 from chatbot.config.stored import FIXED, OF_PAIRS, changed_settings, train_settings
-from chatbot.config.template import INIT_CONFIG
 from chatbot.config.training import Settings
-from chatbot.corpus.__main__ import encode_command, inspect_command, pairs_command
 from chatbot.errors import UserError
 
 ROOT = Path(__file__).parents[1]
@@ -39,42 +31,13 @@ DOCUMENTS = [
 CHINESE = [path for path in DOCUMENTS if path.name.endswith(".zh.md")]
 GUIDES = [path for path in DOCUMENTS if path.parent.name in ("docs", "kubernetes") or path.stem.startswith("README")]
 
-CORPUS = {"inspect": inspect_command, "pairs": pairs_command, "encode": encode_command}
 PARSERS: dict[str, Callable[[Sequence[str]], Any]] = {
-    "python train.py": train_settings,
-    "python chat.py": CHAT.parse,
-    "python -m chatbot.evaluation": EVALUATE.parse,
-    "python -m chatbot.export": EXPORT.parse,
-    "python -m chatbot.chat.bots telegram": TELEGRAM.parse,
-    "python -m chatbot.chat.bots webhook": WEBHOOK.parse,
-    **{f"python -m chatbot.corpus {name}": command for name, command in CORPUS.items()},
-    "python -m chatbot.attempts": list_command,
-    **{f"python -m chatbot.attempts {name}": command for name, command in ATTEMPTS.items()},
-}
-OF_DUIDA = {
-    **{subcommand(name.removeprefix("python ")): parser for name, parser in PARSERS.items()},
-    "serve": serve_settings,
-    "ask": ask_settings,
-    "init-config": INIT_CONFIG.parse,
-    "completion": COMPLETION.parse,
-}
-PARSERS |= {
-    **{f"{door} {name}": parser for door in ("duida", "python -m chatbot") for name, parser in OF_DUIDA.items()},
     **{f"python -m benchmarks {name}": command for name, command in BENCHMARKS.items()},
+    **{f"duida {name}": command.parse for name, command in COMMANDS.items()},
+    **{f"python -m chatbot {name}": command.parse for name, command in COMMANDS.items()},
 }
-# These return settings. The others start work, so they are called with --help.
-SETTINGS = (
-    train_settings,
-    CHAT.parse,
-    EVALUATE.parse,
-    EXPORT.parse,
-    TELEGRAM.parse,
-    WEBHOOK.parse,
-    serve_settings,
-    ask_settings,
-    INIT_CONFIG.parse,
-    COMPLETION.parse,
-)
+for name in COMMANDS.keys() - {"ask", "serve"}:  # `chat` parses `python chat.py`
+    PARSERS[f"python {script_of(name)}"] = COMMANDS[name].parse
 OURS = re.compile(r"(\w+=\S* )*(python (train|chat)\.py|python -m (chatbot|benchmarks)|duida|make)\b")
 FLAG = re.compile(r"--[a-z][a-z\d-]*[a-z\d]")
 FOREIGN = {"--target", "--shm-size", "--ipc", "--no-deps"}  # Docker's and pip's
@@ -149,7 +112,7 @@ def check(command: str) -> None:
     for word in arguments:
         if word.startswith("--"):
             assert word.split("=")[0] in help_of(parser).split(), f"{name} has no flag {word}"
-    output_of(parser, arguments if parser in SETTINGS else [*arguments, "--help"])
+    output_of(parser, [*arguments, "--help"] if parser in BENCHMARKS.values() else arguments)  # they start work
 
 
 @functools.cache

@@ -29,7 +29,8 @@ def test_one_machine_trains_and_chats_without_posix_functions(work_dir: Path) ->
     Path("pairs.tsv").write_text("你好\t你好呀\n早上好\t早\n", encoding="utf-8")
     sizes = ["--rnn-size", "8", "--embedding-size", "8", "--steps", "2"]
     for name, *arguments in (("train", "--data", "pairs.tsv", *sizes), ("chat",)):
-        code = f"{REMOVE_POSIX}import chatbot.commands; sys.argv[1:] = {arguments}; sys.exit(chatbot.commands.{name}())"
+        run = f"chatbot.commands.main({name!r})"
+        code = f"{REMOVE_POSIX}import chatbot.commands; sys.argv[1:] = {arguments}; sys.exit({run})"
         completed = subprocess.run(
             [sys.executable, "-c", code],
             input="你好\n",

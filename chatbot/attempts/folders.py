@@ -9,7 +9,15 @@ from typing import NamedTuple
 
 from chatbot.attempts.attempt import check_not_training, is_training, size_of
 from chatbot.attempts.table import megabytes
-from chatbot.config.attempts import CHECKPOINTS, CONFIG, TENSORBOARD, DeleteSettings, PruneSettings, RenameSettings
+from chatbot.config.attempts import (
+    CHECKPOINTS,
+    CONFIG,
+    TENSORBOARD,
+    DeleteSettings,
+    PruneSettings,
+    RenameSettings,
+    attempt_directory,
+)
 from chatbot.config.stored import stored_settings
 from chatbot.display import aligned, counted
 from chatbot.errors import UserError
@@ -124,10 +132,11 @@ def delete(settings: DeleteSettings) -> None:
     """Print the folders of attempts; delete them if that is set. Raises UserError for one that is being trained."""
     folders = []
     for name in settings.attempts:
-        found = [folder for folder in (CHECKPOINTS / name, TENSORBOARD / name) if folder.is_dir()]
+        attempt = attempt_directory(name, "delete")
+        found = [folder for folder in (attempt, TENSORBOARD / name) if folder.is_dir()]
         if not found:
             raise UserError(f"delete {name}: no such attempt in {CHECKPOINTS.absolute()}; check the name")
-        check_not_training(CHECKPOINTS / name)
+        check_not_training(attempt)
         folders += found
     print(*aligned([[megabytes(size_of(folder)), str(folder)] for folder in folders], [False, True]), sep="\n")
     if not settings.yes:
@@ -144,7 +153,7 @@ def rename(settings: RenameSettings) -> None:
     Raises UserError if there is no such attempt, if a process trains it, or if the new name is taken.
     """
     old, new = settings.names
-    attempt, renamed = CHECKPOINTS / old, CHECKPOINTS / new
+    attempt, renamed = (attempt_directory(name, "rename") for name in settings.names)
     if not attempt.is_dir():
         raise UserError(f"rename {old}: no such attempt in {CHECKPOINTS.absolute()}; check the name")
     for folder in (renamed, TENSORBOARD / new):

@@ -1,8 +1,11 @@
 """The table of all attempts, and its cells."""
 
+import json
 from collections.abc import Callable, Sequence
 
-from chatbot.attempts.attempt import BROKEN, DAMAGED, Attempt
+from chatbot.attempts.attempt import BROKEN, DAMAGED, Attempt, all_attempts, as_json
+from chatbot.command_line import program
+from chatbot.config.attempts import CHECKPOINTS, ListSettings
 from chatbot.display import aligned, cut, one_line
 
 NONE = "-"
@@ -20,6 +23,18 @@ COLUMNS: dict[str, Callable[[Attempt], str]] = {
     "state": lambda attempt: attempt.state,
 }
 TEXTS = ("name", "data", "size", "saved", "state")  # columns that are aligned to the left
+
+
+def print_table(settings: ListSettings) -> None:
+    """Print the table of all attempts, or their JSON."""
+    attempts = all_attempts()
+    if settings.json:
+        for attempt in attempts:
+            print(json.dumps(as_json(attempt), ensure_ascii=False))
+    elif attempts:
+        print(*table(attempts), sep="\n")
+    else:
+        print(f"No attempts in {CHECKPOINTS.absolute()}; train one with {program('train')}")
 
 
 def table(attempts: Sequence[Attempt]) -> list[str]:

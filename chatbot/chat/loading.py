@@ -102,7 +102,8 @@ def load_model(directory: Path, ratings: Path | None = RATINGS) -> LoadedModel:
     """
     if directory.is_file() or (directory / MANIFEST).exists():
         return load_exported(directory)
-    from chatbot.quiet import import_tensorflow, let_gpu_memory_grow
+    from chatbot.memory import let_gpu_memory_grow
+    from chatbot.quiet import import_tensorflow
 
     import_tensorflow()
     let_gpu_memory_grow()

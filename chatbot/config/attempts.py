@@ -76,14 +76,14 @@ def trained_directory(attempt: str, flag: str = "--attempt") -> Path:
     is_name = path.name == attempt  # it has no slash
     for directory in (CHECKPOINTS / attempt, path) if is_name else (path,):
         if (directory / EXPORT).exists():
-            use = f"{program('chat.py')} --export {directory}"
+            use = f"{program('chat')} --export {directory}"
             raise UserError(f"{subject}: an export, not an attempt; talk to it with {use}")
         if (directory / CONFIG).exists():
             return directory.absolute()
     if not is_name:
         raise UserError(f"{subject}: no attempt, {path.absolute()} has no {CONFIG}; check the path")
     known = sorted(path.parent.name for path in CHECKPOINTS.glob(f"*/{CONFIG}"))
-    have = f"there are: {', '.join(known)}" if known else f"none is there; train one with {program('train.py')}"
+    have = f"there are: {', '.join(known)}" if known else f"none is there; train one with {program('train')}"
     none = f"no such attempt in {CHECKPOINTS.absolute()}"
     raise UserError(f"{subject}: {none}; {have}, or give the path of its folder")
 
@@ -145,8 +145,6 @@ class RenameSettings(Flags):
         super().__post_init__()
         if len(self.names) != 2:
             raise UserError(f"rename {' '.join(self.names)}".rstrip() + ": give the old name and the new one")
-        for name in self.names:
-            attempt_directory(name, "rename")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -156,25 +154,19 @@ class DeleteSettings(Flags):
     attempts: tuple[str, ...] = setting(..., "the names of attempts", group=ATTEMPTS, metavar="ATTEMPT")
     yes: bool = setting(False, "delete what is listed; without it, nothing is deleted")
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        for name in self.attempts:
-            attempt_directory(name, "delete")
 
-
-MODULE = "-m chatbot.attempts"
 LIST = CommandLine(
     ListSettings,
-    MODULE,
+    "attempts",
     """List the attempts in checkpoints/. Further commands, each with its own --help:
 compare ATTEMPT ATTEMPT ... (settings that differ, sizes, best values, and a picture of the curves);
 prune [ATTEMPT ...] (lists files that can be deleted, and removes them with --yes); delete ATTEMPT; rename OLD NEW.""",
 )
 COMPARE = CommandLine(
-    CompareSettings, f"{MODULE} compare", CompareSettings.__doc__ or "", "weibo talk", positional="attempts"
+    CompareSettings, "attempts compare", CompareSettings.__doc__ or "", "weibo talk", positional="attempts"
 )
-PRUNE = CommandLine(PruneSettings, f"{MODULE} prune", PruneSettings.__doc__ or "", "weibo --yes", positional="attempts")
-RENAME = CommandLine(RenameSettings, f"{MODULE} rename", RenameSettings.__doc__ or "", "talk weibo", positional="names")
+PRUNE = CommandLine(PruneSettings, "attempts prune", PruneSettings.__doc__ or "", "weibo --yes", positional="attempts")
+RENAME = CommandLine(RenameSettings, "attempts rename", RenameSettings.__doc__ or "", "talk weibo", positional="names")
 DELETE = CommandLine(
-    DeleteSettings, f"{MODULE} delete", DeleteSettings.__doc__ or "", "weibo --yes", positional="attempts"
+    DeleteSettings, "attempts delete", DeleteSettings.__doc__ or "", "weibo --yes", positional="attempts"
 )

@@ -10,7 +10,6 @@ from chatbot.errors import UserError
 from chatbot.flags import Flags, setting
 
 RUN, LIMITS, SERVICE = "run", "limits", "service"
-MODULE = "-m chatbot.chat.bots"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,7 +78,7 @@ class WebhookSettings(Flags):
 
 TELEGRAM = CommandLine(
     TelegramSettings,
-    f"{MODULE} telegram",
+    "bot telegram",
     "Answer messages on Telegram with a trained chatbot, by long polling.",
     "--attempt weibo --token-file telegram-token",
     "token_file attempt export ratings messages_per_minute",
@@ -87,7 +86,7 @@ TELEGRAM = CommandLine(
 )
 WEBHOOK = CommandLine(
     WebhookSettings,
-    f"{MODULE} webhook",
+    "bot webhook",
     "Answer signed messages by HTTP with a trained chatbot, for services that have no bot of their own here.",
     "--attempt weibo --secret-file webhook-secret",
     "secret_file listen callback attempt export ratings messages_per_minute",

@@ -75,7 +75,7 @@ class ChatSettings(Flags):
 
 CHAT = CommandLine(
     ChatSettings,
-    "chat.py",
+    "chat",
     "Talk to a trained chatbot, in a terminal or through a pipe.",
     "--attempt weibo",
     "words attempt export history follow beam_size temperature top_k top_p seed stop retrieve n_best serve",
@@ -83,7 +83,7 @@ CHAT = CommandLine(
 )
 ASK = CommandLine(
     ChatSettings,
-    "chat.py QUESTION",
+    "ask",
     "Print the reply of a trained chatbot to one question.",
     "--attempt weibo 你好",
     "words attempt export json beam_size temperature top_k top_p seed stop retrieve",
@@ -92,7 +92,7 @@ ASK = CommandLine(
 )
 SERVE = CommandLine(
     ChatSettings,
-    "chat.py --serve",
+    "serve",
     "Serve a trained chatbot, and the other attempts: OpenAI's chat-completions API, and a page for browsers.",
     "--attempt weibo",
     "words attempt export beam_size temperature top_p retrieve port serve api_key_file cors_origin allowed_host",

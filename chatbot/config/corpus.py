@@ -17,19 +17,8 @@ MOST_HISTORY = 1_000
 # Formats of files of pairs. `chatbot.corpus.reading.detect.reader_of` has their readers.
 FORMATS = (
     *("tsv", "csv", "jsonl", "json", "yaml", "conv", "lines", "qa", "douban", "eou", "turns", "parlai", "template"),
-    *(
-        "srt",
-        "ass",
-        "whatsapp",
-        "telegram",
-        "wechat-mail",
-        "qq",
-        "qqnt",
-        "qq-chat-exporter",
-        "weflow",
-        "wechatexporter",
-    ),
-    *("discord", "line", "kakaotalk", "hexchat", "imessage"),
+    *("srt", "ass", "whatsapp", "telegram", "wechat-mail", "qq", "qqnt", "qq-chat-exporter", "weflow"),
+    *("wechatexporter", "discord", "line", "kakaotalk", "hexchat", "imessage"),
 )
 # Rules that change the text of an utterance, in the order in which they are applied.
 TEXT_RULES = {
@@ -215,7 +204,7 @@ class PairsSettings(Flags):
 
 INSPECT = CommandLine(
     InspectSettings,
-    "-m chatbot.corpus inspect",
+    "data inspect",
     "Report on question-answer pairs before training on them. Changes nothing on disk.",
     "pairs.tsv",
     "data columns map head encoding format me json fail_on_warnings",
@@ -223,7 +212,7 @@ INSPECT = CommandLine(
 )
 ENCODE = CommandLine(
     EncodeSettings,
-    "-m chatbot.corpus encode",
+    "data encode",
     "Encode question-answer pairs into the cache, where training with the same flags finds them.",
     "pairs.tsv",
     "data columns map head me validation history cache runner",
@@ -231,7 +220,7 @@ ENCODE = CommandLine(
 )
 PAIRS = CommandLine(
     PairsSettings,
-    "-m chatbot.corpus pairs",
+    "data pairs",
     "Write the pairs that training would read: a question, a tab and its answer on each line.",
     "chat.txt",
     "data columns map head encoding format me json",

@@ -68,7 +68,7 @@ class EvaluationSettings(FileSettings):
         super().__post_init__()
         if not self.data and (self.sheet is None or self.compare):
             # The words of argparse; a sheet is counted without pairs.
-            see = f"(see {program('-m chatbot.evaluation')} --help)"
+            see = f"(see {program('evaluate')} --help)"
             raise UserError(f"the following arguments are required: --data {see}")
         if self.compare and self.sheet is None:
             raise UserError(f"--compare {' '.join(self.compare)}: not used without --sheet; add --sheet FOLDER")
@@ -85,7 +85,7 @@ class EvaluationSettings(FileSettings):
 
 EVALUATE = CommandLine(
     EvaluationSettings,
-    "-m chatbot.evaluation",
+    "evaluate",
     "Measure a trained chatbot on held-out pairs, or have its replies rated. In a pipe, JSON is the last line.",
     "--attempt weibo --data held_out.tsv",
     "data columns map head attempt beam_size temperature top_p retrieve baseline report json sheet compare",

@@ -6,7 +6,7 @@ from pathlib import Path
 from chatbot.command_line import CommandLine, program
 from chatbot.config.decoding import DecodingSettings
 from chatbot.errors import UserError
-from chatbot.flags import Flags, command_line, setting
+from chatbot.flags import Flags, flags_for, setting
 
 RUN, DATA = "run", "data"
 
@@ -52,11 +52,11 @@ class ExportSettings(Flags):
             raise UserError(f"--zip {self.zip} and --output {self.output}: give one of the two")
         if self.zip is not None and (self.format != ONNX or not self.zip.endswith(ZIP)):
             raise UserError(f"--zip {self.zip}: give a name that ends in {ZIP}, and --format onnx")
-        flags = command_line(self.decoding)
+        flags = flags_for(self.decoding)
         if flags and self.format != SAVEDMODEL:
             raise UserError(
                 f"{flags}: an export for {self.format} takes these flags when it is used, by "
-                f"{program('chat.py')} --export; leave them out"
+                f"{program('chat')} --export; leave them out"
             )
 
     def path_of(self, attempt: str) -> Path:
@@ -68,7 +68,7 @@ class ExportSettings(Flags):
 
 EXPORT = CommandLine(
     ExportSettings,
-    "-m chatbot.export",
+    "export",
     "Export a trained chatbot to SavedModel or ONNX. A SavedModel contains its search: the flags of search, tokens and "
     "ranking are for this format only.",
     "weibo --zip weibo.zip",

@@ -52,7 +52,7 @@ def settings_over_config(flags: dict[str, Any]) -> Settings:
     config = read_chosen(Path(flags["config"])) if flags.get("config") else {}
     if flags.get("batch_size") and flags.get("batch_tokens"):
         raise UserError("--batch-size and --batch-tokens: each says how large a batch is; give one")
-    with contextlib.redirect_stdout(io.StringIO() if _over(config, flags).get("quiet") else sys.stdout):
+    with contextlib.redirect_stdout(io.StringIO() if _overridden(config, flags).get("quiet") else sys.stdout):
         settings = _settings_over_config(flags, config)
     check_architecture(settings.model.architecture, flags)
     unused = [name for name in OF_VALIDATION if name in flags and settings.encoding.validation == NONE]
@@ -64,31 +64,27 @@ def settings_over_config(flags: dict[str, Any]) -> Settings:
 def _settings_over_config(flags: dict[str, Any], config: dict[str, Any]) -> Settings:
     if config and (folder := _attempt_folder(Path(flags["config"]), "attempt" in flags)):
         config = {**config, "attempt": folder}
-    above = _over(config, flags)
-    attempt = above.get("attempt", RunSettings.attempt)
+    given = _overridden(config, flags)
+    attempt = given.get("attempt", RunSettings.attempt)
     check_value(fields_of(RunSettings)["attempt"], attempt)
     config_file = attempt_directory(attempt) / CONFIG
-    if above.get("selftest"):
-        return compose(Settings, **above)
+    if given.get("selftest"):
+        return compose(Settings, **given)
     if not config_file.exists():
-        inherited = _inherited(above["init_from"], above) if above.get("init_from") else {}
-        fixed = fields_of(ModelSettings) if above.get("init_from") else {}  # by the weights of the other attempt
-        not_given = settings_of_presets() - {*fixed, *above}
-        return compose(Settings, **_over(inherited, above), not_given=not_given)
-    began = {**read_settings(config_file.absolute()), "attempt": attempt}
-    if (
-        began.get("dictionary")
-        and not Path(began["dictionary"]).exists()
-        and config_file.with_name(DICTIONARY).exists()
-    ):
-        began["dictionary"] = str(
-            config_file.with_name(DICTIONARY)
-        )  # the original is gone, such as that of --init-from
+        inherited = _inherited(given["init_from"], given) if given.get("init_from") else {}
+        fixed = fields_of(ModelSettings) if given.get("init_from") else {}  # by the weights of the other attempt
+        not_given = settings_of_presets() - {*fixed, *given}
+        return compose(Settings, **_overridden(inherited, given), not_given=not_given)
+    own = {**read_settings(config_file.absolute()), "attempt": attempt}
+    copied = config_file.with_name(DICTIONARY)
+    if own.get("dictionary") and not Path(own["dictionary"]).exists() and copied.exists():
+        own["dictionary"] = str(copied)  # the original is gone, such as that of --init-from
     # What may have been "auto" is so again: the attempt keeps its choice, and machines without this file, which are to
     # use identical settings, have "auto", too.
-    values = _over({name: value for name, value in began.items() if name not in CHOSEN}, above)
+    values = _overridden({name: value for name, value in own.items() if name not in CHOSEN}, given)
     # What the preset has set is shown, without its name.
-    if kept_flags := as_flags({name: value for name, value in values.items() if name not in {"preset", *above}}):
+    kept = {name: value for name, value in values.items() if name not in {"preset", *given}}
+    if kept_flags := flags_for(Settings, kept):
         print(f"Settings of {config_file}: {kept_flags}")
     return compose(Settings, **values)
 
@@ -109,7 +105,7 @@ def _attempt_folder(config: Path, attempt_given: bool) -> str | None:
     return None
 
 
-def _inherited(attempt: str, above: dict[str, Any]) -> dict[str, Any]:
+def _inherited(attempt: str, given: dict[str, Any]) -> dict[str, Any]:
     """Return the settings of model, tokenizer and cleaning that --init-from takes, and print them.
 
     Raises UserError when there is no such attempt.
@@ -120,26 +116,21 @@ def _inherited(attempt: str, above: dict[str, Any]) -> dict[str, Any]:
     values = {name: value for name, value in read_settings(directory / CONFIG).items() if name in names}
     if values.get("dictionary"):
         values["dictionary"] = str(directory / DICTIONARY)
-    if kept_flags := as_flags({name: value for name, value in values.items() if name not in above}):
+    if kept_flags := flags_for(Settings, {name: value for name, value in values.items() if name not in given}):
         print(f"Settings of {directory / CONFIG}: {kept_flags}")
     return values
 
 
-def _over(values: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
-    """Return the values, overridden by those above. One of a group replaces the others of the group, too.
+def _overridden(values: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
+    """Return the values, overridden by those given. One of a group replaces the others of the group, too.
 
     So does another architecture the settings of the one before.
     """
-    replaced = {name for group in ALTERNATIVES if group & above.keys() for name in group}
-    of_values = values.get("architecture", ModelSettings.architecture)
-    if above.get("architecture", of_values) != of_values:
+    replaced = {name for group in ALTERNATIVES if group & given.keys() for name in group}
+    architecture = values.get("architecture", ModelSettings.architecture)
+    if given.get("architecture", architecture) != architecture:
         replaced |= {*OF_RECURRENT, *OF_TRANSFORMER}
-    return {**{name: value for name, value in values.items() if name not in replaced}, **above}
-
-
-def as_flags(values: dict[str, Any]) -> str:
-    """Return values of `Settings` as flags, without those at their defaults."""
-    return flags_for(Settings, values)
+    return {**{name: value for name, value in values.items() if name not in replaced}, **given}
 
 
 def read_settings(path: Path) -> dict[str, Any]:
@@ -160,7 +151,7 @@ def read_settings(path: Path) -> dict[str, Any]:
         settings = "setting" if len(unknown) == 1 else "settings"
         raise UserError(
             f"{path}: unknown {settings} {', '.join(map(repr, unknown))}, perhaps of another version; remove from the "
-            f"file what {program('train.py')} --help does not list"
+            f"file what {program('train')} --help does not list"
         )
     return {name: tuple(value) if name in many else value for name, value in values.items()}
 
@@ -188,32 +179,32 @@ OF_PAIRS = [
 OF_WEIGHTS = [name for name in fields_of(ModelSettings) if name in FIXED and name != "max_length"]
 
 
-def changed_settings(then: Settings, now: Settings, names: Sequence[str] = FIXED) -> list[str]:
-    """Return those of some settings that differ, as '--flag then -> now'. "auto" now keeps the earlier choice.
+def changed_settings(old: Settings, new: Settings, names: Sequence[str] = FIXED) -> list[str]:
+    """Return those of some settings that differ, as '--flag old -> new'. A new "auto" keeps the earlier choice.
 
     Of another architecture, its own sizes are not compared.
     """
-    old, new = flatten(then), flatten(now)
-    if old["architecture"] != new["architecture"]:
+    before, after = flatten(old), flatten(new)
+    if before["architecture"] != after["architecture"]:
         names = [name for name in names if name not in (*OF_RECURRENT, *OF_TRANSFORMER)]
     return [
-        f"{flag_of(name)} {_on_command_line(old[name])} -> {_on_command_line(new[name])}"
+        f"{flag_of(name)} {_on_command_line(before[name])} -> {_on_command_line(after[name])}"
         for name in names
-        if new[name] != AUTO and _on_command_line(old[name]) != _on_command_line(new[name])
+        if after[name] != AUTO and _on_command_line(before[name]) != _on_command_line(after[name])
     ]
 
 
-def changed_values(then: dict[str, Any], now: Settings) -> tuple[list[str], list[str]]:
-    """Return the fixed settings that differ, and the others, each as '--flag then -> now'.
+def changed_values(old: dict[str, Any], new: Settings) -> tuple[list[str], list[str]]:
+    """Return the fixed settings that differ, and the others, each as '--flag old -> new'.
 
-    then: values of an earlier `storable`; what it lacks, or what is no setting any more, is not compared. Raises
+    old: values of an earlier `storable`; what it lacks, or what is no setting any more, is not compared. Raises
     UserError for a value that is not allowed, and TypeError.
     """
-    fields = {name: field for name, field in fields_of(Settings).items() if name in then and field.metadata["stored"]}
-    values = {name: tuple(then[name]) if field.metadata["many"] else then[name] for name, field in fields.items()}
-    old = compose(Settings, **values)
+    fields = {name: field for name, field in fields_of(Settings).items() if name in old and field.metadata["stored"]}
+    values = {name: tuple(old[name]) if field.metadata["many"] else old[name] for name, field in fields.items()}
+    before = compose(Settings, **values)
     fixed, free = ([name for name in values if (name in FIXED) == is_fixed] for is_fixed in (True, False))
-    return changed_settings(old, now, fixed), changed_settings(old, now, free)
+    return changed_settings(before, new, fixed), changed_settings(before, new, free)
 
 
 def _on_command_line(value: Any) -> str:

@@ -1,21 +1,20 @@
-"""The file of --config: written in YAML with all defaults, for editing, and read in YAML or JSON."""
+"""The file of --config: written with all defaults, for editing, and read."""
 
 import dataclasses
 import json
-import re
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from chatbot.command_line import CommandLine, program
 from chatbot.config.training import TRAIN
 from chatbot.errors import UserError
-from chatbot.flags import Flags, check_value, default_text, nearest, parsed_value, setting
+from chatbot.flags import Flags, check_value, nearest, parsed_value, setting, shown_default
 
 YAML = (".yaml", ".yml")
 # Values that mean: not set.
-NULL = ("null", "~", "", None)
+NULL = ("null", "~", "")
 SHOWN = 60  # characters of a text in a message
 
 
@@ -33,23 +32,22 @@ class InitConfigSettings(Flags):
 
 INIT_CONFIG = CommandLine(
     InitConfigSettings,
-    "-m chatbot init-config",
+    "init-config",
     "Write a file of all settings of a training run with their defaults, as comments. --config FILE reads it.",
     "settings.yaml",
     positional="file",
 )
 
 
-def init_config(arguments: Sequence[str]) -> int:
-    """Write a file of all settings, none of which is set. Return the exit code. Raises UserError if it exists."""
-    file = INIT_CONFIG.parse(arguments).file
+def init_config(settings: InitConfigSettings) -> None:
+    """Write a file of all settings, none of which is set. Raises UserError if it exists."""
+    file = settings.file
     try:
         with open(file, "x", encoding="utf-8") as written:
             written.write(template())
     except FileExistsError:
         raise UserError(f"init-config {file}: exists already; give another name, or remove the file") from None
-    print(f"Remove the # of settings in {file}, then run {program('train.py')} --config {file}")
-    return 0
+    print(f"Remove the # of settings in {file}, then run {program('train')} --config {file}")
 
 
 def template() -> str:
@@ -63,14 +61,14 @@ def template() -> str:
         for name, field in TRAIN.fields.items():
             if field.metadata["group"] == group and name != "config":
                 choices = "" if field.metadata["metavar"] else ", ".join(field.metadata["choices"] or ())
-                about = f"{field.metadata['text']}{choices and f': {choices}'} (default: {default_text(field)})"
+                about = f"{field.metadata['text']}{choices and f': {choices}'} (default: {shown_default(field)})"
                 value = json.dumps(field.default, ensure_ascii=False)  # YAML contains JSON
                 lines += ["", *(f"# {line}" for line in textwrap.wrap(about, 100)), f"#{name}: {value}"]
     return "\n".join(lines) + "\n"
 
 
 def read_chosen(path: Path) -> dict[str, Any]:
-    """Return the settings in the file of --config, by name: YAML by its name, otherwise JSON.
+    """Return the settings in the file of --config, by name. JSON is read as what it is, a part of YAML.
 
     Raises UserError, which says the line: for text that is neither, and for a setting that is unknown, repeated, or
     has a value that is not allowed.
@@ -82,13 +80,16 @@ def read_chosen(path: Path) -> dict[str, Any]:
     except UnicodeDecodeError:
         raise UserError(f"--config {path}: not UTF-8; save it in that encoding") from None
     values: dict[str, Any] = {}
-    for key, value, line in (_yaml_entries if path.suffix in YAML else _json_entries)(path, text):
+    if path.suffix not in YAML:
+        text = text.replace("\t", " ")  # tabs may indent JSON, but not YAML
+    for key, value, line in _entries(path, text):
         name, where = key.replace("-", "_"), f"{path}, line {line}"
         if name == "config":
             raise UserError(f"{where}: {key}: a file names no other file of settings; copy its settings into this one")
         if name not in TRAIN.fields:
-            near = "".join(f"; the nearest is {other}" for other in nearest(name, TRAIN.fields))
-            raise UserError(f"{where}: unknown setting {key[:SHOWN]!r}{near}; correct it, or remove it")
+            near = nearest(name, TRAIN.fields)
+            hint = f"; the nearest is {near}" if near else ""
+            raise UserError(f"{where}: unknown setting {key[:SHOWN]!r}{hint}; correct it, or remove it")
         if name in values:
             raise UserError(f"{where}: {key} is set twice in this file; remove one of the two")
         try:
@@ -98,8 +99,8 @@ def read_chosen(path: Path) -> dict[str, Any]:
     return values
 
 
-def _yaml_entries(path: Path, text: str) -> Iterator[tuple[str, Any, int]]:
-    """Yield the keys of a YAML file, their values and lines. Raises UserError for text that is no mapping.
+def _entries(path: Path, text: str) -> Iterator[tuple[str, Any, int]]:
+    """Yield the keys of a file, their values and lines. Raises UserError for text that is no mapping.
 
     Each scalar is the text that a flag would have: neither `gpus: 0`, `both_directions: on` nor `time_limit: 1:30` is
     what YAML makes of it.
@@ -118,25 +119,8 @@ def _yaml_entries(path: Path, text: str) -> Iterator[tuple[str, Any, int]]:
         mark, problem = (getattr(error, name, None) for name in ("problem_mark", "problem"))
         line = f", line {mark.line + 1}" if mark else ""
         why = f" ({problem[:SHOWN]})" if problem else ""
-        raise UserError(f"{path}{line}: not YAML{why}; write NAME: VALUE on each line") from None
-
-
-def _json_entries(path: Path, text: str) -> Iterator[tuple[str, Any, int]]:
-    """Yield the keys of a JSON file, their values and lines. Raises UserError for text that is no object."""
-    try:
-        entries = json.loads(text, object_pairs_hook=tuple)
-    except (ValueError, RecursionError) as error:
-        line = (
-            f", line {error.lineno}: not JSON ({error.msg})"
-            if isinstance(error, json.JSONDecodeError)
-            else ": not JSON"
-        )
-        raise UserError(f"{path}{line}; correct it; the name of a file of YAML ends in .yaml") from None
-    if not isinstance(entries, tuple):
-        raise UserError(f'{path}: no settings; write a JSON object, such as {{"rnn_size": 512}}')
-    for name, value in entries:
-        starts = [match.start() for match in re.finditer(rf'"{re.escape(name)}"\s*:', text)]
-        yield name, value, text.count("\n", 0, starts[-1] if starts else 0) + 1
+        kind = "YAML" if path.suffix in YAML else "JSON"
+        raise UserError(f"{path}{line}: not {kind}{why}; write NAME: VALUE on each line") from None
 
 
 def _value(field: "dataclasses.Field[Any]", value: Any, key: str) -> Any:
@@ -144,9 +128,12 @@ def _value(field: "dataclasses.Field[Any]", value: Any, key: str) -> Any:
     if value in NULL and field.default in (None, ()):
         return field.default
     many = field.metadata["many"]
-    items = value if many and isinstance(value, list) else [value]
-    for item in items:
-        if not isinstance(item, str):
-            check_value(field, item, key)  # a value of JSON; or a list or a mapping, which no setting is
-    parsed = tuple(parsed_value(field, item, key) if isinstance(item, str) else item for item in items)
-    return parsed if many else parsed[0]
+    parsed = [_item(field, item, key) for item in (value if many and isinstance(value, list) else [value])]
+    return tuple(parsed) if many else parsed[0]
+
+
+def _item(field: "dataclasses.Field[Any]", item: Any, key: str) -> Any:
+    if not isinstance(item, str):
+        check_value(field, item, key)  # a list or a mapping, which no setting is
+    # JSON may escape an emoji as two halves.
+    return parsed_value(field, item.encode("utf-16", "surrogatepass").decode("utf-16", "replace"), key)

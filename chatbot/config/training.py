@@ -56,7 +56,7 @@ class Settings:
 
 TRAIN = CommandLine(
     Settings,
-    "train.py",
+    "train",
     "Train an attention seq2seq chatbot on question-answer pairs. A tower computes one share of each batch.",
     "--data pairs.tsv --attempt weibo",
     "data me columns attempt preset validation rnn_size num_layers batch_size epochs gpus towers init_from dry_run "

@@ -29,7 +29,7 @@ from chatbot.corpus.shards import encode_chunk
 from chatbot.corpus.vocabulary import Vocabulary, build_vocabulary
 from chatbot.corpus.workers import worker_pool
 from chatbot.display import counted, visible
-from chatbot.flags import command_line
+from chatbot.flags import flags_for
 
 # With fewer chunks, one process is faster than starting others.
 SERIAL_CHUNKS = 6
@@ -178,7 +178,7 @@ def report_lines(measured: Measurements, settings: CorpusSettings) -> list[str]:
         f"Longer than the default --max-length {MAX_LENGTH}: {counted(longer, 'pair')}, which training drops.",
     ]
     flags = f"--max-length {measured.max_length} --vocabulary-size {measured.vocabulary_size}"
-    words = [program("train.py"), command_line(settings), f"--attempt {_attempt_for(settings)}", flags]
+    words = [program("train"), flags_for(settings), f"--attempt {_attempt_for(settings)}", flags]
     lines += ["", f"Suggested: {' '.join(filter(None, words))}"]
     lines += [f"Warning: {warning}" for warning in warnings(measured, settings)] or ["No warnings."]
     return list(map(visible, lines))

@@ -15,7 +15,7 @@ from chatbot.evaluation.fluency import Fluency
 from chatbot.evaluation.likelihood import Scorer
 from chatbot.evaluation.measures import Measurer, Sample, Values, samples_of
 from chatbot.evaluation.report import Words, entries_of, report_page
-from chatbot.flags import command_line
+from chatbot.flags import flags_for
 from chatbot.inference.replier import BATCH, Replier
 from chatbot.inference.responder import TensorFlowModel, replier_of
 from chatbot.model.saved import Trained
@@ -75,7 +75,7 @@ def evaluate(
             f"{name}, step {trained.step:,}: replies to {data}", f"{name}，第 {trained.step:,} 步：对 {data} 的回复"
         )
         entries = entries_of(trained, samples, replies, tokens, rows.get("baseline"))
-        page = report_page(title, command_line(decoding), measures, entries, warning)
+        page = report_page(title, flags_for(decoding), measures, entries, warning)
         Path(report).write_text(page, encoding="utf-8", errors="replace")
     return measures
 

@@ -1,40 +1,8 @@
-"""python -m chatbot.export ATTEMPT --format FORMAT: writes a trained chatbot in a format that others can run."""
+"""python -m chatbot.export: the same as `duida export`."""
 
-import importlib.util
 import sys
-from collections.abc import Sequence
 
-from chatbot.config.attempts import trained_directory
-from chatbot.config.export import EXPORT, ONNX
-from chatbot.config.stored import with_default_search
-from chatbot.errors import UserError, exit_code_of
-from chatbot.export.manifest import is_export
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Export an attempt. Flags and paths are checked before TensorFlow is imported, which takes seconds."""
-    settings = EXPORT.parse(arguments)
-    directory = trained_directory(settings.attempt, "ATTEMPT")
-    path = settings.path_of(directory.name)
-    if path.exists() and not settings.overwrite:
-        raise UserError(f"{path}: exists already; give another name, or --overwrite")
-    if path.exists() and not is_export(path):
-        raise UserError(f"--overwrite: {path} is no export, so it is kept; give another name, or remove it")
-    with_default_search(settings.decoding, directory)
-    for name in ("tf2onnx", "onnx") if settings.format == ONNX else ():
-        if importlib.util.find_spec(name) is None:
-            raise UserError(f"--format onnx: {name} is not installed; run `pip install tf2onnx onnx onnxruntime`")
-    from chatbot.quiet import import_tensorflow
-
-    import_tensorflow()
-    import tensorflow as tf
-
-    tf.config.set_visible_devices([], "GPU")  # an export has no operation of cuDNN
-    from chatbot.export.write import export
-
-    export(settings, directory, path)
-    return 0
-
+from chatbot.commands import main
 
 if __name__ == "__main__":
-    sys.exit(exit_code_of(main))
+    sys.exit(main("export"))

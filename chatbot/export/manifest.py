@@ -112,7 +112,7 @@ def folder_of(path: Path) -> Path:
     if not path.is_file():
         return path
     if not is_export(path):
-        raise UserError(f"{path}: not an export; give a file that `{program('-m chatbot.export')} --zip` has written")
+        raise UserError(f"{path}: not an export; give a file that `{program('export')} --zip` has written")
     parent = tempfile.TemporaryDirectory(prefix="duida-")
     atexit.register(parent.cleanup)
     folder = Path(parent.name) / path.stem

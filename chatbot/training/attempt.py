@@ -47,7 +47,7 @@ from chatbot.config.attempts import (
 )
 from chatbot.config.corpus import AUTO, NONE
 from chatbot.config.run import preset_for, values_of_preset
-from chatbot.config.stored import OF_PAIRS, OF_WEIGHTS, as_flags, changed_settings, storable, stored_settings
+from chatbot.config.stored import OF_PAIRS, OF_WEIGHTS, changed_settings, storable, stored_settings
 from chatbot.config.training import Settings
 from chatbot.corpus.ngrams import Ngrams
 from chatbot.corpus.vocabulary import BYTES, SPECIALS, Vocabulary, load_vocabulary
@@ -55,7 +55,7 @@ from chatbot.display import counted
 from chatbot.durable import read_json, remove_unfinished, write_file, write_json
 from chatbot.errors import UserError
 from chatbot.evaluation.curves import METRICS
-from chatbot.flags import flatten, replace
+from chatbot.flags import flags_for, flatten, replace
 from chatbot.model.checkpoint import check_model_size
 from chatbot.training.signals import EXIT_INTERRUPTED
 
@@ -181,7 +181,7 @@ def check_data(settings: Settings, now: dict[str, Any]) -> bool:
 
 
 def _short_way(settings: Settings) -> str:
-    return f"`{program('train.py')} --attempt {settings.run.attempt}` resumes it with its own settings"
+    return f"`{program('train')} --attempt {settings.run.attempt}` resumes it with its own settings"
 
 
 def write_attempt(
@@ -244,8 +244,8 @@ def preset_values(settings: Settings, pairs: int, validated: bool) -> dict[str, 
             excluded[setting] = value
         else:
             chosen[setting] = value
-    values = as_flags({key: value for key, value in chosen.items() if key != "preset"}) or "sets nothing"
-    without = f"; without {as_flags(excluded)}, which other settings exclude" if excluded else ""
+    values = flags_for(Settings, {key: value for key, value in chosen.items() if key != "preset"}) or "sets nothing"
+    without = f"; without {flags_for(Settings, excluded)}, which other settings exclude" if excluded else ""
     print(f"Preset {name}, for {counted(pairs, 'pair')} (--preset): {values}{without}.")
     return chosen
 

@@ -8,8 +8,9 @@ from collections.abc import Sequence
 from contextlib import closing
 from typing import Any
 
-from chatbot.config.stored import as_flags, storable
+from chatbot.config.stored import storable
 from chatbot.display import aligned, counted
+from chatbot.flags import flags_for
 from chatbot.training.attempt import TrainingResult
 from chatbot.training.devices.memory import peak_growth
 from chatbot.training.display import line_stream
@@ -36,7 +37,7 @@ def dry_run(run: Run) -> TrainingResult:
     steps, bound = steps_left(run)
     count = f"{bound} {counted(steps, 'step')}".lstrip()
     lines = [
-        f"Settings: {as_flags(storable(run.settings))}",
+        f"Settings: {flags_for(run.settings, storable(run.settings))}",
         *parameter_table(run),
         *memory_table(run, growth),
         f"Steps: {run.batches.steps_per_epoch:,} an epoch of {counted(run.batches.pairs, 'pair')}; "

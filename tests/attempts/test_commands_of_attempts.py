@@ -8,9 +8,8 @@ from pathlib import Path
 import filelock
 import pytest
 
-from chatbot.attempts.__main__ import main
+from chatbot.commands import main
 from chatbot.durable import write_json
-from chatbot.errors import exit_code_of
 from chatbot.inference.ratings import RATINGS, append_rating, given_replies, rating_of
 from chatbot.model.saved import load_trained
 from tests.attempts.folders import save_attempt
@@ -24,7 +23,7 @@ def run(work_dir: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
 
     def run(*arguments: str) -> str:
         monkeypatch.setattr("sys.argv", ["chatbot.attempts", *arguments])
-        code = exit_code_of(main)
+        code = main("attempts")
         out, error = capsys.readouterr()
         if code:
             assert (code, out, error.count("\n"), error[:7]) == (2, "", 1, "error: ")

@@ -9,12 +9,11 @@ from pathlib import Path
 import filelock
 import pytest
 
-from chatbot.attempts.__main__ import main
 from chatbot.attempts.attempt import Attempt, all_attempts
 from chatbot.attempts.table import table
+from chatbot.commands import main
 from chatbot.corpus.vocabulary import BYTES, Vocabulary
 from chatbot.display import width
-from chatbot.errors import exit_code_of
 from tests.attempts.folders import save_attempt
 
 WHOLE = Attempt(
@@ -29,7 +28,7 @@ def listed(work_dir: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captu
 
     def run(*arguments: str) -> str:
         monkeypatch.setattr("sys.argv", ["chatbot.attempts", *arguments])
-        assert exit_code_of(main) == 0
+        assert main("attempts") == 0
         return capsys.readouterr().out
 
     return run

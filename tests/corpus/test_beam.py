@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from chatbot import commands
 from chatbot.config.corpus import EncodeSettings
 from chatbot.corpus import files, selection, shards
-from chatbot.corpus.__main__ import encode_command
 from chatbot.corpus.beam import BeamPool
 from chatbot.corpus.dataset import Corpus, training_set
 from chatbot.corpus.selection import HELD_OUT
@@ -119,4 +119,4 @@ def test_runner_error_is_one_line(work_dir: Path, file: str, runner: str, messag
 def test_missing_beam_error_gives_the_remedy(settings: EncodeSettings, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "apache_beam", None)
     with pytest.raises(UserError, match="make beam"):
-        encode_command([*settings.corpus.data, "--runner", "DirectRunner"])
+        commands.run("data encode", [*settings.corpus.data, "--runner", "DirectRunner"])

@@ -9,14 +9,13 @@ from typing import Any
 
 import pytest
 
+from chatbot.commands import main
 from chatbot.config.corpus import CorpusSettings
 from chatbot.config.stored import train_settings
-from chatbot.corpus.__main__ import main
 from chatbot.corpus.files import training_files
 from chatbot.corpus.inspection import Measurements, measure, report_lines, warnings
 from chatbot.corpus.tokenizer import tokenizer
 from chatbot.corpus.vocabulary import LEAST_SIZE, build_vocabulary
-from chatbot.errors import exit_code_of
 from tests.commands import run
 from tests.corpus.encoded import written
 
@@ -99,7 +98,7 @@ def test_reading_in_doubt_is_shown_above_the_message(
     Path("labels.tsv").write_text("物流很快\t1\n颜色不对\t0\n质量不错\t1\n")
     monkeypatch.setattr("sys.argv", ["corpus", *arguments])
     monkeypatch.setattr("signal.signal", lambda *handler: None)
-    assert exit_code_of(main) == 2
+    assert main("data") == 2
     assert capsys.readouterr().err.splitlines() == [
         "labels.tsv, read as format tsv, UTF-8, question from column 1 and answer from column 2, first row as pair:",
         "  物流很快  ->  1",

@@ -13,6 +13,7 @@ import tensorflow as tf
 from hypothesis import given
 from hypothesis import strategies as st
 
+from chatbot import commands
 from chatbot.config.corpus import CorpusSettings
 from chatbot.config.decoding import DecodingSettings
 from chatbot.config.evaluation import EvaluationSettings
@@ -24,7 +25,6 @@ from chatbot.corpus.selection import Selection
 from chatbot.corpus.tokenizer import tokenizer
 from chatbot.corpus.vocabulary import BOS, BYTES, EOS, Vocabulary
 from chatbot.evaluation import evaluate as evaluate_module
-from chatbot.evaluation.__main__ import main
 from chatbot.evaluation.evaluate import evaluate
 from chatbot.evaluation.likelihood import Likelihood, Scorer
 from chatbot.evaluation.sources import reading_settings
@@ -117,7 +117,7 @@ def test_command_prints_one_json_object(
     flags = ["--encoding", "cp037", "--format", "tsv", "--beam-size", "3", "--baseline", "--tokenize", "intl"]
     monkeypatch.setattr("sys.argv", ["evaluation", "--data", "held_out", *flags])
     capsys.readouterr()
-    assert main() == 0
+    assert commands.run("evaluate") == 0
     assert beam_sizes == [3]
     printed = capsys.readouterr()
     measures = json.loads(printed.out.splitlines()[-1])
@@ -166,7 +166,7 @@ def test_command_compares_with_other_corpora(
     flags += ["--map", "{question: x, answer: y}"]  # of --data alone
     monkeypatch.setattr("sys.argv", ["evaluation", "--data", "held_out.jsonl", *flags])
     capsys.readouterr()
-    assert main() == 0
+    assert commands.run("evaluate") == 0
     printed = capsys.readouterr()
     measures = json.loads(printed.out.splitlines()[-1])
     assert measures["baseline"]["chrf"] == pytest.approx(100)

@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 
+from chatbot import commands
 from chatbot.config.corpus import LEAST_VOCABULARY, CorpusSettings
 from chatbot.corpus.dataset import encode
 from chatbot.corpus.files import training_files
 from chatbot.corpus.selection import Selection
 from chatbot.corpus.tokenizer import tokens_of
 from chatbot.errors import UserError
-from chatbot.evaluation.__main__ import main
 from chatbot.evaluation.fluency import ORDER, Fluency
 from tests.corpus.kneser_ney import SlowKneserNey, grams_of
 
@@ -45,9 +45,9 @@ def test_usual_texts_have_fewer_nats(fluency: Fluency) -> None:
 
 
 def test_corpus_that_cannot_be_read_is_an_error(work_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("chatbot.evaluation.__main__.trained_directory", Path)
+    monkeypatch.setattr("chatbot.evaluation.start.trained_directory", Path)
     Path("x.tsv").touch()
     command = ["evaluation", "--data", "x.tsv", "--beam-size", "1", "--fluency-corpus", "none.tsv"]
     monkeypatch.setattr("sys.argv", command)
     with pytest.raises(UserError, match=r"^none\.tsv: no such file"):
-        main()
+        commands.run("evaluate")

@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from chatbot import commands
 from chatbot.config.training import Settings
 from chatbot.corpus.history import source_of
 from chatbot.corpus.vocabulary import BOS, BYTES, EOS, MARKS, Vocabulary
 from chatbot.errors import UserError
 from chatbot.evaluation import report as report_module
-from chatbot.evaluation.__main__ import main
 from chatbot.evaluation.measures import Measurer, Sample
 from chatbot.evaluation.report import Entry, Words, check_report, entries_of, heat_map, report_page
 from chatbot.flags import compose
@@ -140,10 +140,10 @@ def testturns_before_a_question_are_those_that_the_model_reads() -> None:
 
 
 def test_report_that_cannot_be_written_is_refused_at_once(work_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("chatbot.evaluation.__main__.trained_directory", Path)
+    monkeypatch.setattr("chatbot.evaluation.start.trained_directory", Path)
     monkeypatch.setattr("sys.argv", ["evaluation", "--data", "x.tsv", "--beam-size", "1", "--report", "no/r.html"])
     with pytest.raises(FileNotFoundError, match=r"no/r\.html"):
-        main()
+        commands.run("evaluate")
 
 
 @pytest.mark.parametrize("name", ["pairs.tsv", "link", "page.html"])
@@ -172,9 +172,9 @@ def test_terminal_is_spared_the_json(
     flags: list[str],
     shown: int,
 ) -> None:
-    monkeypatch.setattr("chatbot.evaluation.__main__._evaluate", lambda settings: {"pairs": 2})
+    monkeypatch.setattr("chatbot.evaluation.start._evaluate", lambda settings: {"pairs": 2})
     monkeypatch.setattr(sys.stdout, "isatty", lambda: is_terminal)
-    assert main(["--data", "x.tsv", *flags]) == 0
+    assert commands.run("evaluate", ["--data", "x.tsv", *flags]) == 0
     assert capsys.readouterr().out == '{"pairs": 2}\n' * shown
 
 

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from chatbot import commands
 from chatbot.errors import UserError
-from chatbot.evaluation.__main__ import main
 from chatbot.evaluation.sheet import (
     COLUMNS,
     KEY,
@@ -213,7 +213,7 @@ def command(work_dir: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
     def run(*flags: str) -> tuple[dict[str, Any], str]:
         monkeypatch.setattr("sys.argv", ["evaluation", *flags])
         capsys.readouterr()
-        assert main() == 0
+        assert commands.run("evaluate") == 0
         printed = capsys.readouterr()
         return json.loads(printed.out), printed.err
 

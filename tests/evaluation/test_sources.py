@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+from chatbot import commands
 from chatbot.corpus.retrieval import Retrieval, write_retrieval
 from chatbot.errors import UserError
 from chatbot.evaluation import sources
-from chatbot.evaluation.__main__ import main
 from chatbot.evaluation.measures import Sample
 from chatbot.inference.replier import Replier
 from tests.corpus.encoded import encoded_corpus, settings
@@ -30,7 +30,7 @@ def run(monkeypatch: pytest.MonkeyPatch, *flags: str) -> dict[str, dict[str, str
     """Write a sheet with the attempt "one". Returns for each source the replies by their messages."""
     monkeypatch.setattr(sources, "reply", replies_naming)
     monkeypatch.setattr("sys.argv", ["evaluation", "--attempt", "one", "--sheet", "s", *flags])
-    assert main() == 0
+    assert commands.run("evaluate") == 0
     key, by_source = sources_of(Path("s")), dict[str, dict[str, str]]()
     for row in rows_of(Path("s"))[1:]:
         for source in key[row["id"]]:

@@ -12,12 +12,11 @@ import pytest
 
 import chatbot
 from chatbot.chat.loading import load_exported
-from chatbot.commands import chat
+from chatbot.commands import main
 from chatbot.config.attempts import DATA
 from chatbot.config.decoding import DecodingSettings
 from chatbot.config.export import EXPORT, ExportSettings
-from chatbot.errors import UserError, exit_code_of
-from chatbot.export.__main__ import main
+from chatbot.errors import UserError
 from chatbot.export.manifest import MANIFEST, folder_of, read_manifest, write_zip
 from chatbot.export.runtime import ExportedResponder, load_export
 from chatbot.export.write import export
@@ -41,7 +40,7 @@ def refused(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
     """The line of a command that is refused. words: the command and its flags."""
     monkeypatch.setattr(sys, "argv", list(words))
     try:
-        code = chat() if words[0] == "chat.py" else exit_code_of(main)
+        code = main("chat" if words[0] == "chat.py" else "export")
     except SystemExit as end:
         code = int(end.code or 0)
     printed = capsys.readouterr()
@@ -228,7 +227,7 @@ def test_export_has_no_path_of_the_training_data(folder: Path) -> None:
 
 
 def test_help_and_refusals_need_no_tensorflow() -> None:
-    program = f"{BLOCKED}; sys.argv = ['export', '--help']; from chatbot.export.__main__ import main; main()"
+    program = f"{BLOCKED}; sys.argv = ['export', '--help']; from chatbot.commands import main; main('export')"
     assert "--weights" in run_python(program, stdin="")
 
 
@@ -241,7 +240,7 @@ def test_folder_is_named_after_the_attempt() -> None:
 def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *words: str) -> str:
     """What a command prints. words: the command and its flags."""
     monkeypatch.setattr(sys, "argv", list(words))
-    assert (chat() if words[0] == "chat.py" else exit_code_of(main)) == 0
+    assert main("chat" if words[0] == "chat.py" else "export") == 0
     return capsys.readouterr().out
 
 

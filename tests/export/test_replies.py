@@ -140,7 +140,7 @@ def test_onnx_answers_in_a_process_without_tensorflow(preset: Path) -> None:
     """And without jieba, which a tokenizer of characters does not need."""
     names = ["tensorflow", "keras", "jieba", "rjieba", "tf2onnx", "onnx"]
     blocked = f"import sys; sys.modules.update(dict.fromkeys({names}))"
-    program = f"{blocked}; sys.argv = ['chat.py', *sys.argv[1:]]; from chatbot.commands import chat; chat()"
+    program = f"{blocked}; sys.argv = ['chat.py', *sys.argv[1:]]; from chatbot.commands import main; main('chat')"
     questions = ["", *QUESTIONS, "xyz"]
     found = run_python(program, "--export", str(preset.with_name("onnx")), stdin="\n\n".join(questions) + "\n")
     attempt = Responder(load_trained(preset), with_default_search(DecodingSettings(), preset))

@@ -96,7 +96,7 @@ def resumed(folder: Path) -> tuple[Ended, int, Ended]:
     """
     program = (
         "from chatbot import commands; from chatbot.training import signals; "
-        "signals.TICK = 0.1; raise SystemExit(commands.train())"
+        "signals.TICK = 0.1; raise SystemExit(commands.main('train'))"
     )
     fault = f"fallen gpu=1 operation={BACKWARD} number={AFTER_SAVE + (LOST_AT - 5) * KERNELS + 1}"
     flags = *VALIDATED, "--gpus", "0,1,2,3", "--deterministic", "--attempt", "lost", "--steps", str(LAST)

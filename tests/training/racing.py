@@ -25,4 +25,4 @@ def slow_has_checkpoint(settings: Settings) -> bool:
 if __name__ == "__main__":
     name = sys.argv.pop(1)
     data.has_checkpoint = slow_has_checkpoint
-    sys.exit(commands.train())
+    sys.exit(commands.main("train"))

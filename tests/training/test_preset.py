@@ -13,7 +13,7 @@ from chatbot.config.run import FEWER_PAIRS_THAN, OF_PRESETS_WITH_TRANSFORMER, PR
 from chatbot.config.stored import settings_over_config, stored_settings, train_settings
 from chatbot.config.training import Settings
 from chatbot.errors import UserError
-from chatbot.flags import compose, default_text, fields_of, replace
+from chatbot.flags import compose, fields_of, replace, shown_default
 from chatbot.training import start
 from chatbot.training.attempt import write_attempt
 from chatbot.training.data import Data, prepare
@@ -42,7 +42,7 @@ def test_values_of_presets_are_valid_defaults_that_flags_override() -> None:
             assert name != "max_length"  # changes the training pairs
             assert field.metadata["kind"] is not bool or field.default or field.metadata["negatable"]
             stated = "off" if field.default is False else f"{field.default or 0:g}"
-            assert default_text(field).startswith(f"by --preset, or {stated}")
+            assert shown_default(field).startswith(f"by --preset, or {stated}")
 
 
 @pytest.fixture

@@ -1,7 +1,6 @@
 """The commands of the chat in a terminal: lines that begin with a slash."""
 
 import dataclasses
-import difflib
 import os
 import re
 import shlex
@@ -18,7 +17,7 @@ from chatbot.config.chat import ChatSettings
 from chatbot.config.decoding import DecodingSettings
 from chatbot.display import counted, decodable, visible
 from chatbot.errors import UserError
-from chatbot.flags import fields_of, parsed_value, settings_by_name
+from chatbot.flags import fields_of, nearest, parsed_value, settings_by_name
 from chatbot.inference.ratings import RATINGS, Rating
 
 SLASH = "/"
@@ -26,8 +25,6 @@ EXIT = ("exit", "quit")
 HELP = ("help", "帮助")  # also without a slash
 # Replies of /n, and exchanges of /history, without a number.
 BEST, SHOWN = 5, 10
-# Similarity of a name that is suggested in place of an unknown one, as difflib measures it.
-NEAR = 0.7
 # With a search for the best reply, /retry looks for this number of replies or multiples of it.
 NEXT_BEST = 5
 # /retry draws at most this number of samples until one differs from the replies before.
@@ -86,8 +83,8 @@ def command_of(name: str) -> Command:
     lower = name.lower().removeprefix(SLASH)
     if lower in KNOWN:
         return KNOWN[lower]
-    nearest = difflib.get_close_matches(lower, KNOWN, n=1, cutoff=NEAR)
-    hint = f"the nearest is {SLASH}{nearest[0]}" if nearest else f"{SLASH}help lists the commands"
+    near = nearest(lower, KNOWN)
+    hint = f"the nearest is {SLASH}{near}" if near else f"{SLASH}help lists the commands"
     raise UserError(f"{SLASH}{name}: no such command; {hint}; {2 * SLASH}{name} asks it as a question")
 
 
@@ -301,8 +298,8 @@ def field_name(text: str) -> str:
     """Return the name of a setting, which may be given as a flag. Raises UserError for an unknown one."""
     name = text.lower().removeprefix("--").replace("-", "_")
     if name not in FIELDS:
-        nearest = difflib.get_close_matches(name, FIELDS, n=1)
-        hint = f"the nearest is {nearest[0]}" if nearest else "/settings lists the settings"
+        near = nearest(name, FIELDS)
+        hint = f"the nearest is {near}" if near else "/settings lists the settings"
         raise UserError(f"/set {text}: no such setting; {hint}")
     return name
 

@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 
 from chatbot.display import aligned, counted
 from chatbot.errors import UserError
-from chatbot.memory import keep_freed_memory
-from chatbot.quiet import import_tensorflow, let_gpu_memory_grow
+from chatbot.memory import keep_freed_memory, let_gpu_memory_grow
+from chatbot.quiet import import_tensorflow
 from chatbot.training.devices.gpus import Gpu, warn_of_used_memory
 
 

@@ -144,7 +144,7 @@ def conclude(run: Run, stop: str, first_step: int, seconds: float) -> None:
         lines.append(f"Picture: {CHECKPOINTS / attempt / CURVES}")
     if run.settings.run.report_to != NONE:
         lines.append(f"Curves: tensorboard --logdir tensorboard/{attempt}")
-    chat = f"{program('chat.py')} --attempt {attempt}"
+    chat = f"{program('chat')} --attempt {attempt}"
     resumes = f"Saved. The same command resumes from here; to talk to it: {chat}"
     lines.append(resumes if stop == INTERRUPTED else f"Talk to it: {chat}")
     output.write("".join(f"{line}\n" for line in lines))

@@ -25,7 +25,7 @@ from chatbot.chat.server.run import (
     warning_of,
 )
 from chatbot.chat.service import listening_socket
-from chatbot.commands import _chat
+from chatbot.commands import run as run_command
 from chatbot.config.chat import CHAT as CHAT_LINE
 from chatbot.errors import UserError
 from chatbot.inference.questions import Piece, Question, Usage
@@ -248,7 +248,7 @@ def test_missing_package(work_dir: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(builtins, "__import__", without_fastapi)
     monkeypatch.setattr("sys.argv", ["chat.py", "--serve", "localhost:0"])
     with pytest.raises(UserError, match=r"--serve: No module named 'fastapi'; run `make serve`"):
-        _chat(CHAT_LINE.parse())
+        run_command("chat")
 
 
 def test_addresses() -> None:

@@ -20,4 +20,4 @@ def overflowing(pairs: Any, rows: Any, *lengths: int) -> Batch:
 if __name__ in ("__main__", "__mp_main__"):
     vars(batches)["pad_batch"] = overflowing
 if __name__ == "__main__":
-    sys.exit(commands.train())
+    sys.exit(commands.main("train"))

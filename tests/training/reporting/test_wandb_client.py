@@ -55,6 +55,6 @@ def test_missing_client_is_named_before_pairs_are_read(
     folder = {"wandb": ModuleSpec("wandb", None)}  # of that name, where the client writes
     monkeypatch.setattr(importlib.util, "find_spec", folder.get)
     monkeypatch.setattr("sys.argv", ["train.py", "--data", "none.tsv", "--report-to", "wandb"])
-    assert commands.train() == 2
+    assert commands.main("train") == 2
     assert capsys.readouterr().err == "error: --report-to wandb: wandb is not installed; run `pip install wandb`\n"
     assert list(Path().iterdir()) == []

@@ -16,8 +16,9 @@ from typing import Any
 
 import pytest
 
+from chatbot import commands
 from chatbot.chat import loading, service
-from chatbot.chat.bots import __main__ as bots
+from chatbot.chat.bots import start as bots
 from chatbot.chat.bots.webhook import signed_headers
 from chatbot.chat.loading import LoadedModel, ModelCard
 from chatbot.config.attempts import CONFIG
@@ -57,7 +58,7 @@ def echoing(monkeypatch: pytest.MonkeyPatch, signals: None) -> None:
     monkeypatch.setattr(bots, "opened", opened)
 
 
-def run_until_signal(command: Callable[[list[str]], int], arguments: list[str], session: Callable[[], None]) -> int:
+def run_until_signal(command: str, arguments: list[str], session: Callable[[], None]) -> int:
     """Run a command while the session goes on in a thread, and end it by SIGTERM. Return its exit code."""
     ended = threading.Event()
 
@@ -71,7 +72,7 @@ def run_until_signal(command: Callable[[list[str]], int], arguments: list[str], 
     thread = threading.Thread(target=act)
     thread.start()
     try:
-        return command(arguments)
+        return commands.run(command, arguments)
     finally:
         ended.set()
         thread.join()
@@ -100,7 +101,7 @@ def test_webhook_answers_until_sigterm(
         port = listener.getsockname()[1]
         monkeypatch.setattr(service, "listening_socket", lambda *address: listener)
         arguments = ["--secret-file", secret_file(tmp_path), "--seen-file", str(tmp_path / "seen")]
-        assert run_until_signal(bots.webhook_command, arguments, session) == 0
+        assert run_until_signal("bot webhook", arguments, session) == 0
     assert replies == [{"reply": "hello"}, {"status": "ok"}]
     printed = capsys.readouterr().err
     assert f"Answering at http://127.0.0.1:{port}/" in printed
@@ -116,7 +117,7 @@ def test_telegram_answers_until_sigterm(tmp_path: Path, echoing: None, capsys: p
 
     arguments = ["--token-file", secret_file(tmp_path, TOKEN), "--api-url", api.url]
     try:
-        assert run_until_signal(bots.telegram_command, arguments, session) == 0
+        assert run_until_signal("bot telegram", arguments, session) == 0
         assert len(api.sent(1, timeout=0)) == 1
     finally:
         api.close()
@@ -165,22 +166,22 @@ def test_unusable_secrets_are_refused_without_showing_them(tmp_path: Path, conte
 def test_mistakes_are_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = secret_file(tmp_path, "short")
     with pytest.raises(UserError, match="at least 16 characters"):
-        bots.webhook_command(["--secret-file", file])
+        commands.run("bot webhook", ["--secret-file", file])
     with pytest.raises(UserError, match="no token of Telegram") as caught:
-        bots.telegram_command(["--token-file", file])
+        commands.run("bot telegram", ["--token-file", file])
     assert Path(file).read_text(encoding="utf-8").strip() not in str(caught.value)
     with socket.create_server(("127.0.0.1", 0)) as used:
         address = f"127.0.0.1:{used.getsockname()[1]}"
         with pytest.raises(UserError, match=f"--listen {address}: .*a free port"):
-            bots.webhook_command(["--secret-file", secret_file(tmp_path), "--listen", address])
+            commands.run("bot webhook", ["--secret-file", secret_file(tmp_path), "--listen", address])
     monkeypatch.setattr(sys, "argv", ["bots", "telegrm"])
     with pytest.raises(UserError, match="telegrm: no such command"):
-        bots.main()
+        commands.run("bot")
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(UserError, match="python-telegram-bot is not installed; run `make serve`"):
-        bots.telegram_command(["--token-file", file])
+        commands.run("bot telegram", ["--token-file", file])
     with pytest.raises(UserError, match="uvicorn is not installed; run `make serve`"):
-        bots.webhook_command(["--secret-file", file])
+        commands.run("bot webhook", ["--secret-file", file])
 
 
 @pytest.mark.parametrize(
@@ -212,6 +213,6 @@ def test_flags_of_both_bots() -> None:
 
 
 def test_commands_start_without_tensorflow_and_the_packages_of_the_services() -> None:
-    found = imported_at_once("chatbot.chat.bots.__main__")
+    found = imported_at_once("chatbot.chat.bots.start")
     assert "chatbot.config.bots" in found
     assert not {"tensorflow", "keras", "telegram", "uvicorn", "starlette"} & {name.split(".")[0] for name in found}

@@ -1,0 +1,57 @@
+"""The commands of `duida data`: a report on a corpus, its pairs as text, or its encoded pairs."""
+
+import sys
+from pathlib import Path
+
+from chatbot.config.corpus import EncodeSettings, InspectSettings, PairsSettings
+from chatbot.display import counted
+
+
+def inspect(settings: InspectSettings) -> int:
+    """Print a report on the files. Return the exit code; no file is left on disk."""
+    import dataclasses
+
+    from chatbot.corpus.cache import temporary_folder
+    from chatbot.corpus.files import left_out, training_files, validation_files, without_word_spaces
+    from chatbot.corpus.inspection import json_line, measure, report_lines, warnings
+    from chatbot.corpus.tokenizer import print_unused_words
+
+    corpus_settings = without_word_spaces(settings.corpus)
+    print_unused_words(corpus_settings)
+    with temporary_folder() as folder:
+        measured = measure(training_files(dataclasses.replace(corpus_settings, cache=str(folder))))
+    print("\n".join(report_lines(measured, corpus_settings)))
+    if validation := validation_files(corpus_settings):
+        print("For validation, not counted above: " + ", ".join(source.name for source in validation.sources))
+    if names := left_out(corpus_settings):
+        print("For tests, not read: " + ", ".join(names))
+    if settings.json:
+        print("\n".join(json_line(file) for file in measured.files))
+    return 1 if settings.fail_on_warnings and warnings(measured, corpus_settings) else 0
+
+
+def write(settings: PairsSettings) -> None:
+    """Write the pairs to standard output, and what was left out to standard error."""
+    from chatbot.corpus.conversion import write_pairs
+    from chatbot.corpus.files import training_files, without_word_spaces
+
+    write_pairs(training_files(without_word_spaces(settings.corpus, sys.stderr)), settings.json, sys.stdout, sys.stderr)
+
+
+def encode(settings: EncodeSettings) -> None:
+    """Write the encoded pairs to the cache, where training finds them."""
+    from chatbot.corpus.dataset import described, training_set
+    from chatbot.corpus.files import without_word_spaces
+    from chatbot.corpus.tokenizer import print_unused_words
+
+    corpus_settings = without_word_spaces(settings.corpus)
+    print_unused_words(corpus_settings)
+    pool = None
+    if settings.runner:
+        from chatbot.corpus.beam import BeamPool
+
+        pool = BeamPool(settings.runner, settings.runner_options, Path(settings.corpus.cache))
+    corpus = training_set(corpus_settings, settings.encoding, pool=pool)
+    for report in corpus.reports:
+        print(f"{report.file}: {counted(report.pairs, 'pair')}", *described(report), sep="\n")
+    print(f"Encoded: {counted(corpus.pairs, 'pair')}, shards: {len(corpus.shards):,}, in {corpus.shards.folder}")

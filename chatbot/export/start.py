@@ -1,0 +1,32 @@
+"""Starts an export: what can be refused is refused before TensorFlow is imported, which takes seconds."""
+
+import importlib.util
+
+from chatbot.config.attempts import trained_directory
+from chatbot.config.export import ONNX, ExportSettings
+from chatbot.config.stored import with_default_search
+from chatbot.errors import UserError
+from chatbot.export.manifest import is_export
+
+
+def start(settings: ExportSettings) -> None:
+    """Export an attempt. Raises UserError."""
+    directory = trained_directory(settings.attempt, "ATTEMPT")
+    path = settings.path_of(directory.name)
+    if path.exists() and not settings.overwrite:
+        raise UserError(f"{path}: exists already; give another name, or --overwrite")
+    if path.exists() and not is_export(path):
+        raise UserError(f"--overwrite: {path} is no export, so it is kept; give another name, or remove it")
+    with_default_search(settings.decoding, directory)
+    for name in ("tf2onnx", "onnx") if settings.format == ONNX else ():
+        if importlib.util.find_spec(name) is None:
+            raise UserError(f"--format onnx: {name} is not installed; run `pip install tf2onnx onnx onnxruntime`")
+    from chatbot.quiet import import_tensorflow
+
+    import_tensorflow()
+    import tensorflow as tf
+
+    tf.config.set_visible_devices([], "GPU")  # an export has no operation of cuDNN
+    from chatbot.export.write import export
+
+    export(settings, directory, path)
