@@ -11,7 +11,7 @@ from importlib import import_module
 from typing import Any, NamedTuple
 
 from chatbot.command_line import VERSION, CommandLine, program
-from chatbot.config.attempts import COMPARE, DELETE, LIST, PRUNE, RENAME
+from chatbot.config.attempts import COMPARE, DELETE, LIST, RENAME
 from chatbot.config.bots import TELEGRAM, WEBHOOK
 from chatbot.config.chat import ASK, CHAT, SERVE, ask_settings, serve_settings
 from chatbot.config.completion import COMPLETION
@@ -35,7 +35,7 @@ Train a chatbot on question-answer pairs, on one or many GPUs, and talk to it.
   serve        serve a trained chatbot: OpenAI's API, and a page for browsers
   data         inspect, write or encode the pairs of files
   evaluate     measure a trained chatbot on held-out pairs
-  attempts     list training runs; or compare, prune, rename, delete
+  attempts     list training runs; or compare, rename, delete them
   export       write a trained chatbot as ONNX or SavedModel
   bot          answer on Telegram, or behind a webhook
   init-config  write a commented file of all settings, for train --config FILE
@@ -82,7 +82,6 @@ COMMANDS = {
         Command(EVALUATE, "evaluation.start.start"),
         Command(LIST, "attempts.table.print_table"),
         Command(COMPARE, "attempts.compare.compare"),
-        Command(PRUNE, "attempts.folders.prune"),
         Command(RENAME, "attempts.folders.rename"),
         Command(DELETE, "attempts.folders.delete"),
         Command(EXPORT, "export.start.start"),

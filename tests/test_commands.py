@@ -127,7 +127,7 @@ def test_version_flag_prints_package_version(script: str, arguments: list[str]) 
         ),
         (["data", "look"], "look: no such command; choose inspect, pairs or encode\n"),
         (["bot", "irc"], "irc: no such command; choose telegram or webhook\n"),
-        (["attempts", "list"], "list: no such command; choose compare, prune, rename or delete\n"),
+        (["attempts", "list"], "list: no such command; choose compare, rename or delete\n"),
         (["train", "--stepz", "1"], "nearest is --steps (see python -m chatbot train --help)\n"),
         (["serve", "--serve", "here"], "--serve here: expected HOST:PORT"),
         (["chat", "--attempt", "no"], "none is there; train one with python -m chatbot train, or give the path"),

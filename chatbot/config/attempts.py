@@ -117,25 +117,6 @@ class CompareSettings(Flags):
 
 
 @dataclasses.dataclass(frozen=True)
-class PruneSettings(Flags):
-    """List what no attempt needs, with its size, and remove it with --yes: checkpoints that neither `last` nor `best`
-    names, attempts that never saved a checkpoint, and curves in tensorboard/ of attempts that are gone."""
-
-    attempts: tuple[str, ...] = setting(
-        (), "the names of attempts; default: all in checkpoints/ and tensorboard/", group=ATTEMPTS, metavar="ATTEMPT"
-    )
-    keep: int | None = setting(
-        None, "newest checkpoints that stay, beside the best one; default: the attempt's own --keep", least=1
-    )
-    yes: bool = setting(False, "remove what is listed; without it, nothing is removed")
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        for name in self.attempts:
-            attempt_directory(name, "prune")
-
-
-@dataclasses.dataclass(frozen=True)
 class RenameSettings(Flags):
     """Rename an attempt: its folders in checkpoints/ and tensorboard/, and its name in config.json."""
 
@@ -160,12 +141,11 @@ LIST = CommandLine(
     "attempts",
     """List the attempts in checkpoints/. Further commands, each with its own --help:
 compare ATTEMPT ATTEMPT ... (settings that differ, sizes, best values, and a picture of the curves);
-prune [ATTEMPT ...] (lists files that can be deleted, and removes them with --yes); delete ATTEMPT; rename OLD NEW.""",
+delete ATTEMPT (with --yes); rename OLD NEW.""",
 )
 COMPARE = CommandLine(
     CompareSettings, "attempts compare", CompareSettings.__doc__ or "", "weibo talk", positional="attempts"
 )
-PRUNE = CommandLine(PruneSettings, "attempts prune", PruneSettings.__doc__ or "", "weibo --yes", positional="attempts")
 RENAME = CommandLine(RenameSettings, "attempts rename", RenameSettings.__doc__ or "", "talk weibo", positional="names")
 DELETE = CommandLine(
     DeleteSettings, "attempts delete", DeleteSettings.__doc__ or "", "weibo --yes", positional="attempts"

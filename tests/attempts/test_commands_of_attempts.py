@@ -1,4 +1,4 @@
-"""compare, prune and rename, run as commands."""
+"""compare, rename and delete, run as commands."""
 
 import json
 import shutil
@@ -75,90 +75,6 @@ def test_compare_names_the_better_one_in_100_columns(run: Run) -> None:
     assert "Better" not in run("compare", "a", "c")  # they are equally good
 
 
-def test_prune_removes_what_nothing_names_and_only_with_yes(run: Run) -> None:
-    save_attempt("a", {1: 1.0, 2: 1.0, 3: 1.0, 4: 1.0}, best=2)
-    Path("checkpoints/a/ckpt-5.safetensors").touch()
-    Path("checkpoints/a/last.part").touch()
-    save_attempt("training", {1: 1.0, 2: 1.0})
-    for folder in ("never", "with notes"):
-        Path("checkpoints", folder).mkdir()
-        Path("checkpoints", folder, "config.json").touch()
-    Path("checkpoints/with notes/notes.txt").touch()
-    for folder in ("gone/all", "a/all", "mine"):
-        Path("tensorboard", folder).mkdir(parents=True)
-    Path("tensorboard/gone/all/events.out.tfevents.1").touch()
-    before = {folder: names(folder) for folder in ("checkpoints", "checkpoints/a", "tensorboard")}
-    with filelock.FileLock("checkpoints/training/lock"):
-        listed = run("prune").splitlines()
-        assert {folder: names(folder) for folder in before} == before
-        assert "Nothing was removed; the same command with --yes removes it." in listed[-1]
-        assert listed[0].startswith("training is left out: training: another process is training it")
-        assert [line.split("  ")[1].strip() for line in listed[1:-1]] == [
-            *("checkpoints/a/ckpt-1", "checkpoints/a/ckpt-3", "checkpoints/a/ckpt-5", "checkpoints/a/last.part"),
-            *("tensorboard/gone", "checkpoints/never"),
-        ]
-        assert "ckpt-3" not in run("prune", "a", "--keep", "2")
-        save_attempt("keeps", {1: 1.0, 2: 1.0, 3: 1.0}, keep=2)
-        assert [name in run("prune", "keeps") for name in ("ckpt-1", "ckpt-2")] == [True, False]
-        assert "ckpt-2" in run("prune", "keeps", "--keep", "1")
-        shutil.rmtree("checkpoints/keeps")
-        assert run("prune", "training", "--yes").startswith("error: training: another process is training it")
-        assert run("prune", "--yes").splitlines()[-1].startswith("Removed: ")
-        assert names("checkpoints/training").count("ckpt-1.json") == 1
-    kept = [
-        name for name in before["checkpoints/a"] if not name.startswith(("ckpt-1", "ckpt-3", "ckpt-5", "last.part"))
-    ]
-    assert names("checkpoints/a") == kept
-    assert (names("checkpoints"), names("tensorboard")) == (["a", "training", "with notes"], ["a", "mine"])
-    assert run("prune", "a") == "Nothing to remove.\n"
-
-
-@pytest.mark.parametrize("attempt", [False, True])
-@pytest.mark.parametrize("foreign", [None, "all towers/model.pt", "notes.txt", "paper/data/events.out.tfevents.1"])
-def test_prune_removes_no_folder_of_curves_with_a_file_that_no_run_wrote(
-    run: Run, attempt: bool, foreign: str | None
-) -> None:
-    own = [
-        *("all towers/events.out.tfevents.0.settings", "all towers/words.tsv", "all towers/embedding.bytes.part"),
-        *("events.out.tfevents.1.h.profile-empty", "plugins/profile/2024_01_01/h.xplane.pb"),
-        *("worker_1/plugins/profile/2024_01_01/h.xplane.pb", "validation/events.out.tfevents.1"),
-    ]
-    files = [Path("tensorboard/x", name) for name in (*own, *([foreign] if foreign else []))]
-    for path in files:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.touch()
-    if attempt:
-        Path("checkpoints/x").mkdir(parents=True)
-    run("prune", "--yes")
-    assert not Path("checkpoints/x").exists()
-    assert {path.exists() for path in files} == {foreign is not None}
-    assert run("prune") == "Nothing to remove.\n"
-
-
-def test_prune_leaves_damaged_attempts(run: Run) -> None:
-    save_attempt("a", {1: 1.0, 2: 1.0})
-    Path("checkpoints/a/last").write_text("{")
-    assert run("prune", "--yes") == (
-        f"a is left out: {Path('checkpoints/a/last')}: damaged, it does not name a checkpoint; restore it from a "
-        "backup, or train again under another --attempt\nNothing to remove.\n"
-    )
-    assert run("prune", "a").startswith("error: checkpoints/a/last: damaged")
-    Path("checkpoints/a/last").unlink()  # checkpoints, and nothing that says which is needed
-    assert run("prune", "--yes") == "Nothing to remove.\n"
-
-
-@pytest.mark.parametrize("cut", [True, False])
-def test_prune_keeps_what_a_damaged_checkpoint_is_replaced_by(run: Run, cut: bool) -> None:
-    save_attempt("a", {1: 1.0, 2: 1.0})
-    data = Path("checkpoints/a/ckpt-2.safetensors")
-    data.write_bytes(data.read_bytes()[:-1] if cut else data.read_bytes()[:-1] + b"1")
-    refused = run("prune", "a", "--keep", "1", "--yes")
-    assert refused.startswith("error: ")
-    assert "ckpt-2" in refused
-    assert "damaged" in refused
-    assert "ckpt-1.safetensors" in names("checkpoints/a")
-
-
 def test_rename_moves_both_folders(run: Run) -> None:
     save_attempt("a", {1: 1.0})
     Path("tensorboard/a/all").mkdir(parents=True)
@@ -195,19 +111,16 @@ def test_rename_keeps_the_ratings(run: Run) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["cmpare"], "cmpare: no such command; choose compare, prune, rename or delete"),
+        (["cmpare"], "cmpare: no such command; choose compare, rename or delete"),
         (["compare", "a"], "compare a: give two different attempts or more"),
         (["compare", "a", "none"], "compare none: no such attempt in "),
         (["compare", "a", "broken"], "compare broken: vocabulary.txt: vocabulary damaged"),
         (["compare", "a", "b", "--plot", "x.gif"], "--plot x.gif: give the name of a file that ends in .png"),
         (["compare", "a", "b", "--plot", "none/x.png"], "--plot none/x.png: give the name of a file in an existing"),
         (["compare", "a", "empty"], "compare empty: no checkpoint was saved yet; train it first"),
-        (["prune", ""], "ATTEMPT '': expected printable text"),
         (["delete", "none"], "delete none: no such attempt in "),
         (["delete", "x/y"], "delete 'x/y': a short name"),
         (["rename", "", "x"], "NAME '': expected printable text"),
-        (["prune", "none"], "prune none: no such attempt in "),
-        (["prune", "../a"], "prune '../a': a short name"),
         (["rename", "a"], "rename a: give the old name and the new one"),
         (["rename", "a", "b"], "rename a b: checkpoints/b exists already; choose another name"),
         (["rename", "a", "c"], "rename a c: tensorboard/c exists already"),
