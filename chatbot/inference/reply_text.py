@@ -4,7 +4,7 @@ import functools
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from chatbot.corpus.vocabulary import Vocabulary
+from chatbot.corpus.vocabulary import SPECIALS, Vocabulary
 
 
 class Origin(NamedTuple):
@@ -47,8 +47,10 @@ class ReplyText:
 
     def read(self, is_whole: bool) -> None:
         """Read the text of all ids. is_whole: whether the end follows; else the last character may be incomplete."""
-        text = self.vocabulary.text(self.ids)
-        if not is_whole and self.ids and self.ids[-1] >= self.vocabulary.first_byte:
+        text, vocabulary = self.vocabulary.text(self.ids), self.vocabulary
+        without_text = (*range(len(SPECIALS)), *range(vocabulary.first_mark, vocabulary.first_byte))
+        last = next((i for i in reversed(self.ids) if i not in without_text), 0)
+        if not is_whole and last >= vocabulary.first_byte:
             text = text.rstrip("\ufffd").rstrip()  # the character may be a space, and a reply has none at its end
         self.text = before_stop(text, self.stops)
         self.is_stopped = stop_in(text, self.stops) is not None

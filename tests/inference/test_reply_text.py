@@ -70,6 +70,7 @@ def test_joined_pieces_are_the_text_before_the_first_complete_stop(tokens: list[
     ),
     st.lists(st.text("ab 好", min_size=1, max_size=4), max_size=3),
 )
+@hypothesis.example([204, 0, 138], [])  # an id without text between the bytes of a character
 @hypothesis.settings(max_examples=100)
 def test_any_ids_have_the_text_of_the_vocabulary_and_no_more_is_held_back_than_needed(
     ids: list[int], stops: list[str]

@@ -19,6 +19,7 @@ from chatbot.errors import UserError
 from chatbot.flags import compose, flag_of
 from chatbot.training.machines.cluster import free_addresses
 from chatbot.training.machines.team import check_identical_settings
+from chatbot.training.signals import EXIT_INTERRUPTED
 from tests.training.attempts import metrics, saved_step, weights
 from tests.training.machines.overflowing import overflowing
 from tests.training.machines.running import (
@@ -237,4 +238,4 @@ def test_signal_ends_waiting_worker(pairs_folder: Path, number: int) -> None:
     worker = train(*worker_flags()[0])
     worker.wait_for("Waiting for worker 1")
     os.kill(worker.process.pid, number)
-    assert worker.wait(5) == -number
+    assert worker.wait(5) == (EXIT_INTERRUPTED if number == signal.SIGINT else -number)
