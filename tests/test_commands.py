@@ -153,7 +153,7 @@ def test_subcommands_name_themselves_in_errors(work_dir: Path, arguments: list[s
         ("/site/chatbot/__main__.py", "chat --export x", "python -m chatbot chat --export x"),
         ("/site/chatbot/__main__.py", "", "python -m chatbot"),
         ("/site/chatbot/corpus/__main__.py", "data inspect", "python -m chatbot.corpus inspect"),
-        ("/work/benchmarks/__main__.py", "benchmarks train", "python -m benchmarks train"),
+        ("/site/benchmarks/__main__.py", "benchmarks train", "python -m benchmarks train"),
         ("duida", "serve", "duida serve"),
         ("chat.py", "serve", "python chat.py --serve"),
         ("duida", "bot telegram", "duida bot telegram"),

@@ -134,6 +134,7 @@ def fail_with_lock(*names: str) -> None:
     with attempt_lock(Settings()):
         for name in names:
             Path("checkpoints/default", name).touch()
+        Path("checkpoints/default/retrieval").mkdir(exist_ok=True)
         raise UserError("failed")
 
 
@@ -145,7 +146,7 @@ def test_failed_run_leaves_no_attempt_without_a_step(work_dir: Path, others: boo
         fail_with_lock("config.json")
     assert Path("checkpoints").exists() == others
     assert not Path("checkpoints/default").exists()
-    for kept in ("metrics.jsonl", "ckpt-1.json", "best", "mine.txt"):
+    for kept in ("metrics.jsonl", "ckpt-1.json", "best", "last", "saving", "mine.txt"):
         with pytest.raises(UserError):
             fail_with_lock("config.json", kept)
         assert Path("checkpoints/default/config.json").exists() == (kept != "mine.txt")

@@ -2,13 +2,16 @@
 
 import json
 from pathlib import Path
+from unittest.mock import MagicMock
 
 import pytest
 
 from chatbot.attempts.attempt import read_attempt
 from chatbot.corpus import shards
+from chatbot.corpus.pair_ids import EncodedPairs, Ragged
+from chatbot.corpus.vocabulary import BYTES, MARKS, SPECIALS, Vocabulary
 from chatbot.inference.ratings import rating_of
-from chatbot.training.data import prepare
+from chatbot.training.data import _frequent_questions, prepare
 from chatbot.training.start import train_here
 from tests.training.small_run import small_settings
 
@@ -42,7 +45,7 @@ def test_samples_may_have_unknown_characters(work_dir: Path, capsys: pytest.Capt
 
 
 def test_offered_questions_are_short_and_frequent(work_dir: Path) -> None:
-    """A question after other turns, a long one, one character and unknown ones are not offered."""
+    """A long one and one character are not offered."""
     frequent = [
         ("你好", "早"),
         ("你好", "好呀"),
@@ -65,3 +68,14 @@ def test_file_without_pairs_is_none_that_was_learned_from(work_dir: Path, capsys
     train_here(small_settings(data=("pairs.tsv", "bad.jsonl"), steps=1))
     assert "Training on 2 pairs of pairs.tsv; " in capsys.readouterr().out
     assert read_attempt(Path("checkpoints/default")).data == ("pairs.tsv",)
+
+
+def test_offered_questions_have_words_of_the_vocabulary_only() -> None:
+    """Neither bytes nor the marks of turns before the question."""
+    vocabulary = Vocabulary(["你", "好", *MARKS, *BYTES])
+    first, mark, byte = len(SPECIALS), vocabulary.first_mark, vocabulary.first_byte
+    rows = [[first, first, byte + 65]] * 3 + [[mark, first, first]] * 2 + [[first, first + 1]]
+    sources = Ragged.from_rows(rows)
+    one = EncodedPairs.question_to_answer(sources, sources, sources.lengths)
+    shards = MagicMock(__len__=lambda _: 1, __getitem__=lambda _, n: one)
+    assert _frequent_questions(shards, vocabulary) == ["你好"]
