@@ -83,11 +83,11 @@ class SkippedUpdates:
         progress = self._progress
         for result in results:
             self._step += 1
-            if bool(result.finite):
+            if result.finite:
                 progress.skipped_in_a_row = 0
                 continue
             progress.skipped_updates += 1
-            if result.overflow is not None and bool(result.overflow):
+            if result.overflow:
                 continue
             progress.skipped_in_a_row += 1
             self._last_in_a_row = self._step

@@ -14,7 +14,7 @@ from chatbot.flags import flags_for
 from chatbot.training.attempt import TrainingResult
 from chatbot.training.devices.memory import peak_growth
 from chatbot.training.display import line_stream
-from chatbot.training.optimizer import part_names
+from chatbot.training.groups import part_names
 from chatbot.training.reporting.terminal import steps_left, time_left
 from chatbot.training.run import Run
 from chatbot.training.share import Prepared
@@ -67,8 +67,7 @@ def largest_batch(run: Run) -> Prepared:
 def train(run: Run, batch: Prepared) -> None:
     """Train on a batch, and wait until all devices have finished."""
     run.train_step(batch, run.rate)
-    for result in run.train_step.finished_steps():
-        result.gradient_norm.numpy()
+    run.train_step.finished_steps()
 
 
 def seconds_per_step(run: Run) -> float:

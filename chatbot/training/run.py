@@ -34,7 +34,7 @@ from chatbot.training.checkpoints.progress import Progress, read_progress, shown
 from chatbot.training.checkpoints.provenance import Provenance
 from chatbot.training.checkpoints.store import Checkpoints
 from chatbot.training.data import Data
-from chatbot.training.devices.memory import check_sampled_logits, loss_size, most_tokens
+from chatbot.training.devices.memory import check_sampled_logits, least_memory, loss_size, most_tokens
 from chatbot.training.devices.towers import Tower
 from chatbot.training.machines.team import ALONE, Team
 from chatbot.training.precision import chosen_precision
@@ -113,7 +113,18 @@ class Run:
     def gather_state(self) -> TrainState:
         """Give the model the weights to validate and save; return the rest of a checkpoint. All machines call it."""
         self.checkpoints.forget_lost_best(self.progress)  # waits: the host has memory for one copy more
+        self._agree_on_pieces()
         return self.train_step.gather_state()
+
+    def _agree_on_pieces(self) -> None:
+        """Take the smallest `most_positions` of all machines, and write it into the progress.
+
+        A resumed run then divides shares as this one goes on to do: the masks of a piece are its own.
+        """
+        own = self.train_step.most_positions
+        found = [int(text) for text in self.team.all_gather_text("" if own is None else str(own)) if text]
+        self.train_step.most_positions = self.progress.most_positions = min(found, default=None)
+        self.progress.device_memory = least_memory(self.towers) if found else None
 
     def go_back(self) -> None:
         """Restore the last checkpoint, and halve the learning rate.
@@ -130,6 +141,8 @@ class Run:
             progress, state = self.checkpoints.restore(state)
         progress = broadcast_progress(self.team, progress)
         self.train_step.scatter_state(state)
+        self._agree_on_pieces()
+        progress.most_positions, progress.device_memory = self.progress.most_positions, self.progress.device_memory
         progress.rate_halvings, progress.halved_rate = halvings, self.settings.learning.learning_rate
         progress.skipped_updates, progress.skipped_in_a_row = skipped, 0
         if self.progress.validation is not None:
@@ -187,8 +200,11 @@ def open_run(settings: Settings, data: Data, towers: Sequence[Tower], team: Team
                 one_direction = dataclasses.replace(data.training, both_directions=False)
                 fingerprint, most = data.description["fingerprint"], settings.run.retrieve_pairs
                 write_retrieval(settings.run.directory / RETRIEVAL, one_direction, data.vocabulary, fingerprint, most)
+    if progress.device_memory != least_memory(towers):
+        progress.most_positions = None  # other devices may have memory for whole shares
     progress = broadcast_progress(team, progress)
     train_step.scatter_state(state)
+    train_step.most_positions = progress.most_positions
     progress.trains_at(learning.learning_rate)
     if data.validation:
         progress.measured_on(data.validation.fingerprint, learning.best_by)

@@ -20,7 +20,7 @@ from chatbot.training import precision
 from chatbot.training.gradients import gradient_function
 from chatbot.training.precision import chosen_precision, measured_gain, products
 from tests.commands import ENVIRONMENT, ROOT
-from tests.training.dense_gradients import dense_gradients
+from tests.training.dense_gradients import dense_gradients, single_groups
 
 SETTINGS = compose(Settings, rnn_size=16, embedding_size=12, keep_prob=1.0, attempt="x")
 SIZES = [[512, 12, 20], [512, 8, 32]]
@@ -177,7 +177,7 @@ def test_loss_scale_keeps_gradients_within_float16() -> None:
     batch, scale = BATCH._replace(weights=1e6 * BATCH.weights), 2.0**-8
     models = [built_model(SETTINGS.model, 10, 1, precision) for precision in ("float32", "float16")]
     exact_sums, exact = dense_gradients(models[0], batch)
-    function = gradient_function(models[1], "/CPU:0")
+    function = gradient_function(models[1], single_groups(models[1]), "/CPU:0")
     _, overflowing = dense_gradients(models[1], batch, function=function, loss_scale=1.0)
     sums, gradients = dense_gradients(models[1], batch, function=function, loss_scale=scale)
     assert not all(np.isfinite(gradient).all() for gradient in overflowing)

@@ -29,6 +29,8 @@ class Progress:
     halved_rate: float | None = None  # the --learning-rate that was halved
     first_loss: float | None = None  # nats per token at the first logged step
     high_losses: int = 0  # logged losses in a row that were far above the first one
+    most_positions: int | None = None  # of a piece of a share, since memory ran out; see `VariableUpdate`
+    device_memory: int | None = None  # bytes, of the smallest device when it ran out
 
     def measured_on(self, validation: str, best_by: str = NATS) -> None:
         """Set the fingerprint of the validation pairs, and the measure. A different one resets the best validation."""

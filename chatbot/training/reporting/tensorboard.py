@@ -324,11 +324,11 @@ def write_histograms(run: Run, model: Seq2Seq, step: int) -> None:
 
 def mean_gradients(update: Synchronous, model: Seq2Seq, prepared: Prepared) -> list[npt.NDArray[Any]]:
     """Return the mean gradient per target token of a batch, by variable. No weight changes, nothing is exchanged."""
-    towers, _ = update.compute_all_gradients(prepared)
+    towers, _, (used, *_), _ = update.compute_gradients(update.preparation.copied(prepared))
     shape = model.embedding.embeddings.shape
     tokens = sum(float(sums.weight) for sums in towers)
-    gradients = [sum(map(np.asarray, terms)) for terms in zip(*(sums.others for sums in towers), strict=True)]
-    embedding = sum(np.asarray(dense(sums.projection, sums.rows, prepared.used, shape)) for sums in towers)
+    gradients = [sum(map(np.asarray, terms)) for terms in zip(*(sums.groups for sums in towers), strict=True)]
+    embedding = sum(np.asarray(dense(sums.projection, sums.rows, used, shape)) for sums in towers)
     gradients.insert(embedding_index(model), embedding)
     return [np.asarray(gradient) / tokens for gradient in gradients]
 
