@@ -39,7 +39,7 @@ def small_settings(**settings: Any) -> Settings:
 
 def validation_of(nats: float, replies: list[str]) -> Validation:
     """A validation with these nats per character, in place of a real one."""
-    return Validation({"nats_per_token": nats, "nats_per_character": nats}, None, replies, [])
+    return Validation({"nats_per_token": nats, "nats_per_character": nats}, None, replies)
 
 
 def small_validator(settings: Settings, data: Data, towers: Sequence[Tower]) -> Validator:

@@ -80,7 +80,7 @@ class Chain:
         monkeypatch.setattr("chatbot.training.loop.conclude", lambda *_: None)
         monkeypatch.setattr("chatbot.training.run.time", SimpleNamespace(time=self._time, monotonic=time.monotonic))
         monkeypatch.setattr("chatbot.training.run.LEAST_STEPS", 25)
-        monkeypatch.setattr(Validator, "validate", lambda validator, corpus: self._validate(validator.model))
+        monkeypatch.setattr(Validator, "validate", lambda validator, corpus: self._validate(validator._model))
 
     def run(self, attempt: str, interruptions: dict[int, int]) -> str:
         """Train until the end, in as many processes as there are interruptions; return why it has stopped."""

@@ -45,7 +45,7 @@ class Reporter:
         if run.team.chief:
             drop_after(run.settings.run.directory / METRICS, run.progress.step)
             if run.settings.run.report_to != NONE:
-                self._tensorboard = TensorBoard(run.settings, towers, run.progress.step, run)
+                self._tensorboard = TensorBoard(run.settings.run.attempt, towers, run.progress.step)
 
     def _start_wandb(self) -> Any:
         """Return the run of wandb; None without, and after a warning if it cannot be started."""
@@ -80,19 +80,19 @@ class Reporter:
         """Show and write a validation. best: whether it is the best so far; None if it does not count, and is not
         written."""
         self._terminal.validation(validation, best)
-        self._show_replies(validation, is_written=best is not None)
+        self._show_replies(validation.replies, is_written=best is not None)
         if best is not None and validation.warning:
             self.warn(validation.warning)
 
     def probe(self, replies: list[str]) -> None:
         """Show and write the replies to `Data.shown` where nothing is validated."""
-        self._show_replies(Validation({}, None, replies, []), is_written=True)
+        self._show_replies(replies, is_written=True)
 
-    def _show_replies(self, validation: Validation, is_written: bool) -> None:
+    def _show_replies(self, replies: list[str], is_written: bool) -> None:
         data = self._run.data
-        self._terminal.probe(data.probe, validation.replies[len(data.samples) :])
+        self._terminal.probe(data.probe, replies[len(data.samples) :])
         if self._tensorboard and is_written:
-            self._try("TensorBoard", self._tensorboard.validation, validation, data.shown, self._run.progress.step)
+            self._try("TensorBoard", self._tensorboard.replies, data.shown, replies, self._run.progress.step)
 
     def went_back(self) -> None:
         """Begin again at the step of the run, which is earlier than the last record's, after which nothing counts."""
@@ -106,7 +106,7 @@ class Reporter:
         """Close the bar and the files."""
         self._terminal.close()
         if self._tensorboard:
-            self._try("TensorBoard", self._tensorboard.close, self.stopped)
+            self._try("TensorBoard", self._tensorboard.close)
         if self._wandb:
             self._try("wandb", self._wandb.finish, 0 if self.stopped else 1)
 

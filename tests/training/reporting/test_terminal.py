@@ -53,7 +53,7 @@ def show(run: Any, hours: float, seconds_per_step: float, clock: Clock) -> Termi
         if step % run.calendar.validate_every == 0:
             values: dict[str, float | None] = {"nats_per_character": 4 + step / 10_000}
             best = run.progress.validated(values)
-            terminal.validation(Validation(values, None, [], []), best)
+            terminal.validation(Validation(values, None, []), best)
         if step % 10 == 0 or step == 1:
             terminal.record(record_of(step))
     return terminal
