@@ -1,6 +1,7 @@
 """Settings of a run: its name, and the intervals of logging, saving and validation."""
 
 import dataclasses
+import importlib.util
 import re
 from pathlib import Path
 from typing import Any
@@ -123,6 +124,15 @@ class RunSettings(Flags):
     def directory(self) -> Path:
         """The folder with the attempt's checkpoints, vocabulary and metrics."""
         return attempt_directory(self.attempt).absolute()
+
+
+def check_client(report_to: str) -> None:
+    """Raise UserError if --report-to needs a client that is not installed. Nothing is imported, which takes seconds."""
+    if report_to != WANDB:
+        return
+    spec = importlib.util.find_spec("wandb")
+    if spec is None or spec.origin is None:  # a folder wandb/, where the client writes, has no origin
+        raise UserError("--report-to wandb: wandb is not installed; run `pip install wandb`")
 
 
 def seconds_of(time_limit: str) -> int:

@@ -70,7 +70,7 @@ class Data:
     probe: list[Sample]  # the questions of --probe, without answers
 
     @property
-    def shown(self) -> list[Sample]:
+    def questions(self) -> list[Sample]:
         """The questions whose replies are shown at each validation: the samples, and those of --probe."""
         return [*self.samples, *self.probe]
 

@@ -30,7 +30,7 @@ from chatbot.model.saved import load_trained, weights_of
 from chatbot.model.seq2seq import Seq2Seq
 from chatbot.training.asynchronous import Asynchronous
 from chatbot.training.attempt import other_attempt, write_attempt
-from chatbot.training.checkpoints.progress import Progress, read_progress, shown
+from chatbot.training.checkpoints.progress import Progress, read_progress, value_text
 from chatbot.training.checkpoints.provenance import Provenance
 from chatbot.training.checkpoints.store import Checkpoints
 from chatbot.training.data import Data
@@ -97,7 +97,7 @@ class Run:
         if self.data.validation_decides and step >= LEAST_STEPS and failures >= self.settings.learning.patience:
             best = ""
             if self.progress.best_value is not None:
-                value = shown(self.progress.best_value, self.progress.best_by)
+                value = value_text(self.progress.best_value, self.progress.best_by)
                 best = f"; the best was {value} at step {self.progress.best_step:,}"
             return f"no improvement in {counted(failures, 'validation')}{best}; continue with a larger --patience"
         return ""

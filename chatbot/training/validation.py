@@ -39,7 +39,7 @@ class Validation(NamedTuple):
 
     values: dict[str, float | None]  # by name: the likelihood of all references, and the replies to `Data.measured`
     warning: str | None  # about these replies
-    replies: list[str]  # to `Data.shown`: the sample questions, and those of --probe
+    replies: list[str]  # to `Data.questions`: the sample questions, and those of --probe
 
 
 class Validator:
@@ -57,8 +57,8 @@ class Validator:
         self._copies = DeviceCopies(model, devices_of(towers))
         self._model, self._vocabulary = model, data.vocabulary
         self._settings = settings.model
-        self._shown = [sample.ids[: settings.model.max_length] for sample in data.shown]
-        self._questions = [sample.ids for sample in data.measured]
+        self._questions = [sample.ids[: settings.model.max_length] for sample in data.questions]
+        self._measured = [sample.ids for sample in data.measured]
         self._score = Scorer(model, self._copies)
         self._replier = Replier(TensorFlowModel(model, self._copies), data.vocabulary, settings.model)
         scorer = self._score if settings.learning.best_by == QUESTION_NATS else None
@@ -88,7 +88,7 @@ class Validator:
 
     def _validated(self, corpus: Corpus) -> Validation:
         likelihood = self._score(corpus.shards)
-        measured = self._replier.replies(self._questions)
+        measured = self._replier.replies(self._measured)
         values = self._measure(measured)
         if values[QUESTION_NATS] is None:
             del values[QUESTION_NATS]  # not null: it was not computed
@@ -100,14 +100,14 @@ class Validator:
         return Validation(values, self._collapse.warning(measured), self.replies())
 
     def replies(self) -> list[str]:
-        """Return the best reply to each question of `Data.shown`, by greedy search."""
-        return self._replier.replies(self._shown)
+        """Return the best reply to each question of `Data.questions`, by greedy search."""
+        return self._replier.replies(self._questions)
 
     def chat_replies(self, directory: Path) -> list[str]:
-        """Return the reply to each question of `Data.shown` by the default search of the attempt in a directory."""
+        """Return the reply to each question of `Data.questions` by the default search of the attempt in a directory."""
         model, decoding = TensorFlowModel(self._model), with_default_search(DecodingSettings(), directory)
         retrieval = load_retrieval(directory, self._vocabulary) if decoding.retrieved else None
-        return Replier(model, self._vocabulary, self._settings, decoding, retrieval).replies(self._shown)
+        return Replier(model, self._vocabulary, self._settings, decoding, retrieval).replies(self._questions)
 
 
 def devices_of(towers: Sequence[Tower]) -> list[str]:

@@ -116,7 +116,7 @@ class Chain:
         assert self._update is not None
         self._strike(self._update.step, TERM_IN_VALIDATION, KILL_IN_VALIDATION)
         total = sum(float(np.abs(weight.numpy()).sum(dtype=np.float64)) for weight in weights_of(model))
-        return validation_of(2 + np.sin(40 * total), [""] * len(self._data.shown))
+        return validation_of(2 + np.sin(40 * total), [""] * len(self._data.questions))
 
 
 def final_state(attempt: str) -> dict[str, Any]:

@@ -29,7 +29,7 @@ from chatbot.training.checkpoints.progress import Progress, read_progress
 from chatbot.training.checkpoints.provenance import Provenance
 from chatbot.training.checkpoints.store import Checkpoints, read_checkpoint
 from chatbot.training.replica import TrainState
-from chatbot.training.reporting.metrics import drop_after
+from chatbot.training.reporting.reporter import drop_after
 from tests.training.small_run import small_settings
 
 SETTINGS = small_settings(rnn_size=4, embedding_size=4, both_directions="off")

@@ -59,7 +59,7 @@ class Progress:
         self.best_step, self.best_nats, self.best_value = source.best_step, source.best_nats, source.best_value
 
 
-def shown(value: float, measure: str) -> str:
+def value_text(value: float, measure: str) -> str:
     """Return a value with the name of its measure: "4.8846 nats per character", "0.2130 relevance_at_1"."""
     return f"{value:.4f} {'nats per character' if measure == NATS else measure}"
 

@@ -1,13 +1,11 @@
-"""Lines that a run shows, and the streams that it writes them to, which may be closed."""
+"""The streams that a run writes its lines to: a closed terminal or a full disk does not end it."""
 
 import contextlib
-import datetime
 import errno
 import os
 import sys
 from typing import Any, TextIO
 
-from chatbot.display import one_line
 from chatbot.quiet import kept_output
 
 # The reader of a pipe has exited, or the terminal is closed.
@@ -84,13 +82,3 @@ def _is_null(stream: Any) -> bool:
         return True
     except (OSError, ValueError):
         return False
-
-
-def question_line(question: str, reply: str) -> str:
-    """Return a question and its reply."""
-    return f"  {one_line(question)} -> {one_line(reply)}"
-
-
-def duration(seconds: float) -> str:
-    """Return a time as hours, minutes and seconds: "3:20:00", "2 days, 4:00:00"."""
-    return str(datetime.timedelta(seconds=round(seconds)))

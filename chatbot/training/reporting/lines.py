@@ -1,0 +1,74 @@
+"""The lines that a run shows: metrics, the time left, questions with replies."""
+
+import datetime
+import math
+import statistics
+from collections.abc import Sequence
+from typing import Any
+
+from chatbot.display import one_line
+from chatbot.training.run import Run
+from chatbot.training.schedule import LEAST_STEPS
+
+# Columns of the number of a step, at the beginning of a line.
+STEP = 7
+# The table of metrics: for each column its title, its key in a record, its width, and the format of a value.
+COLUMNS = (
+    ("loss", "loss", 9, ".4f"),
+    ("tokens/s", "target_tokens_per_s", 10, ",.0f"),
+    ("wait", "input_wait", 6, ".0%"),
+    ("norm", "gradient_norm", 9, ".3f"),
+    ("rate", "learning_rate", 10, ".3g"),
+)
+HEADER = f"{'step':>{STEP}}" + "".join(f"{title:>{width}}" for title, _, width, _ in COLUMNS)
+# A longer time left, in seconds, is not shown, and may be beyond the dates that Python knows.
+MOST_LEFT = 1e9
+
+
+def metrics_line(records: Sequence[dict[str, Any]], time_left: str = "") -> str:
+    """Return a row of the table: the last step, means over the records, the time left."""
+    line = f"{records[-1]['step']:>{STEP},}"
+    for _, key, width, kind in COLUMNS:
+        finite = [record[key] for record in records if math.isfinite(record[key])]
+        line += f"{format(statistics.fmean(finite), kind) if finite else '-':>{width}}"
+    return f"{line}  {time_left}".rstrip()
+
+
+def question_line(question: str, reply: str) -> str:
+    """Return a question and its reply."""
+    return f"  {one_line(question)} -> {one_line(reply)}"
+
+
+def duration(seconds: float) -> str:
+    """Return a time as hours, minutes and seconds: "3:20:00", "2 days, 4:00:00"."""
+    return str(datetime.timedelta(seconds=round(seconds)))
+
+
+def steps_left(run: Run) -> tuple[int, str]:
+    """Return the steps until the run ends; also "at least" or "at most" if validation may end it at another step.
+
+    How many validations without a new best are still to come is not known: without a last step, the earliest end is
+    all that can be said.
+    """
+    progress, last, every = run.progress, run.calendar.last_step, run.calendar.validate_every
+    steps = 0 if last is None else max(0, last - progress.step)
+    if not run.data.validation_decides or every is None:
+        return steps, ""
+    validations = max(1, run.settings.learning.patience - progress.without_best)
+    earliest = max((progress.step // every + validations) * every, LEAST_STEPS)
+    if last is None:
+        return earliest - progress.step, "at least"
+    return steps, "at most" if earliest < last else ""
+
+
+def time_left(run: Run, seconds_per_step: float) -> str:
+    """Return such as "at most 3:20:00 left, 2026-11-24 14:05"; "" if nothing is left, or too much for a date."""
+    steps, bound = steps_left(run)
+    seconds, limit = steps * seconds_per_step, run.seconds_left
+    if limit is not None and limit <= seconds:
+        # Nothing else ends the run before its limit if the earliest other end is later.
+        seconds, bound = limit, bound.replace("at least", "")
+    if not steps or seconds > MOST_LEFT:
+        return ""
+    end = datetime.datetime.now() + datetime.timedelta(seconds=seconds)
+    return f"{bound} {duration(seconds)} left, {end:%Y-%m-%d %H:%M}".lstrip()
