@@ -225,8 +225,7 @@ def batches_of(learning: LearningSettings, data: Data) -> tuple[Batches, float]:
 
 def resolved(settings: Settings, data: Data, towers: Sequence[Tower], team: Team) -> Settings:
     """Return the settings with what was chosen in place of "auto". The chief chooses for all machines."""
-    count = len(towers) * team.machines
-    precision = chosen_precision(settings, len(data.vocabulary), towers[0].device, count) if team.chief else ""
+    precision = chosen_precision(settings, towers[0].device) if team.chief else ""
     return replace(
         settings,
         precision=team.broadcast_text(precision),

@@ -20,7 +20,6 @@ from chatbot.training.signals import EXIT_INTERRUPTED
 from chatbot.training.step import VariableUpdate
 from chatbot.training.validation import Validation, Validator
 
-# With "auto", a busy machine chooses another precision for one of two runs that are compared.
 SMALL: dict[str, Any] = {
     "rnn_size": 16,
     "embedding_size": 8,
