@@ -15,7 +15,7 @@ from chatbot.config.training import Settings
 from chatbot.training.attempt import has_checkpoint
 
 CPU_INFO = Path("/proc/cpuinfo")
-# By docs/experiments.md, a step is faster in bfloat16 on a CPU with these instructions, in layers of these units. Smaller
+# A step is faster in bfloat16 on a CPU with these instructions, in layers of these units (docs/experiments.md). Smaller
 # layers and other instructions were not measured, and a CPU without any for bfloat16 is slower with it.
 MEASURED_INSTRUCTIONS = "avx512_bf16"
 MEASURED_UNITS = {RECURRENT: 512, TRANSFORMER: 256}

@@ -30,8 +30,7 @@ from chatbot.model.saved import load_trained, weights_of
 from chatbot.model.seq2seq import Seq2Seq
 from chatbot.training.asynchronous import Asynchronous
 from chatbot.training.attempt import other_attempt, write_attempt
-from chatbot.training.checkpoints.progress import Progress, read_progress, value_text
-from chatbot.training.checkpoints.provenance import Provenance
+from chatbot.training.checkpoints.manifest import Progress, Provenance, read_progress, value_text
 from chatbot.training.checkpoints.store import Checkpoints
 from chatbot.training.data import Data
 from chatbot.training.devices.memory import check_sampled_logits, loss_size, most_tokens
@@ -176,7 +175,7 @@ def open_run(settings: Settings, data: Data, towers: Sequence[Tower], team: Team
         if not checkpoints.exist:
             set_initial_weights(model, settings, data)
         if settings.run.dry_run:  # without the weights: a step takes as long with any
-            progress = read_progress(settings.run.directory / LAST)[1] if checkpoints.exist else progress
+            progress = read_progress(settings.run.directory / LAST) if checkpoints.exist else progress
             state = checkpoints.new_state(state)
         else:
             progress, state = checkpoints.restore(state)

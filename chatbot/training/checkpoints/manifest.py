@@ -1,15 +1,28 @@
-"""How far a run has come: the content of `last` and `best`, beside the name of a checkpoint."""
+"""What a checkpoint says beside its tensors: how far the run had come, and what it is trained with.
+
+The progress is also the content of `last` and `best`, beside the name of a checkpoint.
+"""
 
 import dataclasses
 import math
 import operator
+import platform
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, get_type_hints
 
+import keras
+import numpy as np
+import tensorflow as tf
+
 from chatbot.config.learning import LOWER_IS_BETTER, NATS
+from chatbot.config.stored import changed_values, storable
+from chatbot.config.training import Settings
 from chatbot.errors import UserError
-from chatbot.model.checkpoint import AT_END, read_pointer
+from chatbot.model.checkpoint import AT_END, DamagedError, check_vocabulary, manifest_path, read_pointer, step_of
+from chatbot.version import __version__
+
+OTHER = "restore this attempt's own from a backup, or use another --attempt"
 
 
 @dataclasses.dataclass
@@ -64,18 +77,25 @@ def value_text(value: float, measure: str) -> str:
     return f"{value:.4f} {'nats per character' if measure == NATS else measure}"
 
 
-def read_progress(path: Path) -> tuple[str, Progress]:
-    """Read the name of a checkpoint and its progress from `last` or `best`.
-
-    Raises UserError for a file that is damaged, or of another version.
-    """
+def read_progress(path: Path) -> Progress:
+    """Read the progress in `last` or `best`. Raises UserError for a file that is damaged, or of another version."""
     pointer = read_pointer(path)
-    pointer.pop(AT_END, None)
-    return pointer.pop("checkpoint"), progress_of(pointer, path)
+    return _progress_of({name: pointer[name] for name in pointer.keys() - {"checkpoint", AT_END}}, path)
 
 
-def progress_of(values: dict[str, Any], path: Path) -> Progress:
-    """Return the progress with these values, which are from a file. Raises UserError as `read_progress` does."""
+def progress_in(manifest: Mapping[str, Any], path: Path) -> Progress:
+    """Return the progress in the manifest of a checkpoint. Raises DamagedError."""
+    own = manifest_path(path)
+    try:
+        progress = _progress_of(dict(manifest["progress"]), own)
+    except (UserError, ValueError, KeyError, TypeError):
+        raise DamagedError(path, "damaged", f"no progress in {own.name}") from None
+    if progress.step != step_of(path):
+        raise DamagedError(path, "damaged", f"{own.name} is of step {progress.step:,}")
+    return progress
+
+
+def _progress_of(values: dict[str, Any], path: Path) -> Progress:
     kinds = get_type_hints(Progress)
     unknown = sorted(values.keys() - kinds)
     if unknown:
@@ -86,3 +106,56 @@ def progress_of(values: dict[str, Any], path: Path) -> Progress:
     if not all(isinstance(value, kinds[field]) for field, value in values.items()):
         raise UserError(f"{path}: damaged; restore it from a backup, or use another --attempt")
     return Progress(**values)
+
+
+def versions() -> dict[str, str]:
+    """Return the versions that the bits of a result may depend on."""
+    return {
+        "chatbot": __version__,
+        "tensorflow": tf.__version__,
+        "keras": keras.__version__,
+        "numpy": np.__version__,
+        "python": platform.python_version(),
+    }
+
+
+@dataclasses.dataclass(frozen=True)
+class Provenance:
+    """What the checkpoints of a run are trained with. data: the content of data.json."""
+
+    settings: Settings
+    data: dict[str, Any]
+
+    def content(self) -> dict[str, Any]:
+        """Return the part of a manifest that `check` compares."""
+        return {"data": self.data, "settings": storable(self.settings), "versions": versions()}
+
+    def check(self, manifest: dict[str, Any], path: Path) -> list[str]:
+        """Compare the manifest of a checkpoint that is resumed; return the differences that are allowed, one a line.
+
+        Raises UserError when the pairs, the vocabulary or a fixed setting differ, and DamagedError for another form.
+        """
+        own, changes = manifest_path(path), []
+        data, settings, then = (manifest.get(name, {}) for name in ("data", "settings", "versions"))
+        if not all(isinstance(part, dict) for part in (data, settings, then)):
+            raise DamagedError(path, "damaged", f"{own.name} is of another form")
+        check_vocabulary(manifest, self.data["vocabulary"], path)
+        if data.get("fingerprint") != self.data["fingerprint"]:
+            raise UserError(f"{own}: a checkpoint of other training pairs; {OTHER}")
+        try:
+            fixed, free = changed_values(settings, self.settings)
+        except (UserError, TypeError) as error:
+            raise DamagedError(path, "damaged", f"{own.name}: {error}") from None
+        if fixed:
+            raise UserError(f"{own}: a checkpoint of other settings: {'; '.join(fixed)}; {OTHER}")
+        if free:
+            changes.append(f"Changed since step {step_of(path):,}: {'; '.join(free)}.")
+        others = [
+            f"{name} {then[name]!s:.20} (now {now})"
+            for name, now in versions().items()
+            if then.get(name) not in (None, now)
+        ]
+        if others:
+            written = f"The checkpoint was written with {', '.join(others)}"
+            changes.append(f"{written}: results may differ in the last bits from those of one version.")
+        return changes
