@@ -224,14 +224,9 @@ def batches_of(learning: LearningSettings, data: Data) -> tuple[Batches, float]:
 
 def resolved(settings: Settings, data: Data, towers: Sequence[Tower], team: Team) -> Settings:
     """Return the settings with what was chosen in place of "auto". The chief chooses for all machines."""
-    precision = chosen_precision(settings, towers[0].device) if team.chief else ""
-    return replace(
-        settings,
-        precision=team.broadcast_text(precision),
-        both_directions="on" if data.both_directions else "off",
-        validation=data.validation_source,
-        clean=data.clean,
-    )
+    precision = team.broadcast_text(chosen_precision(settings, towers[0].device) if team.chief else "")
+    directions = "on" if data.both_directions else "off"
+    return replace(settings, **{**data.chosen, "precision": precision, "both_directions": directions})
 
 
 def new_model(settings: Settings, data: Data, towers: Sequence[Tower], team: Team, ngrams: Ngrams | None) -> Seq2Seq:

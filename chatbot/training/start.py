@@ -143,7 +143,7 @@ def train_here(settings: Settings, cluster: Cluster | None = None) -> TrainingRe
     locks = chief and not settings.run.dry_run
     with quiet(settings.run.quiet), attempt_lock(settings) if locks else contextlib.nullcontext():
         data = prepare(settings, read_probe(settings.run.probe) if chief else ())
-        settings = replace(settings, **data.preset)
+        settings = replace(settings, **data.chosen)
         if cluster is None:
             return train_alone(settings, data, gpus)
         if settings.parallel.asynchronous:
