@@ -14,8 +14,7 @@ from chatbot.flags import flags_for
 from chatbot.training.attempt import TrainingResult
 from chatbot.training.devices.memory import peak_growth
 from chatbot.training.optimizer import part_names
-from chatbot.training.reporting.lines import steps_left, time_left
-from chatbot.training.reporting.streams import line_stream
+from chatbot.training.reporting.terminal import line_stream, steps_left, time_left
 from chatbot.training.run import Run
 from chatbot.training.share import Prepared
 from chatbot.training.update import chosen_update

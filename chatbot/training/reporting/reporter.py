@@ -24,9 +24,17 @@ from chatbot.model.checkpoint import better_last
 from chatbot.training.alarms import SlowTowers
 from chatbot.training.attempt import INTERRUPTED
 from chatbot.training.checkpoints.manifest import value_text
-from chatbot.training.reporting.lines import HEADER, STEP, duration, metrics_line, question_line, time_left
-from chatbot.training.reporting.streams import error_stream, line_stream
 from chatbot.training.reporting.tensorboard import TensorBoard
+from chatbot.training.reporting.terminal import (
+    HEADER,
+    STEP,
+    duration,
+    error_stream,
+    line_stream,
+    metrics_line,
+    question_line,
+    time_left,
+)
 from chatbot.training.run import Run
 from chatbot.training.validation import Validation
 

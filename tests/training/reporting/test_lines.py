@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from chatbot.training.reporting.lines import HEADER, metrics_line, question_line, steps_left, time_left
+from chatbot.training.reporting.terminal import HEADER, metrics_line, question_line, steps_left, time_left
 from chatbot.training.schedule import Calendar
 from tests.training.reporting.fake_run import fake_run, record_of
 

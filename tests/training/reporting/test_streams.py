@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from chatbot.training.reporting.streams import Stream
+from chatbot.training.reporting.terminal import Stream
 from tests.commands import ENVIRONMENT
 
 
