@@ -151,6 +151,7 @@ def test_texts(get: Get) -> None:
     assert "<td>问|题</td>\n<td>回复2</td>\n<td>答案</td>" in texts[-1]["text"]
     (text,) = get("text/text", run="a/all", tag="warnings")
     assert "one tower is slow" in text["text"]
+    assert [text["step"] for text in get("text/text", run="real/all", tag="replies")] == [2, 3]  # its validations
 
 
 def test_profile_has_the_operations_of_its_steps(folder: Path) -> None:
