@@ -13,9 +13,8 @@ from chatbot.display import aligned, counted
 from chatbot.flags import flags_for
 from chatbot.training.attempt import TrainingResult
 from chatbot.training.devices.memory import peak_growth
-from chatbot.training.display import line_stream
 from chatbot.training.groups import part_names
-from chatbot.training.reporting.terminal import steps_left, time_left
+from chatbot.training.reporting.terminal import line_stream, steps_left, time_left
 from chatbot.training.run import Run
 from chatbot.training.share import Prepared
 from chatbot.training.update import chosen_update

@@ -132,7 +132,7 @@ class Loop:
             reporter.warn(f"{failure}; nothing is saved meanwhile")
         best = due.validate and team.chief and self._validate(record)
         if due.save and team.chief and run.data.validation is None and run.data.probe:
-            reporter.probe(run.validator.replies())
+            reporter.replies(run.validator.replies())
         reporter.record(record)
         if state is not None and not self._divergence.diverges:
             run.save(state, best)

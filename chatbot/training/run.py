@@ -30,8 +30,7 @@ from chatbot.model.saved import load_trained, weights_of
 from chatbot.model.seq2seq import Seq2Seq
 from chatbot.training.asynchronous import Asynchronous
 from chatbot.training.attempt import other_attempt, write_attempt
-from chatbot.training.checkpoints.progress import Progress, read_progress, shown
-from chatbot.training.checkpoints.provenance import Provenance
+from chatbot.training.checkpoints.manifest import Progress, Provenance, read_progress, value_text
 from chatbot.training.checkpoints.store import Checkpoints
 from chatbot.training.data import Data
 from chatbot.training.devices.memory import check_sampled_logits, least_memory, loss_size, most_tokens
@@ -97,7 +96,7 @@ class Run:
         if self.data.validation_decides and step >= LEAST_STEPS and failures >= self.settings.learning.patience:
             best = ""
             if self.progress.best_value is not None:
-                value = shown(self.progress.best_value, self.progress.best_by)
+                value = value_text(self.progress.best_value, self.progress.best_by)
                 best = f"; the best was {value} at step {self.progress.best_step:,}"
             return f"no improvement in {counted(failures, 'validation')}{best}; continue with a larger --patience"
         return ""
@@ -189,7 +188,7 @@ def open_run(settings: Settings, data: Data, towers: Sequence[Tower], team: Team
         if not checkpoints.exist:
             set_initial_weights(model, settings, data)
         if settings.run.dry_run:  # without the weights: a step takes as long with any
-            progress = read_progress(settings.run.directory / LAST)[1] if checkpoints.exist else progress
+            progress = read_progress(settings.run.directory / LAST) if checkpoints.exist else progress
             state = checkpoints.new_state(state)
         else:
             progress, state = checkpoints.restore(state)
@@ -241,15 +240,9 @@ def batches_of(learning: LearningSettings, data: Data) -> tuple[Batches, float]:
 
 def resolved(settings: Settings, data: Data, towers: Sequence[Tower], team: Team) -> Settings:
     """Return the settings with what was chosen in place of "auto". The chief chooses for all machines."""
-    count = len(towers) * team.machines
-    precision = chosen_precision(settings, len(data.vocabulary), towers[0].device, count) if team.chief else ""
-    return replace(
-        settings,
-        precision=team.broadcast_text(precision),
-        both_directions="on" if data.both_directions else "off",
-        validation=data.validation_source,
-        clean=data.clean,
-    )
+    precision = team.broadcast_text(chosen_precision(settings, towers[0].device) if team.chief else "")
+    directions = "on" if data.both_directions else "off"
+    return replace(settings, **{**data.chosen, "precision": precision, "both_directions": directions})
 
 
 def new_model(settings: Settings, data: Data, towers: Sequence[Tower], team: Team, ngrams: Ngrams | None) -> Seq2Seq:

@@ -7,7 +7,7 @@ import pytest
 from chatbot.config.learning import LearningSettings
 from chatbot.errors import UserError
 from chatbot.model.saved import weights_of
-from chatbot.training.checkpoints.progress import Progress
+from chatbot.training.checkpoints.manifest import Progress
 from chatbot.training.checkpoints.store import Checkpoints
 from chatbot.training.groups import groups_of
 from chatbot.training.replica import Replica

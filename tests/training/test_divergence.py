@@ -10,7 +10,7 @@ import pytest
 
 from chatbot.errors import UserError
 from chatbot.training.alarms import Divergence
-from chatbot.training.checkpoints.progress import Progress
+from chatbot.training.checkpoints.manifest import Progress
 from chatbot.training.step import StepResult
 from tests.training.attempts import saved_step, weights
 from tests.training.small_run import train_small

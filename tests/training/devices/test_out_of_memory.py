@@ -13,7 +13,7 @@ from chatbot.errors import UserError
 from chatbot.flags import replace
 from chatbot.model.new_model import built_model
 from chatbot.model.seq2seq import Seq2Seq
-from chatbot.training.checkpoints.progress import read_progress
+from chatbot.training.checkpoints.manifest import read_progress
 from chatbot.training.devices.failures import is_out_of_memory
 from chatbot.training.devices.towers import Tower
 from chatbot.training.gradients import gradient_function
@@ -282,7 +282,7 @@ def test_resumed_run_divides_the_same_shares(pairs_file: Path, monkeypatch: pyte
     assert train_small(1, **small, attempt="resumed", steps=4) == 0
     for one, other in zip(weights("whole"), weights("resumed"), strict=True):
         np.testing.assert_array_equal(one, other)
-    _, progress = read_progress(Path("checkpoints/resumed/last"))
+    progress = read_progress(Path("checkpoints/resumed/last"))
     assert progress.most_positions
     assert progress.device_memory is None
     opened: list[int | None] = []
