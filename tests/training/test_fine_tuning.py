@@ -63,8 +63,8 @@ def test_fine_tuned_attempt_needs_the_other_no_more(
     pairs_file: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It learns other pairs with new characters; the encoder is frozen. It is resumed, and chats."""
-    monkeypatch.setattr(Validator, "replies", lambda self: [""] * len(self._samples))
-    monkeypatch.setattr(Validator, "chat_replies", lambda self, _: [""] * len(self._samples))
+    monkeypatch.setattr(Validator, "replies", lambda self: [""] * len(self._questions))
+    monkeypatch.setattr(Validator, "chat_replies", lambda self, _: [""] * len(self._questions))
     Path("words.txt").write_text("甲甲\n")
     train(**{**SMALL, "log_every": 5}, data=(str(pairs_file),), attempt="base", steps=1, dictionary="words.txt")
     Path("words.txt").unlink()
