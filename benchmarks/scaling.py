@@ -185,13 +185,13 @@ def _process_worker(flags: ScalingBenchmark, core: int, cluster: Cluster | None)
     towers = open_towers([], None)
     import tensorflow as tf
 
+    from chatbot.training.machines.peers import Peers
     from chatbot.training.machines.team import ALONE, join
-    from chatbot.training.machines.watch import Watch
     from chatbot.training.update import open_update
 
     team = ALONE
     if cluster is not None:
-        team = join(cluster, Watch(cluster.others, lambda name: None), towers)
+        team = join(cluster, Peers(cluster.others, lambda name: None), towers)
 
     def open_step(model: Any) -> Any:
         return open_update(model, flags.settings, towers, team)

@@ -11,7 +11,7 @@ import yaml
 from kubeflow.training import models  # type: ignore[import-untyped]
 
 from chatbot.config.stored import train_settings
-from chatbot.training.machines.watch import START_LIMIT
+from chatbot.training.machines.peers import START_LIMIT
 
 PROJECT = Path(__file__).parents[1]
 FOLDER = PROJECT / "kubernetes"

@@ -55,6 +55,9 @@ class ParallelSettings(Flags, stored=False):
     )
     local_workers: int | None = setting(None, "start this many workers on this machine, to try out a cluster", least=1)
     restarts: int = setting(0, "restart from the last checkpoint up to N times after a machine is lost", least=0)
+    step_timeout: float = setting(
+        10, "end, to be started again, after so many minutes without progress of a step; 0: never", least=0
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -57,7 +57,7 @@ from chatbot.errors import UserError
 from chatbot.evaluation.curves import METRICS
 from chatbot.flags import flags_for, flatten, replace
 from chatbot.model.checkpoint import check_model_size
-from chatbot.training.signals import EXIT_INTERRUPTED
+from chatbot.training.watch import EXIT_INTERRUPTED
 
 # Seconds to wait for the lock. A run that fails removes the folder that it has made, and the lock file in it.
 LOCK_TIMEOUT = 0.5

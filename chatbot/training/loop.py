@@ -16,13 +16,13 @@ from chatbot.training.alarms import MOST_RETURNS, Divergence, SkippedUpdates
 from chatbot.training.attempt import INTERRUPTED, TIME_UP, TrainingResult, remove_unused
 from chatbot.training.devices.failures import lost_gpu
 from chatbot.training.machines.team import tower_names
+from chatbot.training.profiling import Profile, TowerTimes, profiled
 from chatbot.training.reporting.reporter import Reporter, conclude
 from chatbot.training.run import Run
 from chatbot.training.schedule import Due
 from chatbot.training.share import Prepared
-from chatbot.training.signals import GRACE_SECONDS, Interrupts, interrupts
 from chatbot.training.step import StepResult
-from chatbot.training.watch import Profile, StepWatch, TowerTimes, profiled
+from chatbot.training.watch import GRACE_SECONDS, Interrupts, StepWatch, interrupts
 
 
 def train(run: Run) -> TrainingResult:
@@ -33,7 +33,8 @@ def train(run: Run) -> TrainingResult:
     """
     announce(run)
     first = run.progress.step
-    watch = StepWatch(run.team.chief, lambda: run.train_step.is_tracing, lambda: lost_gpu(run.towers))
+    timeout = 60 * run.settings.parallel.step_timeout or math.inf
+    watch = StepWatch(run.team.chief, lambda: run.train_step.is_tracing, lambda: lost_gpu(run.towers), timeout)
     names = tower_names(run.team, run.train_step.tower_names)
 
     def leave() -> bool:

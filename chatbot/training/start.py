@@ -18,11 +18,11 @@ from chatbot.training.data import Data, prepare, read_probe
 from chatbot.training.devices.gpus import Gpu, find_gpus, silent_gpus, warn_without_gpu
 from chatbot.training.devices.towers import Tower, choose_gpus, cpu_name, open_towers, plan, spread, table
 from chatbot.training.machines.cluster import CHIEF, PS, WORKER, Cluster, check_port, cluster_of, free_addresses
+from chatbot.training.machines.peers import PEER_TIMEOUT, START_LIMIT, Peers, print_status
 from chatbot.training.machines.processes import Job, run_jobs
 from chatbot.training.machines.servers import connect, serve
-from chatbot.training.machines.watch import PEER_TIMEOUT, START_LIMIT, Watch, print_status
 from chatbot.training.reporting.metrics import check_client
-from chatbot.training.signals import EXIT_INTERRUPTED
+from chatbot.training.watch import EXIT_INTERRUPTED
 
 # --asynchronous without host flags: the number of workers without --local-workers, --towers and GPUs, and their
 # restarts.
@@ -178,7 +178,7 @@ def train_as_worker(settings: Settings, data: Data, gpus: list[Gpu], cluster: Cl
     def lost(name: str) -> None:
         watch.exit_process(f"{name} ({cluster.others[name]}) was lost")
 
-    watch = Watch(cluster.others, lost)
+    watch = Peers(cluster.others, lost)
     try:
         team = join(cluster, watch, towers)
         check_identical_settings(team, settings, data, towers)
@@ -207,7 +207,7 @@ def train_as_chief(settings: Settings, data: Data, cluster: Cluster) -> Training
             watch.exit_process(f"{name} ({address}) was lost, and with it the newest weights")
         print_status(f"\n{name} ({address}) does not answer; the others go on without it until it is back.")
 
-    watch = Watch(cluster.others, lost)
+    watch = Peers(cluster.others, lost)
     watch.start()
     try:
         coordinator = connect(cluster, watch)

@@ -29,7 +29,7 @@ from tests.training.small_run import train_small
 # Runs `interrupts` and then the code of a test, and writes what has happened.
 SCRIPT = """
 import hashlib, pathlib, sys, time
-from chatbot.training.signals import interrupts
+from chatbot.training.watch import interrupts
 
 def busy(seconds):
     # As within TensorFlow, no Python handler runs meanwhile.

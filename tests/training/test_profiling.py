@@ -12,8 +12,8 @@ from tensorflow.tsl.profiler.protobuf.xplane_pb2 import XSpace
 from chatbot.config.training import Settings
 from chatbot.flags import compose
 from chatbot.training.machines.team import ALONE
+from chatbot.training.profiling import profiled
 from chatbot.training.share import buffer_of
-from chatbot.training.watch import profiled
 
 BATCH: Any = SimpleNamespace(shares=[[buffer_of([np.ones(2)])]])
 

@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 
 from chatbot.config.training import Settings
-from chatbot.errors import DeviceError, UserError
+from chatbot.errors import LostError, UserError
 from chatbot.flags import compose
 from chatbot.training import start as module
 from chatbot.training.devices.gpus import Gpu
@@ -90,7 +90,7 @@ def test_gpu_that_fails_in_mid_run_is_named(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr("chatbot.training.run.open_run", lambda *_: None)
     monkeypatch.setattr(module, "devices", lambda *_: [Tower("gpu_1", "/GPU:0", "NVIDIA", 1 << 30)])
     data: Any = None
-    with pytest.raises(DeviceError, match=r"^GPU 1 does not answer \(GPU is lost\)"):
+    with pytest.raises(LostError, match=r"^GPU 1 does not answer \(GPU is lost\)"):
         module.train_alone(Settings(), data, [])
 
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 import tensorflow as tf
 from tqdm import tqdm
 
-from chatbot.errors import DeviceError, UserError
+from chatbot.errors import LostError, UserError
 from chatbot.training.devices.gpus import silent_gpus
 from chatbot.training.devices.towers import Tower
 
@@ -56,7 +56,7 @@ def device_errors(towers: Sequence[Tower]) -> Iterator[None]:
         raise
 
 
-def device_failure(error: tf.errors.OpError, towers: Sequence[Tower]) -> DeviceError | None:
+def device_failure(error: tf.errors.OpError, towers: Sequence[Tower]) -> LostError | None:
     """Return the error to raise for a GPU of these towers that has failed; None if no GPU is the cause.
 
     A GPU that does not answer NVML is the cause. If all answer, it may be any: TensorFlow names the device that noticed
@@ -74,7 +74,7 @@ def device_failure(error: tf.errors.OpError, towers: Sequence[Tower]) -> DeviceE
     return _device_error(f"{suspects} failed ({cause.group()})")
 
 
-def lost_gpu(towers: Sequence[Tower]) -> DeviceError | None:
+def lost_gpu(towers: Sequence[Tower]) -> LostError | None:
     """Return the error that names the first GPU of these towers that does not answer NVML; None if all answer."""
     silent = silent_gpus()
     lost = next((number for number in gpu_numbers(towers) if number in silent), None)
@@ -86,8 +86,8 @@ def gpu_numbers(towers: Sequence[Tower]) -> list[int]:
     return [*dict.fromkeys(int(number) for tower in towers for number in re.findall(r"gpu_(\d+)", tower.name))]
 
 
-def _device_error(what: str) -> DeviceError:
-    return DeviceError(f"{what}; {RESUME}. `dmesg` may say why (Xid); --gpus can leave it out")
+def _device_error(what: str) -> LostError:
+    return LostError(f"{what}; {RESUME}. `dmesg` may say why (Xid); --gpus can leave it out")
 
 
 def is_out_of_memory(error: tf.errors.OpError, towers: Sequence[Tower] = ()) -> bool:

@@ -16,9 +16,9 @@ from typing import Any
 from tqdm import tqdm
 
 from chatbot.corpus.workers import end_with_parent
-from chatbot.errors import DeviceError, UserError, exit_code_of
-from chatbot.training.machines.watch import print_status
-from chatbot.training.signals import interrupts
+from chatbot.errors import LostError, UserError, exit_code_of
+from chatbot.training.machines.peers import print_status
+from chatbot.training.watch import interrupts
 
 # Seconds before a lost process restarts, in which the other processes detect its loss.
 RESTART_DELAY = 8.0
@@ -124,7 +124,7 @@ def _child(job: Job, error_token: Any) -> None:
     def target() -> int:
         try:
             return job.target(*job.arguments)
-        except DeviceError:
+        except LostError:
             raise  # of this process alone
         except (UserError, OSError):
             error_token.recv_bytes()  # blocks in all jobs but the first, until the parent kills them

@@ -10,7 +10,7 @@ from chatbot.config.training import Settings
 from chatbot.training.devices.gpus import find_gpus, warn_without_gpu
 from chatbot.training.devices.towers import choose_gpus, open_towers, table
 from chatbot.training.machines.cluster import CHIEF, WORKER, Cluster
-from chatbot.training.machines.watch import PEER_TIMEOUT, Watch, join_timeout
+from chatbot.training.machines.peers import PEER_TIMEOUT, Peers, join_timeout
 
 
 def serve(settings: Settings, cluster: Cluster, peer_timeout: float | None = PEER_TIMEOUT) -> int:
@@ -27,7 +27,7 @@ def serve(settings: Settings, cluster: Cluster, peer_timeout: float | None = PEE
     server = tf.distribute.Server(_spec(cluster), job_name=cluster.job, task_index=cluster.index, protocol="grpc")
     print(f"{cluster.job} {cluster.index} serves at {cluster.own}.", flush=True)
     if peer_timeout is not None and cluster.chief is not None:
-        Watch({CHIEF: cluster.chief}, _exit_after_chief, peer_timeout).start()
+        Peers({CHIEF: cluster.chief}, _exit_after_chief, peer_timeout).start()
     server.join()
     return 0
 
@@ -37,7 +37,7 @@ def _exit_after_chief(_: str) -> None:
     os._exit(0)
 
 
-def connect(cluster: Cluster, watch: Watch) -> Any:
+def connect(cluster: Cluster, watch: Peers) -> Any:
     """Wait until all workers and parameter servers run. Return a coordinator connected to them."""
     import tensorflow as tf
 

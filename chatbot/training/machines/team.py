@@ -19,7 +19,7 @@ from chatbot.training.allreduce import Exchange, exchange_by
 from chatbot.training.data import Data
 from chatbot.training.devices.towers import Tower
 from chatbot.training.machines.cluster import Cluster
-from chatbot.training.machines.watch import Watch, join_timeout
+from chatbot.training.machines.peers import Peers, join_timeout
 
 # Texts are padded to a multiple of this many bytes, so that few shapes are traced.
 BLOCK = 8192
@@ -110,7 +110,7 @@ def tower_names(team: Team, names: Sequence[str]) -> list[str]:
     ]
 
 
-def join(cluster: Cluster, watch: Watch, towers: Sequence[Tower]) -> Team:
+def join(cluster: Cluster, watch: Peers, towers: Sequence[Tower]) -> Team:
     """Wait until all other workers run, and connect to them. TensorFlow's devices cannot be changed afterwards."""
     assert cluster.own is not None
     watch.wait_for_ports(cluster.own)

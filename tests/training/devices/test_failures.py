@@ -6,7 +6,7 @@ import sys
 import pytest
 import tensorflow as tf
 
-from chatbot.errors import EXIT_LOST, DeviceError
+from chatbot.errors import EXIT_LOST, LostError
 from chatbot.training.devices.failures import device_errors, device_failure, is_out_of_memory
 from chatbot.training.devices.towers import Parts, Tower
 from tests.commands import ENVIRONMENT, ROOT
@@ -97,7 +97,7 @@ def test_errors_without_gpus_stay_as_they_are(cpus: list[Tower], monkeypatch: py
     error = tf.errors.InternalError(None, None, ILLEGAL)
     with pytest.raises(tf.errors.InternalError), device_errors(cpus):
         raise error
-    with pytest.raises(DeviceError, match="GPU 3 does not answer") as raised, device_errors(TOWERS):
+    with pytest.raises(LostError, match="GPU 3 does not answer") as raised, device_errors(TOWERS):
         raise error
     assert raised.value.__cause__ is error
 
@@ -115,10 +115,10 @@ def test_exit_code_of_a_failed_device(tmp_path: object) -> None:
     """In a new process, which ends at once, without the handlers at exit of a process with a device."""
     program = """
 import atexit
-from chatbot.errors import DeviceError, exit_code_of
+from chatbot.errors import LostError, exit_code_of
 def main():
     print("output")
-    raise DeviceError("tower 0 failed")
+    raise LostError("tower 0 failed")
 atexit.register(print, "not printed")
 raise SystemExit(exit_code_of(main))
 """

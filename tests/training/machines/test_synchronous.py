@@ -19,7 +19,7 @@ from chatbot.errors import UserError
 from chatbot.flags import compose, flag_of
 from chatbot.training.machines.cluster import free_addresses
 from chatbot.training.machines.team import check_identical_settings
-from chatbot.training.signals import EXIT_INTERRUPTED
+from chatbot.training.watch import EXIT_INTERRUPTED
 from tests.training.attempts import metrics, saved_step, weights
 from tests.training.machines.overflowing import overflowing
 from tests.training.machines.running import (

@@ -15,18 +15,18 @@ import pytest
 
 from chatbot.errors import EXIT_LOST
 from chatbot.training.machines.cluster import free_addresses
-from chatbot.training.machines.watch import is_answering, is_listening
+from chatbot.training.machines.peers import is_answering, is_listening
 from tests.training.machines.running import Command, until
 
 WATCHING = """
 import sys, time
-from chatbot.training.machines.watch import Watch, print_status
+from chatbot.training.machines.peers import Peers, print_status
 limit, timeout, on_lost, *addresses = sys.argv[1:]
 peers = {f"worker {i}": address for i, address in enumerate(addresses)}
 on_lost = (lambda name: print_status(f"{name} lost")) if on_lost == "continue" else (
     lambda name: watch.exit_process(f"{name} was lost")
 )
-watch = Watch(peers, on_lost, float(timeout), float(limit))
+watch = Peers(peers, on_lost, float(timeout), float(limit))
 watch.start()
 while watch.missing:
     time.sleep(0.05)
@@ -109,10 +109,10 @@ def test_peer_may_return_and_be_lost_again(pairs_folder: Path) -> None:
 WORKERS_SCRIPT = """
 import ctypes, os, socket, sys, time
 from chatbot.training.machines.cluster import Cluster, host_and_port
-from chatbot.training.machines.watch import Watch
+from chatbot.training.machines.peers import Peers
 index, busy, *addresses = sys.argv[1:]
 cluster = Cluster(tuple(addresses), "worker", int(index))
-watch = Watch(cluster.others, lambda name: watch.exit_process(f"{name} was lost"), timeout=1.5, limit=60)
+watch = Peers(cluster.others, lambda name: watch.exit_process(f"{name} was lost"), timeout=1.5, limit=60)
 watch.wait_for_ports(cluster.own)
 if os.fork() == 0:
     with socket.create_server(host_and_port(cluster.own), backlog=100) as server:

@@ -1,4 +1,4 @@
-"""A thread that ends a process when a machine that it needs is lost.
+"""The other machines of a run, and a thread that ends this process when one that it needs is lost.
 
 An operation whose peer has died may block for ever inside TensorFlow, out of reach of exceptions and signal handlers.
 Peers are probed at the port of their TensorFlow server, which sends a greeting from a thread of its own: a process that
@@ -31,7 +31,7 @@ START_LIMIT = 1800.0
 JOIN_TIMEOUT = 120
 
 
-class Watch:
+class Peers:
     """Ends this process when a machine that it needs does not start or is lost, until `stop` is called.
 
     peers: the addresses of the machines, by name. on_lost: called with the name of a lost one, each time. timeout:
