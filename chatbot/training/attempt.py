@@ -267,7 +267,7 @@ class TrainingResult:
     """The result of a training run."""
 
     directory: Path  # of the attempt, absolute
-    step: int  # the steps of earlier runs included
+    step: int  # the steps of earlier runs included; 0 if unknown
     stopped: str  # the reason, in words
     best_step: int  # 0 without validation
     best_nats_per_character: float | None

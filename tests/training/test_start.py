@@ -88,7 +88,7 @@ def test_gpu_that_fails_in_mid_run_is_named(monkeypatch: pytest.MonkeyPatch) -> 
     Nvml(monkeypatch).lost = {1}
     monkeypatch.setattr("chatbot.training.loop.train", fail)
     monkeypatch.setattr("chatbot.training.run.open_run", lambda *_: None)
-    monkeypatch.setattr(module, "devices", lambda *_: [Tower("gpu_1", "/GPU:0", "NVIDIA", 1 << 30)])
+    monkeypatch.setattr(module, "open_and_print_towers", lambda *_: [Tower("gpu_1", "/GPU:0", "NVIDIA", 1 << 30)])
     data: Any = None
     with pytest.raises(LostError, match=r"^GPU 1 does not answer \(GPU is lost\)"):
         module.train_alone(Settings(), data, [])
@@ -106,6 +106,6 @@ def test_gpu_that_does_not_answer_is_left_out_and_named(
     Nvml(monkeypatch, 3).lost = {1}
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     monkeypatch.setattr(module, "open_towers", open_towers)
-    module.devices(Settings(), module.chosen_gpus(Settings()))
+    module.open_and_print_towers(Settings(), module.chosen_gpus(Settings()))
     assert [gpu.number for gpu in opened] == [0, 2]
     assert capsys.readouterr().err == "GPU 1 does not answer, and is left out: GPU is lost\n"

@@ -7,8 +7,9 @@ synchronous run probe each other; the chief of an asynchronous run probes all ot
 """
 
 import contextlib
+import ctypes
 import math
-import os
+import re
 import signal
 import socket
 import sys
@@ -18,7 +19,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
 from chatbot.display import counted
-from chatbot.errors import EXIT_LOST
+from chatbot.errors import LostError, end_process
 from chatbot.training.machines.cluster import host_and_port
 
 # Times in seconds. A peer is lost when its port was closed for PEER_TIMEOUT; a busy peer may refuse one connection.
@@ -29,6 +30,13 @@ REPORT_INTERVAL = 30.0
 START_LIMIT = 1800.0
 # The time in which TensorFlow must connect machines that are all running.
 JOIN_TIMEOUT = 120
+# What errors of any class say of a machine that was lost, and has perhaps started again since: TensorFlow's collectives
+# and coordinator (tensorflow/python/distribute/coordinator/cluster_coordinator.py), and NCCL (ncclRemoteError).
+RESTARTED = re.compile(
+    "incarnation|unknown device|remote_handle|remote process exited|rst_stream|stream removed|socket closed"
+    "|connection reset",
+    re.IGNORECASE,
+)
 
 
 class Peers:
@@ -82,19 +90,30 @@ class Peers:
         """Stop. From then on machines may end."""
         self._stopped.set()
 
+    @contextmanager
+    def errors(self) -> Iterator[None]:
+        """End this process after an error of this context that a lost machine may have caused."""
+        try:
+            yield
+        except Exception as error:
+            self.exit_after_error(error)
+            raise
+
     def exit_after_error(self, error: BaseException) -> None:
-        """End this process after an error that a lost machine may have caused, in time for its name to be known."""
-        self._stopped.wait(4 * PEER_TIMEOUT)
-        text = str(error).strip().splitlines()[0][:200]
-        self.exit_process(f"the connection to the other machines failed ({text})")
+        """End this process after an error that a lost machine may have caused, in time for its name to be known.
+
+        Does nothing after another error, which would come again.
+        """
+        if is_of_connection(error):
+            self._stopped.wait(4 * PEER_TIMEOUT)
+            text = str(error).rpartition("\n\n")[2].strip().splitlines()[0]  # what follows the lines of a graph's code
+            self.exit_process(f"the connection to the other machines failed ({text[:60]})")
 
     def exit_process(self, reason: str) -> None:
         """End this process with a line on standard error. Does nothing after `stop`."""
         if not self._stopped.is_set():
-            print_status(
-                f"\nerror: {reason}. The last checkpoint is kept: start all machines again with the same commands"
-            )
-            os._exit(EXIT_LOST)
+            resume = "the last checkpoint is kept: start all machines again with the same commands"
+            end_process(LostError(f"{reason}; {resume}"))
 
     def _begin(self) -> None:
         """Begin to wait for machines to start."""
@@ -131,19 +150,33 @@ class Peers:
                 return
 
 
+def is_of_connection(error: BaseException) -> bool:
+    """Return whether TensorFlow has raised this error for a machine or connection that may be lost."""
+    import tensorflow as tf
+
+    errors = tf.errors
+    lost = errors.UnavailableError, errors.AbortedError, errors.DeadlineExceededError, errors.CancelledError
+    return isinstance(error, lost) or (isinstance(error, errors.OpError) and bool(RESTARTED.search(str(error))))
+
+
 @contextmanager
 def join_timeout() -> Iterator[None]:
     """Limit the time of the block, in which TensorFlow connects the machines.
 
-    TensorFlow holds Python's lock meanwhile: SIGALRM ends the process if a machine is lost.
+    TensorFlow holds Python's lock meanwhile: SIGALRM ends the process if a machine is lost. TensorFlow also installs a
+    handler of SIGTERM, which ignores it. Both are set by functions of C, which work in every thread.
     """
-    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    handler_of, set_handler = ctypes.pythonapi.PyOS_getsig, ctypes.pythonapi.PyOS_setsig
+    handler_of.restype = ctypes.c_void_p
+    set_handler.argtypes, set_handler.restype = (ctypes.c_int, ctypes.c_void_p), ctypes.c_void_p
+    of_sigterm, of_sigalrm = handler_of(signal.SIGTERM), set_handler(signal.SIGALRM, None)  # None: the default
     signal.alarm(JOIN_TIMEOUT)
     try:
         yield
     finally:
         signal.alarm(0)
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)  # TensorFlow has installed a handler that ignores it
+        set_handler(signal.SIGALRM, of_sigalrm)
+        set_handler(signal.SIGTERM, of_sigterm)
 
 
 def connect_to(address: str) -> socket.socket | None:

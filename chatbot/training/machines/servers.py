@@ -37,19 +37,25 @@ def _exit_after_chief(_: str) -> None:
     os._exit(0)
 
 
-def connect(cluster: Cluster, watch: Peers) -> Any:
+def connect(cluster: Cluster, peers: Peers) -> Any:
     """Wait until all workers and parameter servers run. Return a coordinator connected to them."""
     import tensorflow as tf
 
-    # TensorFlow prints several lines for each lost worker; the watch prints one.
+    # TensorFlow prints several lines for each lost worker; `peers` prints one.
     logging.getLogger("tensorflow").setLevel(logging.CRITICAL)
-    while watch.missing:
+    while peers.missing:
         time.sleep(0.1)
     resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
         _spec(cluster), task_type=CHIEF, task_id=0, rpc_layer="grpc"
     )
+
     # When a thread of the coordinator fails, the results of its worker never arrive: fetching one would not return.
-    threading.excepthook = lambda failure: watch.exit_after_error(failure.exc_value or failure.exc_type())
+    def end(failure: threading.ExceptHookArgs) -> None:
+        peers.exit_after_error(failure.exc_value or failure.exc_type())
+        threading.__excepthook__(failure)
+        os._exit(1)
+
+    threading.excepthook = end
     with join_timeout():
         return tf.distribute.coordinator.ClusterCoordinator(tf.distribute.ParameterServerStrategy(resolver))
 

@@ -110,10 +110,10 @@ def tower_names(team: Team, names: Sequence[str]) -> list[str]:
     ]
 
 
-def join(cluster: Cluster, watch: Peers, towers: Sequence[Tower]) -> Team:
+def join(cluster: Cluster, peers: Peers, towers: Sequence[Tower]) -> Team:
     """Wait until all other workers run, and connect to them. TensorFlow's devices cannot be changed afterwards."""
     assert cluster.own is not None
-    watch.wait_for_ports(cluster.own)
+    peers.wait_for_ports(cluster.own)
     resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
         tf.train.ClusterSpec({"worker": list(cluster.workers)}),
         task_type="worker",
@@ -130,8 +130,8 @@ def join(cluster: Cluster, watch: Peers, towers: Sequence[Tower]) -> Team:
     )
     with join_timeout():
         strategy = tf.distribute.MultiWorkerMirroredStrategy(resolver, options)
-    watch.start()
-    return Team(cluster.index, len(cluster.workers), strategy, watch.stop)
+    peers.start()
+    return Team(cluster.index, len(cluster.workers), strategy, peers.stop)
 
 
 def check_identical_settings(team: Team, settings: Settings, data: Data, towers: Sequence[Tower]) -> None:

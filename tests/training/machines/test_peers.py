@@ -1,6 +1,7 @@
 """The watch reports missing, late, lost and returned peers, but not busy ones. It runs in new processes."""
 
 import contextlib
+import ctypes
 import os
 import signal
 import socket
@@ -8,15 +9,21 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+import tensorflow as tf
 
-from chatbot.errors import EXIT_LOST
+from chatbot.errors import EXIT_LOST, LostError
+from chatbot.training.machines import peers as module
 from chatbot.training.machines.cluster import free_addresses
-from chatbot.training.machines.peers import is_answering, is_listening
+from chatbot.training.machines.peers import Peers, is_answering, is_listening, join_timeout
 from tests.training.machines.running import Command, until
+
+handler_of, set_handler = ctypes.pythonapi.PyOS_getsig, ctypes.pythonapi.PyOS_setsig
+handler_of.restype = ctypes.c_void_p
 
 WATCHING = """
 import sys, time
@@ -77,7 +84,7 @@ def test_watch_waits_for_late_peer_and_reports_lost_peer(pairs_folder: Path) -> 
         assert time.monotonic() - closed < 6
     lines = command.output.strip().split("\n")
     assert lines[-1] == (
-        "error: worker 1 was lost. The last checkpoint is kept: start all machines again with the same commands"
+        "error: worker 1 was lost; the last checkpoint is kept: start all machines again with the same commands"
     )
     assert sum("Waiting" in line for line in lines) == 1
 
@@ -146,7 +153,7 @@ def test_stopped_or_killed_worker_ends_all_others(pairs_folder: Path, number: in
     for command in (commands[0], commands[2]):
         assert command.wait(15) == EXIT_LOST
         assert command.output.strip().splitlines()[-1] == (
-            "error: worker 1 was lost. The last checkpoint is kept: start all machines again with the same commands"
+            "error: worker 1 was lost; the last checkpoint is kept: start all machines again with the same commands"
         )
     commands[1].process.kill()
 
@@ -186,6 +193,67 @@ def test_stopped_process_is_listening_and_not_answering(pairs_folder: Path) -> N
     until(lambda: not is_listening(address), 5)
     assert not is_answering(address)
     server.wait()
+
+
+TF_ERRORS = tf.errors
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (TF_ERRORS.UnavailableError(None, None, "Collective ops is aborted by: Socket closed"), True),
+        (TF_ERRORS.AbortedError(None, None, "Unable to find a context_id"), True),
+        (TF_ERRORS.DeadlineExceededError(None, None, "Deadline Exceeded"), True),
+        (TF_ERRORS.CancelledError(None, None, "Cancelled"), True),
+        (TF_ERRORS.InvalidArgumentError(None, None, "Unable to find the relevant tensor remote_handle"), True),
+        (TF_ERRORS.FailedPreconditionError(None, None, "Device current incarnation doesn't match"), True),
+        (TF_ERRORS.InternalError(None, None, "remote process exited or there was a network error"), True),
+        (TF_ERRORS.InternalError(None, None, "a bug"), False),
+        (TF_ERRORS.InvalidArgumentError(None, None, "indices[0] = 9 is not in [0, 9)"), False),
+        (TF_ERRORS.ResourceExhaustedError(None, None, "Collective ops is aborted by: OOM"), False),
+        (ConnectionError("Socket closed"), False),
+    ],
+)
+def test_only_errors_that_a_lost_machine_may_cause_end_the_process_to_be_started_again(
+    error: Exception, expected: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended: list[LostError] = []
+    monkeypatch.setattr(module, "end_process", ended.append)
+    monkeypatch.setattr(module, "PEER_TIMEOUT", 0.0)
+    with pytest.raises(type(error)), Peers({}, lambda _: None).errors():
+        raise error
+    assert [type(end) for end in ended] == [LostError] * expected
+    for end in ended:
+        assert str(end).startswith("the connection to the other machines failed (")
+
+
+def test_text_of_an_error_in_a_graph_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It follows the lines of the graph's code."""
+    ended: list[LostError] = []
+    monkeypatch.setattr(module, "end_process", ended.append)
+    monkeypatch.setattr(module, "PEER_TIMEOUT", 0.0)
+    text = f"Graph execution error:\n\n  File 1\n\n{'Socket closed ' * 9}\nThe error could be\n\t [[{{x}}]]\n"
+    Peers({}, lambda _: None).exit_after_error(TF_ERRORS.UnavailableError(None, None, text))
+    assert str(ended[0]).startswith("the connection to the other machines failed (Socket closed Socket closed")
+    assert len(f"error: {ended[0]}") < 200
+
+
+def test_handlers_are_as_before_a_connection_also_in_a_thread() -> None:
+    """TensorFlow changes the handler of SIGTERM. Python sets handlers in the main thread only."""
+    handlers = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGALRM)]
+    of_sigterm, of_sigalrm = map(handler_of, (signal.SIGTERM, signal.SIGALRM))
+
+    def connect() -> None:
+        with join_timeout():
+            assert handler_of(signal.SIGALRM) is None  # the default, by which the signal ends the process
+            assert 0 < signal.alarm(1000) <= module.JOIN_TIMEOUT
+            set_handler(signal.SIGTERM, 1)
+
+    with ThreadPoolExecutor(1) as threads:
+        threads.submit(connect).result()
+    assert (handler_of(signal.SIGTERM), handler_of(signal.SIGALRM)) == (of_sigterm, of_sigalrm)
+    assert [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGALRM)] == handlers
+    assert signal.alarm(0) == 0
 
 
 def test_probe_connected_to_itself_is_not_listening() -> None:

@@ -66,7 +66,7 @@ def test_two_workers_with_two_towers_equal_one_device_after_lost_worker(
     killed = time.monotonic()
     assert first.wait(60) == 138
     print(f"noticed after {time.monotonic() - killed:.1f} seconds")
-    assert f"error: worker 1 ({waiting[0]}) was lost. The last checkpoint is kept" in first.output
+    assert f"error: worker 1 ({waiting[0]}) was lost; the last checkpoint is kept" in first.output
 
     step = saved_step("two")
     steps = step + 7
@@ -183,6 +183,27 @@ def test_workers_with_different_data_end_with_error(pairs_folder: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("fails", [False, True])
+def test_workers_train_in_threads_and_without_a_shared_disk(pairs_folder: Path, fails: bool) -> None:
+    """A step that fails on one is an error there; the other one has lost its connection."""
+    cluster = {"worker": free_addresses(2)}
+    commands = []
+    for i in range(2):
+        config = json.dumps({"cluster": cluster, "task": {"type": "worker", "index": i}})
+        fault = "fails" if fails and i else ""
+        commands.append(preloaded("tests.training.machines.in_thread", config, f"machine {i}", fault))
+    until(lambda: commands[1].process.poll() is not None, 120, lambda: commands[1].output)
+    if fails:
+        assert commands[1].process.returncode == 1
+        assert "InvalidArgumentError: Graph execution error:" in commands[1].output
+        assert commands[0].wait() == 138
+        return
+    assert [command.wait() for command in commands] == [0, 0]
+    assert all("step=3, stopped='step 3 was the last one" in command.output for command in commands)
+    assert not Path("machine 1/checkpoints").exists()
+
+
+@pytest.mark.slow
 def test_stopped_worker_ends_the_others(pairs_folder: Path) -> None:
     """With TensorFlow: the port is the one of its server."""
     flags = worker_flags()
@@ -192,7 +213,7 @@ def test_stopped_worker_ends_the_others(pairs_folder: Path) -> None:
     stopped = time.monotonic()
     assert commands[0].wait(30) == 138
     print(f"noticed after {time.monotonic() - stopped:.1f} seconds")
-    assert f"error: worker 1 ({flags[0][1].split(',')[1]}) was lost. " in commands[0].output
+    assert f"error: worker 1 ({flags[0][1].split(',')[1]}) was lost; " in commands[0].output
     kill(commands[1].process.pid)
 
 
