@@ -154,7 +154,8 @@ def _train_with_others(settings: Settings) -> TrainingResult:
 
     The result is read from the attempt's directory, which only the machine that validates may have.
     """
-    from chatbot.training.start import EXIT_INTERRUPTED, start
+    from chatbot.training.start import start
+    from chatbot.training.watch import EXIT_INTERRUPTED
 
     code, directory = start(settings), settings.run.directory.absolute()
     if code not in (0, EXIT_INTERRUPTED):

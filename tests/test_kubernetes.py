@@ -11,7 +11,6 @@ import yaml
 from kubeflow.training import models  # type: ignore[import-untyped]
 
 from chatbot.config.stored import train_settings
-from chatbot.training.machines.peers import START_LIMIT
 
 PROJECT = Path(__file__).parents[1]
 FOLDER = PROJECT / "kubernetes"
@@ -152,7 +151,7 @@ def test_command_trains_synchronously(workload: dict[str, Any]) -> None:
     assert container["command"] == ["python", "/app/train.py"]
     settings = train_settings([word.replace("$(JOB_COMPLETION_INDEX)", "0") for word in container["args"]])
     assert settings.parallel.variable_update == "distributed_replicated"
-    assert START_LIMIT > 600  # the longest back-off of a Job
+    assert settings.parallel.start_timeout > 10  # minutes, the longest back-off of a Job
 
 
 def test_job_and_tfjob_run_the_same_pod() -> None:

@@ -271,8 +271,9 @@ class TrainingResult:
     stopped: str  # the reason, in words
     best_step: int  # 0 without validation
     best_nats_per_character: float | None
+    exit_code: int = 0  # of the command
 
     @property
     def interrupted(self) -> bool:
-        """Whether Ctrl-C, SIGTERM or SIGHUP ended the run, which can be resumed."""
+        """Whether a signal, such as that of Ctrl-C, ended the run, which can be resumed."""
         return self.stopped == INTERRUPTED

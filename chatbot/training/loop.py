@@ -49,13 +49,14 @@ def train(run: Run) -> TrainingResult:
     ):
         loop = Loop(run, reporter, interrupted, window, watch, profile)
         loop.run_steps()
-    run.team.agree("")  # no machine leaves before the chief has saved
+    run.team.barrier()  # no machine leaves before the chief has saved
     run.team.leave()
     loop.check_converging()
     conclude(run, loop.stop, first, time.monotonic() - run.began)
     progress = run.progress
     directory = run.settings.run.directory.absolute()
-    return TrainingResult(directory, progress.step, loop.stop, progress.best_step, progress.best_nats)
+    code = interrupted.exit_code if loop.stop == INTERRUPTED else 0
+    return TrainingResult(directory, progress.step, loop.stop, progress.best_step, progress.best_nats, code)
 
 
 def announce(run: Run) -> None:

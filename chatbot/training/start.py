@@ -18,11 +18,10 @@ from chatbot.training.data import Data, prepare, read_probe
 from chatbot.training.devices.gpus import Gpu, find_gpus, silent_gpus, warn_without_gpu
 from chatbot.training.devices.towers import Tower, choose_gpus, cpu_name, open_towers, plan, spread, table
 from chatbot.training.machines.cluster import CHIEF, PS, WORKER, Cluster, check_port, cluster_of, free_addresses
-from chatbot.training.machines.peers import PEER_TIMEOUT, START_LIMIT, Peers, print_status
+from chatbot.training.machines.peers import PEER_TIMEOUT, Peers, print_status
 from chatbot.training.machines.processes import Job, run_jobs
 from chatbot.training.machines.servers import connect, serve
 from chatbot.training.reporting.metrics import check_client
-from chatbot.training.watch import EXIT_INTERRUPTED
 
 # --asynchronous without host flags: the number of workers without --local-workers, --towers and GPUs, and their
 # restarts.
@@ -47,7 +46,8 @@ def start(settings: Settings) -> int:
         return run_local_workers(settings, parallel.local_workers)
     if parallel.restarts:
         # A server waits for a chief that may be started again.
-        return run_jobs([Job("training", run_process, (for_one_process(settings), START_LIMIT), parallel.restarts)])
+        arguments = for_one_process(settings), 60 * parallel.start_timeout
+        return run_jobs([Job("training", run_process, arguments, parallel.restarts)])
     return run_process(settings)
 
 
@@ -140,7 +140,7 @@ def run_process(settings: Settings, peer_timeout: float | None = PEER_TIMEOUT) -
     cluster = cluster_of(settings.parallel)
     if cluster is not None and settings.parallel.asynchronous and cluster.job != CHIEF:
         return serve(settings, cluster, peer_timeout)
-    return EXIT_INTERRUPTED if train_here(settings, cluster).interrupted else 0
+    return train_here(settings, cluster).exit_code
 
 
 def train_here(settings: Settings, cluster: Cluster | None = None) -> TrainingResult:
@@ -156,6 +156,7 @@ def train_here(settings: Settings, cluster: Cluster | None = None) -> TrainingRe
         settings = replace(settings, **data.preset)
         if cluster is None:
             return train_alone(settings, data, gpus)
+        print(f"{cluster.job} {cluster.index} of {len(cluster.workers)} workers, by {cluster.source}.")
         if settings.parallel.asynchronous:
             return train_as_chief(settings, data, cluster)
         return train_as_worker(settings, data, gpus, cluster)
@@ -179,16 +180,22 @@ def train_as_worker(settings: Settings, data: Data, gpus: list[Gpu], cluster: Cl
     towers = open_and_print_towers(settings, gpus)
     from chatbot.training.devices.failures import device_errors
     from chatbot.training.loop import train
-    from chatbot.training.machines.team import check_identical_settings, join
+    from chatbot.training.machines.meeting import facts_of, meet
+    from chatbot.training.machines.team import join
     from chatbot.training.run import open_run
 
     def lost(name: str) -> None:
         peers.exit_process(f"{name} ({cluster.others[name]}) was lost")
 
+    parallel = settings.parallel
+    facts = facts_of(settings, data, towers)
+    cluster = meet(cluster, facts, 60 * parallel.start_timeout, parallel.least_workers)
+    if len(cluster.workers) == 1:
+        with device_errors(towers):
+            return train(open_run(settings, data, towers))
     peers = Peers(cluster.others, lost)
     with peers.errors():
         team = join(cluster, peers, towers)
-        check_identical_settings(team, settings, data, towers)
         workers = counted(team.machines, "worker")
         print(f"Synchronous training on {workers} with {counted(len(towers), 'tower')} each.")
         with device_errors(towers):
@@ -209,7 +216,7 @@ def train_as_chief(settings: Settings, data: Data, cluster: Cluster) -> Training
             peers.exit_process(f"{name} ({address}) was lost, and with it the newest weights")
         print_status(f"\n{name} ({address}) does not answer; the others go on without it until it is back.")
 
-    peers = Peers(cluster.others, lost)
+    peers = Peers(cluster.others, lost, limit=60 * settings.parallel.start_timeout)
     peers.start()
     with peers.errors():
         coordinator = connect(cluster, peers)

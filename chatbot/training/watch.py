@@ -1,6 +1,7 @@
 """A thread that watches a run: for signals that end it between two steps, and for a step without progress.
 
-The signals are SIGINT (Ctrl-C), SIGTERM and SIGHUP (a closed terminal).
+The signals are SIGINT (Ctrl-C), SIGTERM, SIGHUP (a closed terminal) and SIGUSR1, which Slurm sends before the end of a
+job's time.
 """
 
 import contextlib
@@ -16,7 +17,7 @@ from contextlib import contextmanager
 from types import FrameType
 
 from chatbot.display import counted
-from chatbot.errors import LostError, end_process
+from chatbot.errors import EXIT_LOST, LostError, end_process
 
 # Seconds after SIGTERM or SIGHUP to finish a step and save; the pods of kubernetes/ have 120.
 GRACE_SECONDS = 100.0
@@ -27,6 +28,7 @@ TICK = 1.0
 # Seconds without progress of a step after which there is a line.
 LIMIT = 60
 CAUSES = "a GPU, a machine or their connection may have failed: NCCL_DEBUG=INFO shows where"
+SIGUSR1 = getattr(signal, "SIGUSR1", None)  # Windows has none
 # As in shells: 128 + SIGINT. A run that ends within the grace time has this exit code after every signal.
 EXIT_INTERRUPTED = 130
 
@@ -39,6 +41,11 @@ class Interrupts:
 
     def __bool__(self) -> bool:
         return self.number != 0
+
+    @property
+    def exit_code(self) -> int:
+        """The exit code of a run that the signal has ended: after SIGUSR1, one that asks to start it again."""
+        return EXIT_LOST if self.number == SIGUSR1 else EXIT_INTERRUPTED
 
     def receive(self, number: int, frame: FrameType | None) -> None:
         """Take a signal. Raises KeyboardInterrupt for the second one."""
@@ -139,6 +146,8 @@ def _handlers(received: Interrupts, writer: socket.socket) -> Iterator[None]:
     TensorFlow.
     """
     numbers = [signal.SIGINT, signal.SIGTERM]
+    if SIGUSR1 is not None:
+        numbers.append(SIGUSR1)
     if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
         numbers.append(signal.SIGHUP)
     writer.setblocking(False)
@@ -173,7 +182,7 @@ def _watch(
         number, count = data[0], count + 1
         if number == getattr(signal, "SIGHUP", None):
             _leave_terminal()
-        limit = math.inf if number == signal.SIGINT else grace
+        limit = math.inf if number in (signal.SIGINT, SIGUSR1) else grace
         if count == 1 and announced:
             end = "Ctrl-C again" if limit == math.inf else f"After {counted(limit, 'second')} it"
             _print(f"Finishing this step, then saving. {end} exits without saving.")

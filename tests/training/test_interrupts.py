@@ -78,6 +78,7 @@ WAIT = "while not received: time.sleep(0.02)"
     [
         (WAIT, math.inf, [signal.SIGTERM], 0, f"done {signal.SIGTERM:d}"),
         (WAIT, math.inf, [signal.SIGHUP], 0, f"done {signal.SIGHUP:d}"),
+        ("busy(2)", 0.5, [signal.SIGUSR1], 0, f"done {signal.SIGUSR1:d}"),  # the time of a job has an end of its own
         (
             "busy(60)",
             math.inf,
@@ -89,7 +90,7 @@ WAIT = "while not received: time.sleep(0.02)"
         ("busy(60)", 0.5, [signal.SIGTERM], 130, "error: not finished within 0.5 seconds; the last"),
         ("busy(2)", 0.5, [signal.SIGINT], 0, f"done {signal.SIGINT:d}"),  # a Ctrl-C has no grace time
     ],
-    ids=["SIGTERM", "SIGHUP", "second Ctrl-C", "many", "grace time", "Ctrl-C"],
+    ids=["SIGTERM", "SIGHUP", "SIGUSR1", "second Ctrl-C", "many", "grace time", "Ctrl-C"],
 )
 def test_signals_end_a_process(
     work_dir: Path, code: str, grace: float, numbers: list[signal.Signals], code_expected: int, text: str

@@ -15,7 +15,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from chatbot.display import counted
@@ -26,8 +26,6 @@ from chatbot.training.machines.cluster import host_and_port
 PEER_TIMEOUT = 5.0
 PROBE_INTERVAL = 1.0
 REPORT_INTERVAL = 30.0
-# The time to wait for a machine to start. A pod may wait for a machine, its image, or ten minutes after a failure.
-START_LIMIT = 1800.0
 # The time in which TensorFlow must connect machines that are all running.
 JOIN_TIMEOUT = 120
 # What errors of any class say of a machine that was lost, and has perhaps started again since: TensorFlow's collectives
@@ -39,51 +37,61 @@ RESTARTED = re.compile(
 )
 
 
+class Patience:
+    """The time that other machines have to start, in seconds from now. addresses: by the names of machines."""
+
+    def __init__(self, addresses: Mapping[str, str], limit: float) -> None:
+        self._addresses, self._limit = addresses, limit
+        self._started = time.monotonic()
+        self._next_report = self._started + 2 * PROBE_INTERVAL
+
+    @property
+    def left(self) -> float:
+        """The seconds that are left; 0 when it is over."""
+        return max(0.0, self._started + self._limit - time.monotonic())
+
+    @property
+    def is_over(self) -> bool:
+        """Whether no time is left."""
+        return self.left == 0
+
+    def report(self, missing: Sequence[str]) -> None:
+        """Print from time to time which machines are missing. Raises LostError when it is too late for them."""
+        names = ", ".join(f"{name} ({self._addresses[name]})" for name in missing)
+        limit = counted(round(self._limit), "second")
+        if self.is_over:
+            raise LostError(
+                f"{names} did not start within {limit}: start it with the same command and its own --task-index, or "
+                "allow connections to its port"
+            )
+        if time.monotonic() > self._next_report:
+            self._next_report = time.monotonic() + REPORT_INTERVAL
+            print_status(f"Waiting for {names}: {self._limit - self.left:.0f} of at most {limit}.")
+
+
 class Peers:
     """Ends this process when a machine that it needs does not start or is lost, until `stop` is called.
 
-    peers: the addresses of the machines, by name. on_lost: called with the name of a lost one, each time. timeout:
-    seconds without an answer after which a machine is lost. limit: seconds to wait for machines to start.
+    addresses: of the machines, by name. on_lost: called with the name of a lost one, each time. timeout: seconds
+    without an answer after which a machine is lost. limit: seconds to wait for machines to start; None: they run.
     """
 
     def __init__(
         self,
-        peers: Mapping[str, str],
+        addresses: Mapping[str, str],
         on_lost: Callable[[str], None],
         timeout: float = PEER_TIMEOUT,
-        limit: float = START_LIMIT,
+        limit: float | None = None,
     ) -> None:
-        self._peers, self._on_lost, self._timeout, self._limit = dict(peers), on_lost, timeout, limit
+        self._addresses, self._on_lost, self._timeout = dict(addresses), on_lost, timeout
+        self._patience = Patience(addresses, limit or 0)
         self._stopped = threading.Event()
         self._last_answer: dict[str, float] = {}  # time.monotonic(), of the machines that are not lost
-        self.missing = list(peers)  # peers that have not answered yet
-        self._begin()
-
-    def wait_for_ports(self, address: str) -> None:
-        """Wait until this machine, which has this address, has reached the port of every peer.
-
-        TensorFlow, which uses the port afterwards, would hold Python's lock meanwhile, and with it the time limit and
-        messages.
-        """
-        _, port = host_and_port(address)
-        dual_stack = socket.has_dualstack_ipv6()
-        family = socket.AF_INET6 if dual_stack else socket.AF_INET
-        self._begin()
-        with socket.create_server(("", port), family=family, dualstack_ipv6=dual_stack, backlog=1024) as server:
-            server.settimeout(PROBE_INTERVAL / 10)
-            next_probe = self._started
-            while self.missing:
-                with contextlib.suppress(TimeoutError):
-                    server.accept()[0].close()  # a machine that looks whether this one has started
-                if time.monotonic() >= next_probe:
-                    next_probe = time.monotonic() + PROBE_INTERVAL
-                    self.missing = [name for name in self.missing if not is_listening(self._peers[name])]
-                    self._check_missing()
+        self.missing = [] if limit is None else list(addresses)  # machines that have not answered yet
 
     def start(self) -> None:
         """Start probing."""
-        self._begin()
-        self._last_answer = {name: self._started for name in self._peers if name not in self.missing}
+        self._last_answer = {name: time.monotonic() for name in self._addresses if name not in self.missing}
         threading.Thread(target=self._run, daemon=True, name="watch").start()
 
     def stop(self) -> None:
@@ -115,37 +123,20 @@ class Peers:
             resume = "the last checkpoint is kept: start all machines again with the same commands"
             end_process(LostError(f"{reason}; {resume}"))
 
-    def _begin(self) -> None:
-        """Begin to wait for machines to start."""
-        self._started = time.monotonic()
-        self._next_report = self._started + 2 * PROBE_INTERVAL
-
-    def _check_missing(self) -> None:
-        """Report machines that have not started yet; end this process when it is too late."""
-        if not self.missing:
-            return
-        names = ", ".join(f"{name} ({self._peers[name]})" for name in self.missing)
-        now, limit = time.monotonic(), counted(round(self._limit), "second")
-        waited = now - self._started
-        if waited > self._limit:
-            self.exit_process(
-                f"{names} did not start within {limit}: start it with the same command and its own "
-                "--task-index, or allow connections to its port"
-            )
-        if now > self._next_report:
-            self._next_report = now + REPORT_INTERVAL
-            print_status(f"Waiting for {names}: {waited:.0f} of at most {limit}.")
-
     def _run(self) -> None:
         while True:
-            for name, address in self._peers.items():
+            for name, address in self._addresses.items():
                 if is_answering(address):
                     self._last_answer[name] = time.monotonic()
                     self.missing = [peer for peer in self.missing if peer != name]
                 elif time.monotonic() - self._last_answer.get(name, math.inf) > self._timeout:
                     del self._last_answer[name]
                     self._on_lost(name)
-            self._check_missing()
+            if self.missing:
+                try:
+                    self._patience.report(self.missing)
+                except LostError as error:
+                    end_process(error)
             if self._stopped.wait(PROBE_INTERVAL):
                 return
 

@@ -27,7 +27,8 @@ def serve(settings: Settings, cluster: Cluster, peer_timeout: float | None = PEE
     server = tf.distribute.Server(_spec(cluster), job_name=cluster.job, task_index=cluster.index, protocol="grpc")
     print(f"{cluster.job} {cluster.index} serves at {cluster.own}.", flush=True)
     if peer_timeout is not None and cluster.chief is not None:
-        Peers({CHIEF: cluster.chief}, _exit_after_chief, peer_timeout).start()
+        limit = 60 * settings.parallel.start_timeout
+        Peers({CHIEF: cluster.chief}, _exit_after_chief, peer_timeout, limit).start()
     server.join()
     return 0
 

@@ -29,13 +29,13 @@ WATCHING = """
 import sys, time
 from chatbot.training.machines.peers import Peers, print_status
 limit, timeout, on_lost, *addresses = sys.argv[1:]
-peers = {f"worker {i}": address for i, address in enumerate(addresses)}
+addresses = {f"worker {i}": address for i, address in enumerate(addresses)}
 on_lost = (lambda name: print_status(f"{name} lost")) if on_lost == "continue" else (
-    lambda name: watch.exit_process(f"{name} was lost")
+    lambda name: peers.exit_process(f"{name} was lost")
 )
-watch = Peers(peers, on_lost, float(timeout), float(limit))
-watch.start()
-while watch.missing:
+peers = Peers(addresses, on_lost, float(timeout), float(limit))
+peers.start()
+while peers.missing:
     time.sleep(0.05)
 print("all started", flush=True)
 time.sleep(60)
@@ -119,13 +119,14 @@ from chatbot.training.machines.cluster import Cluster, host_and_port
 from chatbot.training.machines.peers import Peers
 index, busy, *addresses = sys.argv[1:]
 cluster = Cluster(tuple(addresses), "worker", int(index))
-watch = Peers(cluster.others, lambda name: watch.exit_process(f"{name} was lost"), timeout=1.5, limit=60)
-watch.wait_for_ports(cluster.own)
+peers = Peers(cluster.others, lambda name: peers.exit_process(f"{name} was lost"), timeout=1.5, limit=60)
 if os.fork() == 0:
     with socket.create_server(host_and_port(cluster.own), backlog=100) as server:
         while True:
             server.accept()[0].sendall(b"greeting")
-watch.start()
+peers.start()
+while peers.missing:
+    time.sleep(0.05)
 print("started", flush=True)
 time.sleep(1.5)
 ctypes.PyDLL(None).usleep(int(float(busy) * 1e6))  # holds Python's lock
