@@ -44,7 +44,7 @@ def save_at_signal() -> int:
         while not received:
             time.sleep(0.05)
         Path("saved").write_text(str(received.number))
-    return 130
+    return received.exit_code
 
 
 JOBS = {
