@@ -85,7 +85,7 @@ def _host(cluster: Cluster, facts: Mapping[str, Any], limit: float, fewest: int 
                     guests[line["worker"]] = connection, line["facts"]
             guests = {index: guest for index, guest in guests.items() if not _has_left(guest[0])}
             missing = [f"worker {index}" for index in range(1, len(cluster.workers)) if index not in guests]
-            if not missing or (patience.is_over and fewest is not None and len(guests) + 1 >= fewest):
+            if not missing or (not patience.left and fewest is not None and len(guests) + 1 >= fewest):
                 break
             patience.report(missing)
         difference = _first_difference(facts, {index: guests[index][1] for index in sorted(guests)})

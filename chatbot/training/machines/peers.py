@@ -50,16 +50,11 @@ class Patience:
         """The seconds that are left; 0 when it is over."""
         return max(0.0, self._started + self._limit - time.monotonic())
 
-    @property
-    def is_over(self) -> bool:
-        """Whether no time is left."""
-        return self.left == 0
-
     def report(self, missing: Sequence[str]) -> None:
         """Print from time to time which machines are missing. Raises LostError when it is too late for them."""
         names = ", ".join(f"{name} ({self._addresses[name]})" for name in missing)
         limit = counted(round(self._limit), "second")
-        if self.is_over:
+        if not self.left:
             raise LostError(
                 f"{names} did not start within {limit}: start it with the same command and its own --task-index, or "
                 "allow connections to its port"
@@ -92,7 +87,7 @@ class Peers:
     def start(self) -> None:
         """Start probing."""
         self._last_answer = {name: time.monotonic() for name in self._addresses if name not in self.missing}
-        threading.Thread(target=self._run, daemon=True, name="watch").start()
+        threading.Thread(target=self._run, daemon=True, name="peers").start()
 
     def stop(self) -> None:
         """Stop. From then on machines may end."""
@@ -114,7 +109,8 @@ class Peers:
         """
         if is_of_connection(error):
             self._stopped.wait(4 * PEER_TIMEOUT)
-            text = str(error).rpartition("\n\n")[2].strip().splitlines()[0]  # what follows the lines of a graph's code
+            # What follows the lines of a graph's code.
+            text = str(error).strip().rpartition("\n\n")[2].partition("\n")[0]
             self.exit_process(f"the connection to the other machines failed ({text[:60]})")
 
     def exit_process(self, reason: str) -> None:

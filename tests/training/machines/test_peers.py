@@ -233,7 +233,7 @@ def test_text_of_an_error_in_a_graph_is_shown(monkeypatch: pytest.MonkeyPatch) -
     ended: list[LostError] = []
     monkeypatch.setattr(module, "end_process", ended.append)
     monkeypatch.setattr(module, "PEER_TIMEOUT", 0.0)
-    text = f"Graph execution error:\n\n  File 1\n\n{'Socket closed ' * 9}\nThe error could be\n\t [[{{x}}]]\n"
+    text = f"Graph execution error:\n\n  File 1\n\n{'Socket closed ' * 9}\nThe error could be\n\t [[{{x}}]]\n\n"
     Peers({}, lambda _: None).exit_after_error(TF_ERRORS.UnavailableError(None, None, text))
     assert str(ended[0]).startswith("the connection to the other machines failed (Socket closed Socket closed")
     assert len(f"error: {ended[0]}") < 200
