@@ -1,5 +1,6 @@
 """The processes of a run on this machine: their jobs, addresses and GPUs, and a GPU that fails."""
 
+import socket
 from typing import Any
 
 import pytest
@@ -74,6 +75,13 @@ def test_number_of_asynchronous_workers(
     jobs = jobs_of(monkeypatch, found, asynchronous=True, **flags)
     assert len(jobs) == 2 + workers
     assert {settings.parallel.towers for _, settings in jobs.values()} == {None}  # each worker is one tower
+
+
+def test_port_in_use_is_an_error_before_anything_is_read() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        hosts = f"127.0.0.1:{taken.getsockname()[1]},127.0.0.1:1"
+        with pytest.raises(UserError, match=r"^port \d+ of 127.0.0.1:\d+, this machine's address, cannot be used"):
+            module.start(compose(Settings, worker_hosts=hosts, task_index=0))
 
 
 def test_gpus_that_cannot_be_divided_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -117,6 +117,7 @@ def test_steps_of_a_run_are_watched_and_nothing_else(pairs_file: Path, monkeypat
 
         def __init__(self, *arguments: Any) -> None:
             super().__init__(*arguments)
+            assert arguments[-1] == math.inf
             ticks.append(self.tick)
 
         def tick(self) -> str:
@@ -138,7 +139,9 @@ def test_steps_of_a_run_are_watched_and_nothing_else(pairs_file: Path, monkeypat
     monkeypatch.setattr("chatbot.training.loop.StepWatch", Repeated)
     held_out = pairs_file.with_name("held_out.tsv")
     held_out.write_text("甲甲\t癸癸癸\n")
-    settings = small_settings(data=(str(pairs_file),), validation=str(held_out), steps=2, validate_every=1)
+    settings = small_settings(
+        data=(str(pairs_file),), validation=str(held_out), steps=2, validate_every=1, step_timeout=0
+    )
 
     def opened(model: Seq2Seq, chosen: Settings) -> UntracedUpdate:
         return UntracedUpdate(model, chosen, strike=lambda _: pass_time("step"))

@@ -126,6 +126,23 @@ def test_failed_gpu_is_not_out_of_memory(monkeypatch: pytest.MonkeyPatch) -> Non
     assert is_out_of_memory(tf.errors.ResourceExhaustedError(None, None, "OOM"), TOWERS)
 
 
+def test_thread_ends_the_process_whose_line_of_progress_or_streams_end() -> None:
+    program = """
+import sys, threading
+from chatbot.errors import LostError, end_process
+print("step 1", end="", file=sys.stderr)
+{}
+threading.Thread(target=end_process, args=(LostError("it stands still"),)).start()
+"""
+    for before, expected in (
+        ("", "step 1\nerror: it stands still\n"),
+        ("sys.stdout.close(); sys.stderr.close()", "step 1"),
+    ):
+        command = [sys.executable, "-c", program.format(before)]
+        completed = subprocess.run(command, cwd=ROOT, env=ENVIRONMENT, capture_output=True, text=True, check=False)
+        assert (completed.returncode, completed.stderr) == (EXIT_LOST, expected)
+
+
 def test_exit_code_of_a_failed_device(tmp_path: object) -> None:
     """In a new process, which ends at once, without the handlers at exit of a process with a device."""
     program = """

@@ -12,14 +12,17 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import tensorflow as tf
 
 from chatbot.errors import EXIT_LOST, LostError
 from chatbot.training.machines import peers as module
-from chatbot.training.machines.cluster import free_addresses
+from chatbot.training.machines.cluster import Cluster, free_addresses
 from chatbot.training.machines.peers import Peers, is_answering, is_listening, join_timeout
+from chatbot.training.machines.servers import connect
 from tests.training.machines.running import Command, until
 
 handler_of, set_handler = ctypes.pythonapi.PyOS_getsig, ctypes.pythonapi.PyOS_setsig
@@ -226,6 +229,27 @@ def test_only_errors_that_a_lost_machine_may_cause_end_the_process_to_be_started
     assert [type(end) for end in ended] == [LostError] * expected
     for end in ended:
         assert str(end).startswith("the connection to the other machines failed (")
+
+
+def test_failure_of_a_thread_of_the_coordinator_ends_the_process(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Also one that no lost machine has caused: the results of the thread would never arrive."""
+    codes: list[int] = []
+    errors: list[BaseException] = []
+    monkeypatch.setattr(os, "_exit", codes.append)
+    monkeypatch.setattr(threading, "excepthook", threading.excepthook)
+    monkeypatch.setattr("logging.Logger.setLevel", lambda *_: None)
+    monkeypatch.setattr(tf.distribute, "ParameterServerStrategy", lambda _: None)
+    monkeypatch.setattr(tf.distribute.coordinator, "ClusterCoordinator", lambda _: None)
+    peers: Any = SimpleNamespace(missing=[], exit_after_error=errors.append)
+    connect(Cluster(("a:1",), "chief", 0, ("b:2",), "c:3"), peers)
+    thread = threading.Thread(target=lambda: 1 / 0)
+    thread.start()
+    thread.join()
+    assert [type(error) for error in errors] == [ZeroDivisionError]
+    assert codes == [1]
+    assert "ZeroDivisionError" in capsys.readouterr().err
 
 
 def test_text_of_an_error_in_a_graph_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:

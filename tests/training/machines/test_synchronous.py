@@ -116,6 +116,7 @@ def test_workers_train_in_threads_and_without_a_shared_disk(pairs_folder: Path, 
         assert commands[0].wait() == 138
         return
     assert [command.wait() for command in commands] == [0, 0]
+    assert "worker 1 of 2 workers, by TF_CONFIG." in commands[1].output
     assert all("step=3, stopped='step 3 was the last one" in command.output for command in commands)
     assert not Path("machine 1/checkpoints").exists()
 
