@@ -78,7 +78,7 @@ def checked_cluster(settings: Settings) -> Cluster | None:
     if cluster is None:
         check_client(run.report_to)  # here, too, to report an error before processes are started
     elif parallel.local_workers is not None:
-        raise UserError("--local-workers: TF_CONFIG names machines already; leave it out, or unset TF_CONFIG")
+        raise UserError(f"--local-workers: {cluster.source} names machines already; leave it out")
     else:
         check_port(cluster)
     return cluster

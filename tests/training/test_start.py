@@ -1,5 +1,6 @@
 """The processes of a run on this machine: their jobs, addresses and GPUs, and a GPU that fails."""
 
+import json
 import socket
 from typing import Any
 
@@ -75,6 +76,13 @@ def test_number_of_asynchronous_workers(
     jobs = jobs_of(monkeypatch, found, asynchronous=True, **flags)
     assert len(jobs) == 2 + workers
     assert {settings.parallel.towers for _, settings in jobs.values()} == {None}  # each worker is one tower
+
+
+def test_local_workers_exclude_other_machines(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = {"cluster": {"worker": ["a:1", "b:2"]}, "task": {"type": "worker", "index": 0}}
+    monkeypatch.setenv("TF_CONFIG", json.dumps(cluster))
+    with pytest.raises(UserError, match=r"^--local-workers: TF_CONFIG names machines already; leave it out"):
+        module.start(compose(Settings, local_workers=2))
 
 
 def test_port_in_use_is_an_error_before_anything_is_read() -> None:
