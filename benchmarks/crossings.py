@@ -102,9 +102,10 @@ def step_crossings(settings: Settings, vocabulary_size: int, towers: int, precis
 
     update, batch = opened_step(settings, vocabulary_size, devices, precision)
     prepared = update.prepare(batch, 0)
-    step = update.step_graph.concrete(prepared.shares[0], prepared.used, tf.constant(0.1))
-    of_shares = [gpu for gpu, share in zip(gpus, prepared.shares[0], strict=True) for _ in tf.nest.flatten(share)]
-    return crossings_of(step, [*of_shares, gpus[0], HOST])
+    (shares,) = prepared.shares
+    step = update.step_graph.concrete(shares, tf.constant(0.1))
+    of_shares = [gpu for gpu, share in zip(gpus, shares, strict=True) for _ in tf.nest.flatten(share)]
+    return crossings_of(step, [*of_shares, HOST])
 
 
 def opened_step(

@@ -22,6 +22,7 @@ from chatbot.model.operations import matmul, rounded
 from chatbot.model.recurrent import Stack
 from chatbot.model.seq2seq import Seq2Seq
 from chatbot.model.sequences import Sequences
+from chatbot.training.groups import groups_of
 from chatbot.training.replica import Replica
 from chatbot.training.share import Share
 
@@ -128,7 +129,7 @@ def seconds_of_parts(model: Seq2Seq, share: Share) -> dict[str, float]:
 
 def seconds_of_update(model: Seq2Seq, settings: Settings) -> float:
     """Return the time of dividing, clipping and the update rule for given gradients, in seconds."""
-    replica = Replica(model, settings.learning)
+    replica = Replica(model, settings.learning, groups_of(model, settings.learning, 0))
     gradients = [tf.ones_like(weight) for weight in replica.weights]
     update = tf.function(lambda sums: replica.apply(sums, tf.constant(1.0), tf.constant(0.0)), autograph=False)
     return _median_seconds(lambda: update(gradients))

@@ -105,7 +105,7 @@ def _make_turn(
     step.scatter_state(step.gather_state())
     batches = Batches([flags.pairs()], flags.batch_size * machines, seed=1)
     numbered = zip(batches.from_step(0, step.num_shares, machine, machines), itertools.count())
-    window = Window(prefetched(numbered, step.prepare))
+    window = Window(prefetched(numbered, step.prepare), step.begin_copies)
 
     def turn(steps: int = flags.steps) -> dict[str, float]:
         window.restart()

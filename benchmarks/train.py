@@ -97,7 +97,9 @@ def training_worker(flags: TrainBenchmark, pairs: TokenisedPairs, precision: str
     step = open_update(model, settings, towers)
     step.scatter_state(step.gather_state())
     batches = Batches([pairs.encoded()], settings.learning.batch_size, settings.learning.seed)
-    window = Window(prefetched(zip(batches.from_step(0, step.num_shares), itertools.count()), step.prepare))
+    window = Window(
+        prefetched(zip(batches.from_step(0, step.num_shares), itertools.count()), step.prepare), step.begin_copies
+    )
 
     def turn(steps: int) -> dict[str, float]:
         window.restart()
@@ -113,7 +115,9 @@ def training_worker(flags: TrainBenchmark, pairs: TokenisedPairs, precision: str
         of_products: dict[str, float] = {}
         profiled = [window.next_batch() for _ in range(PROFILED_BATCHES)]
         for batch in profiled:
-            for name, seconds in seconds_of_parts(model, step.preparation.tensors(batch.shares[0][0])).items():
+            for name, seconds in seconds_of_parts(
+                model, step.preparation.tensors(step.preparation.copied(batch)[0][0])
+            ).items():
                 parts[name] = parts.get(name, 0.0) + seconds / PROFILED_BATCHES
             products = products_of(settings, vocabulary, batch.batch.shares[0])
             for name in {product.part for product in products}:
@@ -123,7 +127,7 @@ def training_worker(flags: TrainBenchmark, pairs: TokenisedPairs, precision: str
         for batch in profiled * 2:
             began = time.perf_counter()
             step(batch, settings.learning.learning_rate)
-            step.finished_steps()[-1].gradient_norm.numpy()
+            step.finished_steps()
             times.append(time.perf_counter() - began)
         whole = statistics.mean(times[PROFILED_BATCHES:])
         parts["optimizer"] = seconds_of_update(model, settings)

@@ -117,6 +117,15 @@ def test_attempt_goes_on_with_its_own_settings(work_dir: Path, capsys: pytest.Ca
     assert (settings.model.rnn_size, settings.learning.seed) == (64, 4)
 
 
+def test_removed_setting_of_an_earlier_version_is_left_out(work_dir: Path) -> None:
+    """Both where the attempt is resumed by its name, and by its file."""
+    config = begin("old", rnn_size=64)
+    config.write_text(json.dumps({**json.loads(config.read_text()), "histograms": "all"}))
+    for flags in (["--attempt", "old"], ["--config", str(config)]):
+        assert train_settings(flags).model.rnn_size == 64
+    assert stored_settings(config).model.rnn_size == 64
+
+
 def test_flags_without_effect_are_refused_with_any_value(work_dir: Path) -> None:
     """Be it the default. The file of --config, which may name all settings, may have defaults."""
     begin("recurrent", rnn_size=64)
@@ -221,13 +230,7 @@ def test_folder_that_is_no_attempt_is_named_as_what_it_is(work_dir: Path) -> Non
         ({"profile": "0:3"}, "--profile 0:3: two steps"),
         ({"profile": "some"}, "--profile some: two steps"),
         ({"profile": "1:2", "asynchronous": True}, "--asynchronous and --profile exclude each other"),
-        ({"histograms": "all", "asynchronous": True}, "--asynchronous and --histograms all exclude each other"),
-        (
-            {"histograms": "all", "report_to": "none"},
-            "--histograms all: only for TensorBoard; leave out --report-to none",
-        ),
         ({"report_to": "mlflow"}, "--report-to mlflow: choose one of tensorboard, wandb, none"),
-        ({"histograms": "some"}, "--histograms some: choose one of none, weights, all"),
         ({"label_smoothing": 3.0}, "--label-smoothing 3.0: must be at most 0.9"),
         ({"history": 3, "max_length": 7}, "at least 8 for 4 turns"),
     ],

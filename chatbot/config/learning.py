@@ -83,7 +83,7 @@ class LearningSettings(Flags):
     )
     precision: str = setting(
         "auto",
-        "number type of matrix products. auto: float32, or on a CPU bfloat16 if it is measured to be faster",
+        "number type of matrix products. auto: float32, or bfloat16 where a CPU was measured to be faster with it",
         group=SPEED,
         choices=("auto", "float32", "bfloat16", "float16"),
     )

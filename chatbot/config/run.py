@@ -1,6 +1,7 @@
 """Settings of a run: its name, and the intervals of logging, saving and validation."""
 
 import dataclasses
+import importlib.util
 import re
 from pathlib import Path
 from typing import Any
@@ -12,8 +13,6 @@ from chatbot.errors import UserError
 from chatbot.flags import Flags, flag_of, setting
 
 RUN = "run"
-# A value of --histograms.
-ALL = "all"
 # What --report-to names.
 TENSORBOARD, WANDB = "tensorboard", "wandb"
 # The defaults of a new attempt that follow its corpus; an attempt keeps the values that it began with. They are of
@@ -98,9 +97,6 @@ class RunSettings(Flags):
     )
     # The time at which --time-limit is over, in seconds since the epoch; a process hands it to those that it starts.
     deadline: float | None = None
-    histograms: str = setting(
-        NONE, "histograms for TensorBoard at each validation; all: of gradients, too", choices=(NONE, "weights", ALL)
-    )
     profile: str | None = setting(
         None, "record a trace of the steps A to B for TensorBoard's Profile page", metavar="A:B", stored=False
     )
@@ -112,8 +108,6 @@ class RunSettings(Flags):
         attempt_directory(self.attempt)
         if self.time_limit is not None:
             seconds_of(self.time_limit)
-        if self.histograms != NONE and self.report_to == NONE:
-            raise UserError(f"--histograms {self.histograms}: only for TensorBoard; leave out --report-to none")
         steps = re.fullmatch(r"([0-9]{1,12}):([0-9]{1,12})", self.profile or "1:1")
         if not steps or not 1 <= int(steps[1]) <= int(steps[2]):
             raise UserError(f"--profile {self.profile}: two steps A:B with 1 <= A <= B are needed, for example 100:110")
@@ -130,6 +124,15 @@ class RunSettings(Flags):
     def directory(self) -> Path:
         """The folder with the attempt's checkpoints, vocabulary and metrics."""
         return attempt_directory(self.attempt).absolute()
+
+
+def check_client(report_to: str) -> None:
+    """Raise UserError if --report-to needs a client that is not installed. Nothing is imported, which takes seconds."""
+    if report_to != WANDB:
+        return
+    spec = importlib.util.find_spec("wandb")
+    if spec is None or spec.origin is None:  # a folder wandb/, where the client writes, has no origin
+        raise UserError("--report-to wandb: wandb is not installed; run `pip install wandb`")
 
 
 def seconds_of(time_limit: str) -> int:

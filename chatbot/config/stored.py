@@ -24,7 +24,7 @@ from chatbot.config.decoding import DecodingSettings, default_search, over_defau
 from chatbot.config.model import OF_RECURRENT, OF_TRANSFORMER, ModelSettings, check_architecture
 from chatbot.config.run import RunSettings, settings_of_presets
 from chatbot.config.template import read_chosen
-from chatbot.config.training import TRAIN, Settings
+from chatbot.config.training import REMOVED, TRAIN, Settings
 from chatbot.durable import read_json
 from chatbot.errors import UserError
 from chatbot.flags import check_value, compose, fields_of, flag_of, flags_for, flatten
@@ -146,6 +146,7 @@ def read_settings(path: Path) -> dict[str, Any]:
     many = {name for name, field in fields.items() if field.metadata["many"]}
     if not isinstance(values, dict) or not all(isinstance(values.get(name, []), list) for name in many):
         raise UserError(f"{path}: damaged, a JSON object of settings expected; {remedy}")
+    values = {name: value for name, value in values.items() if name not in REMOVED}
     unknown = sorted(values.keys() - fields.keys())
     if unknown:
         settings = "setting" if len(unknown) == 1 else "settings"

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from chatbot.command_line import CommandLine, program
-from chatbot.config.training import TRAIN
+from chatbot.config.training import REMOVED, TRAIN
 from chatbot.errors import UserError
 from chatbot.flags import Flags, check_value, nearest, parsed_value, setting, shown_default
 
@@ -86,6 +86,8 @@ def read_chosen(path: Path) -> dict[str, Any]:
         name, where = key.replace("-", "_"), f"{path}, line {line}"
         if name == "config":
             raise UserError(f"{where}: {key}: a file names no other file of settings; copy its settings into this one")
+        if name in REMOVED:
+            continue
         if name not in TRAIN.fields:
             near = nearest(name, TRAIN.fields)
             hint = f"; the nearest is {near}" if near else ""

@@ -7,8 +7,11 @@ from chatbot.config.corpus import NONE, CorpusSettings, EncodingSettings
 from chatbot.config.learning import NATS, PARTS, LearningSettings, check_parts
 from chatbot.config.model import ModelSettings
 from chatbot.config.parallel import ParallelSettings
-from chatbot.config.run import ALL, RunSettings
+from chatbot.config.run import RunSettings
 from chatbot.errors import UserError
+
+# Settings of earlier versions, which a file of settings may still have.
+REMOVED = ("histograms",)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,7 +44,6 @@ class Settings:
             "--deterministic": self.learning.deterministic,
             "--average": self.learning.average > 0,
             "--profile": self.run.profile is not None,
-            f"--histograms {ALL}": self.run.histograms == ALL,
         }
         for flag, is_set in excluded.items():
             if self.parallel.asynchronous and is_set:

@@ -5,6 +5,7 @@ server keeps a ledger of the steps that it has applied, so that every update is 
 """
 
 import collections
+import math
 import time
 from collections.abc import Callable
 from typing import Any
@@ -14,14 +15,15 @@ import tensorflow as tf
 
 from chatbot.config.learning import LearningSettings
 from chatbot.corpus.batches import GlobalBatch
-from chatbot.model.seq2seq import Seq2Seq, embedding_index
+from chatbot.model.seq2seq import Seq2Seq
 from chatbot.training.allreduce import counted_tokens
 from chatbot.training.gradients import dense, gradient_function
+from chatbot.training.groups import groups_of
 from chatbot.training.machines.cluster import WORKER
-from chatbot.training.optimizer import Clipped, is_overflow, update_scalars
+from chatbot.training.optimizer import Clipped, average_and_clip, is_overflow, update_scalars
 from chatbot.training.replica import Replica, TrainState
 from chatbot.training.share import Buffer, Preparation, Prepared, Share
-from chatbot.training.step import Graph, StepResult, VariableUpdate
+from chatbot.training.step import Graph, StepResult, VariableUpdate, packed_result
 
 CHIEF_DEVICE = "/job:chief/replica:0/task:0/device:CPU:0"
 # Scheduled steps for each worker: one that it computes and one in its queue.
@@ -80,16 +82,17 @@ class Asynchronous(VariableUpdate):
         self, model: Seq2Seq, settings: LearningSettings, coordinator: Any, workers: int, servers: int
     ) -> None:
         super().__init__([f"worker_{i}" for i in range(workers)], 1)
-        self._model, self._coordinator = model, coordinator
+        self._model, self._settings, self._coordinator = model, settings, coordinator
         self.servers = [Server(f"/job:ps/replica:0/task:{i}/device:CPU:0") for i in range(servers)]
+        groups = groups_of(model, settings, 0)  # of one variable each
         # The largest weights come first, each to the server with the least.
-        sizes = [variable.value.shape.num_elements() for variable in model.trainable_variables]
+        sizes = [math.prod(group.shapes[0]) for group in groups]
         for i in sorted(range(len(sizes)), key=lambda i: -sizes[i]):
             min(self.servers, key=lambda server: sum(sizes[j] for j in server.weights)).weights.append(i)
         devices = {i: server.device for server in self.servers for i in server.weights}
-        self._replica = Replica(model, settings, [devices[i] for i in range(len(sizes))], copies=True)
+        self._replica = Replica(model, settings, groups, [devices[i] for i in range(len(sizes))], copies=True)
         self._device = device_of_workers(workers)
-        self._gradients = gradient_function(model, self._device)
+        self._gradients = gradient_function(model, groups, self._device)
         self._preparation = Preparation(model, settings.seed, [self._device], home=CHIEF_DEVICE)
         self._train_step_graph = Graph(self._train_step)
         self._in_flight: collections.deque[Any] = collections.deque()
@@ -99,11 +102,15 @@ class Asynchronous(VariableUpdate):
         """Prepare the batch, for the chief to keep until a worker takes it."""
         return self._preparation(batch, number)
 
+    def begin_copies(self, prepared: Prepared) -> None:
+        """Make tensors of the batch, in the chief's memory."""
+        self._preparation.begin_copies(prepared)
+
     def __call__(self, prepared: Prepared, rate: float) -> None:
         """Schedule a step on a worker. Waits while every worker has its full number of steps."""
         with tf.device(CHIEF_DEVICE):
             number = tf.constant(prepared.number, tf.int64)
-            inputs = prepared.shares[0][0], prepared.used, number, tf.constant(rate, tf.float32)
+            inputs = self._preparation.copied(prepared)[0][0], number, tf.constant(rate, tf.float32)
             function = self._train_step_graph.concrete(*inputs)
         self._in_flight.append(self._coordinator.schedule(function, args=inputs))
         self._next_step = prepared.number + 1
@@ -129,25 +136,26 @@ class Asynchronous(VariableUpdate):
                 # such as a lost parameter server.
                 self._coordinator.done()
                 time.sleep(0.1)
-        losses, weights = np.zeros((2, len(self.tower_names)), np.float32)
-        losses[int(worker)], weights[int(worker)] = loss, weight
-        self._finished.append(StepResult(*map(tf.constant, (losses, weights, pairs, *applied))))
+        report = np.zeros((3, len(self.tower_names)), np.float32)
+        report[:, int(worker)] = loss, weight, pairs
+        self._finished.append(packed_result(tf.constant(report), *map(tf.constant, applied)))
 
-    def _train_step(
-        self, prepared: Share | Buffer, used: tf.Tensor, number: tf.Tensor, rate: tf.Tensor
-    ) -> tuple[tf.Tensor, ...]:
+    def _train_step(self, prepared: Share | Buffer, number: tf.Tensor, rate: tf.Tensor) -> tuple[tf.Tensor, ...]:
         """Run on a worker: read the weights, compute gradients and apply them on the parameter servers."""
         replica = self._replica
         weights = [tf.identity(weight) for weight in replica.weights]
         scale = None if replica.loss_scale is None else replica.loss_scale.read()
         share = self._preparation.tensors(prepared)
-        sums = self._gradients(weights, share, tf.shape(used)[0], scale)
-        sums_of_weights = list(sums.others)
-        shape = self._model.embedding.embeddings.shape
-        sums_of_weights.insert(embedding_index(self._model), dense(sums.projection, sums.rows, used, shape))
+        sums = self._gradients(weights, share, scale)
+        gradients = list(sums.groups)
+        if replica.groups[-1].trained:
+            shape = self._model.embedding.embeddings.shape
+            gradients.append(dense(sums.projection, sums.rows, share.used, shape))
         tokens = counted_tokens(sums)
-        clipped = replica.clip(sums_of_weights, tokens)
-        scaling = [] if scale is None else [scale, is_overflow(scale, clipped.finite, tokens)]
+        clipped = average_and_clip(gradients, tokens, self._settings.max_gradient_norm)
+        if scale is not None:
+            clipped = clipped._replace(overflow=is_overflow(scale, clipped.finite, tokens))
+        scaling = [] if scale is None else [scale, clipped.overflow]
         applied = [
             self._apply(server, clipped, rate, number, scaling if server.device == replica.home else [])
             for server in self.servers
@@ -155,7 +163,7 @@ class Asynchronous(VariableUpdate):
         ]
         with tf.control_dependencies(applied):
             worker = tf.distribute.coordinator.experimental_get_current_worker_index()
-            values = worker, sums.loss, *tf.unstack(share.counts, 2), clipped.norm, clipped.finite, *scaling[1:]
+            values = worker, sums.loss, *tf.unstack(share.counts, 2), *clipped[1:]
             return tuple(tf.identity(value) for value in values)
 
     def _apply(
@@ -172,7 +180,7 @@ class Asynchronous(VariableUpdate):
 
             def update() -> list[tf.Operation]:
                 scalars = update_scalars(rate, number + 1, finite)
-                updates = [replica.update_weight(i, gradient, scalars) for i, gradient in gradients.items()]
+                updates = [replica.update_group(i, gradient, scalars) for i, gradient in gradients.items()]
                 if scaling and replica.loss_scale is not None:
                     used, overflow = scaling
                     updates.append(replica.loss_scale.update(used, finite, overflow))

@@ -61,28 +61,100 @@ class Data:
     vocabulary: Vocabulary
     training: Shards
     validation: Corpus | None
-    validation_source: str  # the value of --validation that the attempt keeps
-    clean: tuple[str, ...]  # the rules of --clean that the attempt keeps
-    preset: dict[str, Any]  # the value of --preset that the attempt keeps, and the settings that follow from it
+    chosen: dict[str, Any]  # settings by name that the attempt keeps: of --clean, --validation, --preset and by it
     description: dict[str, Any]  # the content of data.json
     samples: list[Sample]  # from the validation pairs if there are any, else from the training pairs
     measured: list[Sample]  # validation pairs whose replies are measured; none without validation
     probe: list[Sample]  # the questions of --probe, without answers
 
     @property
-    def shown(self) -> list[Sample]:
+    def questions(self) -> list[Sample]:
         """The questions whose replies are shown at each validation: the samples, and those of --probe."""
         return [*self.samples, *self.probe]
 
     @property
     def validation_decides(self) -> bool:
         """Whether validation chooses the best checkpoint and ends the run."""
-        return self.validation is not None and self.validation.pairs >= FEWEST_DECIDING
+        return _decides(self.validation)
 
     @property
     def both_directions(self) -> bool:
         """Whether each pair is also learned from answer to question."""
         return bool(self.description["both_directions"])
+
+
+def prepare(settings: Settings, probe: Sequence[str] = ()) -> Data:
+    """Read and encode the pairs, print a summary, and check that they fit the attempt if it is resumed.
+
+    probe: the questions of --probe. Writes only to the cache. Raises UserError if the data cannot be used, or differ
+    from the data with which the attempt was started.
+    """
+    resumed = has_checkpoint(settings)
+    chosen = _kept_choices(settings) if resumed else _first_choices(settings)
+    settings = replace(settings, **chosen)
+    if resumed:
+        check_settings(settings)
+    corpus, validation = _read(settings, resumed)
+    shards, vocabulary, pairs = corpus.shards, corpus.vocabulary, corpus.shards.lengths.pairs
+    if validation:
+        _print_validation(settings, validation)
+    _print_training(settings, corpus)
+    if not resumed:
+        chosen |= preset_values(settings, pairs, validation is not None)
+        settings = replace(settings, **chosen)
+    # Without validation the aim is to memorise the pairs; the reverse direction would slow this down.
+    few = _decides(validation) and pairs < MOST_PAIRS_BOTH_DIRECTIONS
+    both = settings.learning.both_directions == "on" or (settings.learning.both_directions == AUTO and few)
+    description = {
+        "pairs": pairs,
+        "fingerprint": corpus.fingerprint,
+        "vocabulary": vocabulary.fingerprint(),
+        "both_directions": both,
+        "questions": _frequent_questions(shards, vocabulary),
+        # Such as one in which all replies are rated bad.
+        "without_pairs": [r.file for r in corpus.reports if not r.pairs and r.file in settings.corpus.data],
+    }
+    if resumed:
+        both = description["both_directions"] = check_data(settings, description)
+    if settings.learning.best_by == QUESTION_NATS and not both:
+        raise UserError(
+            f"--best-by {QUESTION_NATS}: only one direction is learned; add --both-directions on to a new attempt"
+        )
+    if both:
+        print("Each pair is learned in both directions (--both-directions).")
+    return Data(
+        vocabulary=vocabulary,
+        training=dataclasses.replace(shards, both_directions=both),
+        validation=validation,
+        chosen=chosen,
+        description=description,
+        samples=_samples(validation.shards if validation else shards, SAMPLES, vocabulary),
+        measured=_samples(validation.shards, MEASURED, vocabulary) if validation else [],
+        probe=probe_samples(probe, settings, vocabulary),
+    )
+
+
+def _kept_choices(settings: Settings) -> dict[str, Any]:
+    """Return the settings that a resumed attempt keeps, by name."""
+    began = stored_settings(settings.run.directory / CONFIG)
+    kept = kept_values(settings, began)
+    if SPACES in began.corpus.clean and not {SPACES, NONE} & {*settings.corpus.clean}:  # as the corpus needed it then
+        kept["clean"] = (*settings.corpus.clean, SPACES)
+    if settings.encoding.validation == AUTO:
+        kept["validation"] = began.encoding.validation
+    return kept
+
+
+def _first_choices(settings: Settings) -> dict[str, Any]:
+    """Return the settings that the files of a new attempt need, by name. Raises UserError for unusable files."""
+    _check_ratings(settings.corpus.data)
+    if settings.run.init_from is not None:
+        other_attempt(settings)  # checked before pairs are read
+    corpus = without_word_spaces(settings.corpus)
+    print_unused_words(corpus)
+    if settings.model.word_vectors is not None:
+        check_readable(Path(settings.model.word_vectors))
+    return {"clean": corpus.clean}
 
 
 def _check_ratings(data: Sequence[str]) -> None:
@@ -96,109 +168,40 @@ def _check_ratings(data: Sequence[str]) -> None:
             )
 
 
-def prepare(settings: Settings, probe: Sequence[str] = ()) -> Data:
-    """Read and encode the pairs, print a summary, and check that they fit the attempt if it is resumed.
+def _read(settings: Settings, resumed: bool) -> tuple[Corpus, Corpus | None]:
+    """Return the pairs to train on, up to --max-length, and those to validate on.
 
-    probe: the questions of --probe. Writes only to the cache. Raises UserError if the data cannot be used, or differ
-    from the data with which the attempt was started.
+    Raises UserError when all pairs to train on are longer.
     """
-    resumed, source, clean = has_checkpoint(settings), settings.encoding.validation, settings.corpus.clean
-    if not resumed:
-        _check_ratings(settings.corpus.data)
-    preset: dict[str, Any] = {}
-    other = None if resumed or settings.run.init_from is None else other_attempt(settings)  # before pairs are read
-    if resumed:
-        began = stored_settings(settings.run.directory / CONFIG)
-        if SPACES in began.corpus.clean and not {SPACES, NONE} & {*clean}:  # as the corpus needed it then
-            settings = replace(settings, clean=(*clean, SPACES))
-        preset = kept_values(settings, began)
-        settings = replace(settings, **preset)
-        check_settings(settings)
-        if source == AUTO:  # an attempt keeps its choice
-            source = began.encoding.validation
-    else:
-        settings = replace(settings, clean=without_word_spaces(settings.corpus).clean)
-        print_unused_words(settings.corpus)
-        if settings.model.word_vectors is not None:
-            check_readable(Path(settings.model.word_vectors))  # before minutes of reading pairs
-    encoding = replace(settings.encoding, validation=source)
     max_length = settings.model.max_length
-    corpus = training_set(settings.corpus, encoding, None, max_length)
-    vocabulary = load_vocabulary(settings.run.directory / VOCABULARY) if resumed else corpus.vocabulary
-    if other is not None:
-        vocabulary = grown_vocabulary(other, vocabulary)
-    # The vocabulary has the tokens of --init-from, too.
-    if vocabulary.fingerprint() != corpus.vocabulary.fingerprint():
-        corpus = training_set(settings.corpus, encoding, vocabulary, max_length)
-    validation = validation_set(settings.corpus, encoding, vocabulary, max_length)
-    shards = dataclasses.replace(corpus.shards, max_length=max_length)
-    pairs = shards.lengths.pairs
-    if validation:
-        parts = source == AUTO and validation_files(settings.corpus) is not None
-        _describe_validation(source, validation, parts, encoding.history)
-    if names := left_out(settings.corpus):
-        print(f"Left out: {', '.join(names)}.")
-    _describe(settings, corpus, shards)
-    if not resumed:
-        preset = preset_values(settings, pairs, validation is not None)
-        settings = replace(settings, **preset)
-    if encoding.history:
-        later = sum(with_history(part.sources, vocabulary.first_mark) for part in shards)
-        print(f"--history {encoding.history}: {later:,} of these pairs with turns before the question.")
-    # Without validation the aim is to memorise the pairs; the reverse direction would slow this down.
-    few = validation is not None and validation.pairs >= FEWEST_DECIDING and pairs < MOST_PAIRS_BOTH_DIRECTIONS
-    both = settings.learning.both_directions == "on" or (settings.learning.both_directions == "auto" and few)
-    description = {
-        "pairs": pairs,
-        "fingerprint": corpus.fingerprint,
-        "vocabulary": vocabulary.fingerprint(),
-        "both_directions": both,
-        "questions": _frequent_questions(shards, vocabulary),
-        "without_pairs": _without_pairs(settings.corpus.data, corpus.reports),
-    }
+    corpus = training_set(settings.corpus, settings.encoding, None, max_length)
+    vocabulary = corpus.vocabulary
     if resumed:
-        both = description["both_directions"] = check_data(settings, description)
-    if settings.learning.best_by == QUESTION_NATS and not both:
-        raise UserError(
-            f"--best-by {QUESTION_NATS}: only one direction is learned; add --both-directions on to a new attempt"
-        )
-    if both:
-        print("Each pair is learned in both directions (--both-directions).")
-    samples = _samples(validation.shards if validation else shards, SAMPLES, vocabulary)
-    measured = _samples(validation.shards, MEASURED, vocabulary) if validation else []
-    training, clean = dataclasses.replace(shards, both_directions=both), settings.corpus.clean
-    asked = probe_samples(probe, settings, vocabulary)
-    return Data(vocabulary, training, validation, source, clean, preset, description, samples, measured, asked)
-
-
-def _describe(settings: Settings, corpus: Corpus, shards: Shards) -> None:
-    """Print a summary of the pairs; shards: without those that are too long. Raises UserError when all are."""
-    pairs = shards.lengths.pairs
-    if not pairs:
+        vocabulary = load_vocabulary(settings.run.directory / VOCABULARY)
+    elif settings.run.init_from is not None:
+        vocabulary = grown_vocabulary(other_attempt(settings), vocabulary)
+    if vocabulary.fingerprint() != corpus.vocabulary.fingerprint():
+        corpus = training_set(settings.corpus, settings.encoding, vocabulary, max_length)
+    validation = validation_set(settings.corpus, settings.encoding, vocabulary, max_length)
+    shards = dataclasses.replace(corpus.shards, max_length=max_length)
+    if not shards.lengths.pairs:
         needed = corpus.shards.lengths.sides.max(axis=0).min()
         raise UserError(
-            f"--max-length {settings.model.max_length}: every pair is longer, the shortest has "
-            f"{counted(needed, 'token')}; set --max-length to at least this number"
+            f"--max-length {max_length}: every pair is longer, the shortest has {counted(needed, 'token')}; set "
+            "--max-length to at least this number"
         )
-    files = [report.file for report in corpus.reports if report.pairs]
-    names = ", ".join(files[:FILES_SHOWN])
-    if len(files) > FILES_SHOWN:
-        names += f" and {counted(len(files) - FILES_SHOWN, 'other file')}"
-    tokens, longest = counted(len(corpus.vocabulary), "token"), settings.model.max_length
-    print(f"Training on {counted(pairs, 'pair')} of {names}; {tokens} in the vocabulary.")
-    _print_reports(corpus.reports)
-    if pairs < corpus.pairs:
-        print(f"  left out: pairs longer than --max-length {longest} tokens: {corpus.pairs - pairs:,}")
-    for pair in _spread(shards, SAMPLES):
-        question, reply = (" ".join(corpus.vocabulary.tokens_of(side)) for side in pair)
-        print(visible(f"  {question} -> {reply}"))
+    return dataclasses.replace(corpus, shards=shards), validation
 
 
-def _describe_validation(source: str, validation: Corpus, parts: bool, history: int) -> None:
-    """Print the validation pairs. parts: whether they are the validation parts of the files to train on."""
+def _decides(validation: Corpus | None) -> bool:
+    return validation is not None and validation.pairs >= FEWEST_DECIDING
+
+
+def _print_validation(settings: Settings, validation: Corpus) -> None:
+    """Print what is validated on, and whether it is enough to judge by."""
     pairs = counted(validation.pairs, "pair")
-    if source == AUTO and not parts:
-        chosen_by = "their conversation" if history else "their question"
+    if settings.encoding.validation == AUTO and validation_files(settings.corpus) is None:
+        chosen_by = "their conversation" if settings.encoding.history else "their question"
         print(
             f"Validating on {pairs} held out of the training data, chosen by {chosen_by} (--validation none trains on "
             "all)."
@@ -206,11 +209,33 @@ def _describe_validation(source: str, validation: Corpus, parts: bool, history: 
     else:
         print(f"Validating on {pairs} of {', '.join(report.file for report in validation.reports)}.")
         _print_reports(validation.reports)
-    if validation.pairs < FEWEST_DECIDING:
+    if not _decides(validation):
         print(
             f"  {pairs}, too few to judge by (at least {FEWEST_DECIDING}): the likelihood is reported, but does not "
             "end the run, and the last checkpoint is used."
         )
+
+
+def _print_training(settings: Settings, corpus: Corpus) -> None:
+    """Print which files are trained on and what was left out of them, and some pairs."""
+    if names := left_out(settings.corpus):
+        print(f"Left out: {', '.join(names)}.")
+    files = [report.file for report in corpus.reports if report.pairs]
+    first_files = ", ".join(files[:FILES_SHOWN])
+    if len(files) > FILES_SHOWN:
+        first_files += f" and {counted(len(files) - FILES_SHOWN, 'other file')}"
+    pairs, tokens = corpus.shards.lengths.pairs, counted(len(corpus.vocabulary), "token")
+    print(f"Training on {counted(pairs, 'pair')} of {first_files}; {tokens} in the vocabulary.")
+    _print_reports(corpus.reports)
+    if pairs < corpus.pairs:
+        longest = settings.model.max_length
+        print(f"  left out: pairs longer than --max-length {longest} tokens: {corpus.pairs - pairs:,}")
+    for pair in _spread(corpus.shards, SAMPLES):
+        question, reply = (" ".join(corpus.vocabulary.tokens_of(side)) for side in pair)
+        print(visible(f"  {question} -> {reply}"))
+    if turns := settings.encoding.history:
+        later = sum(with_history(part.sources, corpus.vocabulary.first_mark) for part in corpus.shards)
+        print(f"--history {turns}: {later:,} of these pairs with turns before the question.")
 
 
 def _print_reports(reports: list[Report]) -> None:
@@ -241,12 +266,6 @@ def _spread(shards: Shards, number: int) -> list[tuple[list[int], list[int]]]:
         for row in dict.fromkeys(part * len(pairs) // number for part in chosen) if len(pairs) else ():
             samples.append((pairs.sources.row(row).tolist(), pairs.targets.row(row).tolist()))
     return samples
-
-
-def _without_pairs(data: Sequence[str], reports: list[Report]) -> list[str]:
-    """Return the files of --data that gave no pair, such as one in which all replies are rated bad."""
-    empty = {report.file for report in reports if not report.pairs}
-    return [file for file in data if file in empty]
 
 
 def _frequent_questions(shards: Shards, vocabulary: Vocabulary) -> list[str]:

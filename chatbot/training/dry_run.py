@@ -13,9 +13,8 @@ from chatbot.display import aligned, counted
 from chatbot.flags import flags_for
 from chatbot.training.attempt import TrainingResult
 from chatbot.training.devices.memory import peak_growth
-from chatbot.training.display import line_stream
-from chatbot.training.optimizer import part_names
-from chatbot.training.reporting.terminal import steps_left, time_left
+from chatbot.training.groups import part_names
+from chatbot.training.reporting.terminal import line_stream, steps_left, time_left
 from chatbot.training.run import Run
 from chatbot.training.share import Prepared
 from chatbot.training.update import chosen_update
@@ -67,8 +66,7 @@ def largest_batch(run: Run) -> Prepared:
 def train(run: Run, batch: Prepared) -> None:
     """Train on a batch, and wait until all devices have finished."""
     run.train_step(batch, run.rate)
-    for result in run.train_step.finished_steps():
-        result.gradient_norm.numpy()
+    run.train_step.finished_steps()
 
 
 def seconds_per_step(run: Run) -> float:

@@ -13,6 +13,7 @@ from chatbot.model.recurrent import State
 from chatbot.model.seq2seq import Seq2Seq
 from chatbot.model.sequences import padded_ids
 from chatbot.training.devices.towers import Parts, Tower
+from chatbot.training.groups import DECODER, ENCODER, PROJECTION, Group
 from chatbot.training.share import Share, looked_up
 
 
@@ -27,7 +28,7 @@ class Sums(NamedTuple):
     loss: tf.Tensor  # scalar float32, nats
     weight: tf.Tensor  # scalar float32, real target tokens; in float16 times the loss scale, as the gradients are
     projection: list[tf.Tensor]  # [vocabulary, embedding]; an empty list unless model.projects_by_embedding
-    others: list[tf.Tensor]  # of all variables but the embedding, in the order of model.trainable_variables
+    groups: list[tf.Tensor]  # of each group that is trained but that of the embedding
     rows: tf.Tensor  # [used, embedding], of the rows of the embedding that the step's towers look up (`ids_used`)
 
 
@@ -74,7 +75,7 @@ def _on(device: str | None) -> Any:
     return contextlib.nullcontext() if device is None else tf.device(device)
 
 
-def gradient_functions(model: Seq2Seq, towers: Sequence[Tower]) -> list[Any]:
+def gradient_functions(model: Seq2Seq, groups: Sequence[Group], towers: Sequence[Tower]) -> list[Any]:
     """Return the function of each tower: one for all GPUs and one for all CPUs. A tower with parts has its own."""
     functions: dict[Any, Any] = {}
     of_towers = []
@@ -82,30 +83,31 @@ def gradient_functions(model: Seq2Seq, towers: Sequence[Tower]) -> list[Any]:
         key = -1 - i if tower.parts else is_gpu(tower.device)
         if key not in functions:
             with tf.device(tower.device):
-                functions[key] = gradient_function(model, tower.device, tower.parts)
+                functions[key] = gradient_function(model, groups, tower.device, tower.parts)
         of_towers.append(functions[key])
     return of_towers
 
 
-def gradient_function(model: Seq2Seq, device: str, parts: Parts | None = None) -> Any:
-    """Return the pure function of a tower: (weights, share, used, loss_scale) -> Sums.
+def gradient_function(model: Seq2Seq, groups: Sequence[Group], device: str, parts: Parts | None = None) -> Any:
+    """Return the pure function of a tower: (weights, share, loss_scale) -> Sums.
 
     device: of the tower, or of one of several towers that share the function. It says how the layers compute (`on_gpu`)
     and whose shares the function takes; the operations run on the device of the caller.
-    weights: the values of model.trainable_variables. used: scalar int32, the number of `ids_used`. loss_scale: scalar
-    float32, of float16; None at other precisions. parts: the devices of the model's parts; None runs all of them on the
-    device of the caller.
+    groups: of the model's variables. weights: the value of each group. loss_scale: scalar float32, of float16; None at
+    other precisions. parts: the devices of the model's parts; None runs all of them on the device of the caller.
     """
     variables = model.trainable_variables
     encoder_device, decoder_device, projection_device = parts or (None, None, None)
+    device_of = {ENCODER: encoder_device, DECODER: decoder_device, PROJECTION: projection_device}
 
     @tf.function(autograph=False)
     @computed_on(device)
-    def tower_gradients(
-        weights: list[tf.Tensor], share: Share, used: tf.Tensor, loss_scale: tf.Tensor | None = None
-    ) -> Sums:
+    def tower_gradients(weights: list[tf.Tensor], share: Share, loss_scale: tf.Tensor | None = None) -> Sums:
         source, target_in, key = share.source, share.target_in, share.key
-        values = {id(variable): value for variable, value in zip(variables, weights, strict=True)}
+        values: dict[int, tf.Tensor] = {}
+        for group, weight in zip(groups, weights, strict=True):
+            with _on(device_of[group.stage]):
+                values |= zip((id(variables[i]) for i in group.indices), group.divided(weight), strict=True)
 
         def with_values(layer_variables: Iterable[keras.Variable]) -> "list[tuple[keras.Variable, tf.Tensor]]":
             return [(variable, values[id(variable)]) for variable in layer_variables]
@@ -148,14 +150,19 @@ def gradient_function(model: Seq2Seq, device: str, parts: Parts | None = None) -
                 tf.reshape(gradient, [-1, gradient.shape[-1]])  # [ids, embedding]
                 for gradient in (source_gradient, target_gradient, *sampled_gradients)
             ]
-            rows = tf.math.unsorted_segment_sum(tf.concat(lookups, 0), share.places, used)
+            rows = tf.math.unsorted_segment_sum(tf.concat(lookups, 0), share.places, tf.shape(share.used)[0])
         of_variables = *encoder_gradients, *decoder_gradients, *own_gradients
         gradients = dict(zip(map(id, (*encoder, *decoder, *own)), of_variables, strict=True))
-        others = [tf.convert_to_tensor(gradients[id(v)]) for v in variables if v is not embedding]
+        of_groups = []
+        for group in groups[:-1]:
+            with _on(device_of[group.stage]):
+                if group.trained:
+                    own = [tf.convert_to_tensor(gradients[id(variables[i])]) for i in group.indices]
+                    of_groups.append(group.joined(own))
         loss, weight = projection_stage.outputs, share.counts[0]
         if loss_scale is not None:
             loss, weight = loss / loss_scale, weight * loss_scale
-        return Sums(loss, weight, projection, others, rows)
+        return Sums(loss, weight, projection, of_groups, rows)
 
     return tower_gradients
 

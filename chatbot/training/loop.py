@@ -1,10 +1,12 @@
 """The training loop, in the order in which it runs."""
 
+import collections
 import contextlib
 import dataclasses
+import itertools
 import math
 import time
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,7 +22,7 @@ from chatbot.training.profiling import Profile, TowerTimes, profiled
 from chatbot.training.reporting.reporter import Reporter, conclude
 from chatbot.training.run import Run
 from chatbot.training.schedule import Due
-from chatbot.training.share import Prepared
+from chatbot.training.share import COPIED_AHEAD, Prepared
 from chatbot.training.step import StepResult
 from chatbot.training.watch import GRACE_SECONDS, Interrupts, StepWatch, interrupts
 
@@ -44,7 +46,7 @@ def train(run: Run) -> TrainingResult:
         profiled(run) as profile,
         contextlib.closing(Reporter(run, names)) as reporter,
         interrupts(run.team.chief, GRACE_SECONDS, watch.tick, leave) as interrupted,
-        contextlib.closing(Window(run.batches_ahead())) as window,
+        contextlib.closing(Window(run.batches_ahead(), run.train_step.begin_copies)) as window,
         run.checkpoints.finished(),
     ):
         loop = Loop(run, reporter, interrupted, window, watch, profile)
@@ -95,7 +97,7 @@ class Loop:
         self.stop = team.agree(INTERRUPTED if self._interrupted else run.reason_to_stop())
         while not self.stop:
             rate, batch, number = run.rate, self._window.next_batch(), progress.step + 1
-            with self._profile.step(number, batch), self._watch.step(number):
+            with self._profile.step(number), self._watch.step(number):
                 run.train_step(batch, rate)
             progress.step = number
             self._reporter.advance()
@@ -132,7 +134,7 @@ class Loop:
             reporter.warn(f"{failure}; nothing is saved meanwhile")
         best = due.validate and team.chief and self._validate(record)
         if due.save and team.chief and run.data.validation is None and run.data.probe:
-            reporter.probe(run.validator.replies())
+            reporter.replies(run.validator.replies())
         reporter.record(record)
         if state is not None and not self._divergence.diverges:
             run.save(state, best)
@@ -207,10 +209,16 @@ class Loop:
 
 
 class Window:
-    """Times the steps between two records, and waits for their batches."""
+    """Times the steps between two records, waits for their batches, and begins to copy them to the devices.
 
-    def __init__(self, batches: Generator[Prepared, None, None]) -> None:
-        self._batches = batches
+    begin_copies: that of the training step.
+    """
+
+    def __init__(
+        self, batches: Generator[Prepared, None, None], begin_copies: Callable[[Prepared], None] = lambda _: None
+    ) -> None:
+        self._batches, self._begin_copies = batches, begin_copies
+        self._copied: collections.deque[Prepared] = collections.deque()
         self.restart()
 
     def restart(self, batches: Generator[Prepared, None, None] | None = None) -> None:
@@ -218,6 +226,7 @@ class Window:
         if batches is not None:
             self.close()
             self._batches = batches
+            self._copied.clear()
         self._waited = 0.0
         self._real = self._positions = 0
         self._started = time.perf_counter()
@@ -227,10 +236,13 @@ class Window:
         self._batches.close()
 
     def next_batch(self) -> Prepared:
-        """Return the next batch. The time that this takes counts as input wait."""
+        """Return the next batch, and begin to copy those after it. The time in which none is ready is input wait."""
         started = time.perf_counter()
-        batch = next(self._batches)
+        for ahead in itertools.islice(self._batches, 1 + COPIED_AHEAD - len(self._copied)):
+            self._begin_copies(ahead)
+            self._copied.append(ahead)
         self._waited += time.perf_counter() - started
+        batch = self._copied.popleft()
         for share in batch.batch.shares:
             for ids in (share.source, share.target_in):
                 self._real += np.count_nonzero(ids != PAD)
@@ -244,14 +256,13 @@ class Window:
         finite do not count; NaN if none does. padding: in the shares of this machine. tower_skew: by how much the
         largest number of target tokens of a tower exceeds the mean.
         """
-        losses = np.array([r.loss_sums.numpy() for r in results], np.float64)  # [steps, towers]
-        tokens = np.array([r.weight_sums.numpy() for r in results], np.float64)  # [steps, towers]
+        losses = np.array([r.loss_sums for r in results], np.float64)  # [steps, towers]
+        tokens = np.array([r.weight_sums for r in results], np.float64)  # [steps, towers]
         tower_tokens = tokens.sum(axis=0)  # of all steps
         finite = np.isfinite(losses).all(axis=1)
         losses, tokens = losses[finite].sum(axis=0), tokens[finite].sum(axis=0)  # [towers]
-        examples = sum(int(r.examples) for r in results)
-        norms = [float(r.gradient_norm) for r in results]
-        norm = next(filter(math.isfinite, reversed(norms)), math.nan)
+        examples = sum(r.examples for r in results)
+        norm = next((r.gradient_norm for r in reversed(results) if math.isfinite(r.gradient_norm)), math.nan)
         seconds = time.perf_counter() - self._started
         return {
             "step": step,

@@ -14,7 +14,6 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from chatbot.config.learning import LearningSettings
-from chatbot.model.seq2seq import Seq2Seq
 
 MOMENTUM = 0.9
 BETA_1, BETA_2, EPSILON = 0.9, 0.999, 1e-7  # Adam's, as in Keras
@@ -41,7 +40,7 @@ class Clipped(NamedTuple):
     gradients: list[tf.Tensor]  # clipped; zeros if `finite` is false
     norm: tf.Tensor  # scalar float32, before clipping
     finite: tf.Tensor  # scalar bool: the norm is finite
-    overflow: tf.Tensor | None = None  # scalar bool, in float16: from `is_overflow`
+    overflow: tf.Tensor  # scalar bool: from `is_overflow`; false but in float16
 
 
 def average_and_clip(sums: Sequence[tf.Tensor], tokens: tf.Tensor, max_gradient_norm: float) -> Clipped:
@@ -59,7 +58,7 @@ def average_and_clip(sums: Sequence[tf.Tensor], tokens: tf.Tensor, max_gradient_
     for gradient in sums:
         with tf.device(gradient.device):
             gradients.append(tf.math.multiply_no_nan(gradient, scale))  # a product with 0 is 0, also that of NaN
-    return Clipped(gradients, norm, finite)
+    return Clipped(gradients, norm, finite, tf.constant(False))
 
 
 class Scalars(NamedTuple):
@@ -206,18 +205,3 @@ def is_overflow(used: tf.Tensor, finite: tf.Tensor, tokens: tf.Tensor) -> tf.Ten
     no scale helps.
     """
     return ~finite & tf.math.is_finite(tokens) & (used > SMALLEST_SCALE)
-
-
-def trained_indices(model: Seq2Seq, settings: LearningSettings) -> list[int]:
-    """Return the indices of the variables that are trained, among model.trainable_variables."""
-    return [i for i, part in enumerate(part_names(model)) if part not in settings.frozen]
-
-
-def part_names(model: Seq2Seq) -> list[str]:
-    """Return the part of the model that each of model.trainable_variables belongs to, as --freeze names it."""
-    part_of = {id(variable): "encoder" for variable in model.encoder.trainable_variables}
-    part_of |= {id(variable): "decoder" for variable in model.decoder.trainable_variables}
-    if model.decoder.attention is not None:
-        part_of |= {id(variable): "attention" for variable in model.decoder.attention.trainable_variables}
-    part_of[id(model.embedding.embeddings)] = "embedding"
-    return [part_of.get(id(variable), "projection") for variable in model.trainable_variables]

@@ -39,19 +39,20 @@ class TowerTimes:
         if self._step is None:
             return []
         try:
-            return [*map(min, *(self._measure_once(batch) for _ in range(REPEATS)))]
+            (shares, *_) = self._step.preparation.copied(batch)
+            return [*map(min, *(self._measure_once(shares) for _ in range(REPEATS)))]
         except tf.errors.OpError:  # the next step shows a failure of a device or of memory, and reacts to it
             return []
 
-    def _measure_once(self, batch: Prepared) -> list[float]:
+    def _measure_once(self, shares: Sequence[Share | Buffer]) -> list[float]:
         assert self._step is not None
-        weights, shares, used = self._step.tower_weights(), batch.shares[0], tf.constant(batch.used.shape[0])
-        gradients = self._gradients.concrete(weights[0], shares[0], used)
+        weights = self._step.tower_weights()
+        gradients = self._gradients.concrete(weights[0], shares[0])
 
         def seconds(tower: Tower, weights: Inputs, share: Share | Buffer) -> float:
             started = time.perf_counter()
             with tf.device(tower.device):
-                gradients(weights, share, used).loss.numpy()  # waits for all that the device computes
+                gradients(weights, share).loss.numpy()  # waits for all that the device computes
             return time.perf_counter() - started
 
         with ThreadPoolExecutor(len(self._towers), "towers") as pool:
@@ -66,8 +67,8 @@ class Profile:
         self._active = False
 
     @contextmanager
-    def step(self, number: int, batch: Prepared) -> Iterator[None]:
-        """Trace the step that trains on this batch in this context if it is one of the range. number: from 1."""
+    def step(self, number: int) -> Iterator[None]:
+        """Trace the step that runs in this context if it is one of the range. number: from 1."""
         if number not in self._steps:
             yield
             return
@@ -77,9 +78,7 @@ class Profile:
         with tf.profiler.experimental.Trace("train", step_num=number, _r=1):
             yield
         if number == self._steps[-1]:
-            for share in batch.shares[-1]:
-                first = tf.nest.flatten(share)[0]
-                tf.cast(first, tf.float32).numpy()  # waits for what the tower's device has been given before
+            tf.test.experimental.sync_devices()
             self.stop()
 
     def stop(self) -> None:

@@ -8,16 +8,15 @@ import tensorflow as tf
 
 from chatbot.config.learning import LearningSettings
 from chatbot.model.seq2seq import Seq2Seq
+from chatbot.training.groups import Group
 from chatbot.training.optimizer import (
     Clipped,
     LossScale,
     Scalars,
     apply_update,
     average_and_clip,
-    is_decayed,
     is_overflow,
     make_slots,
-    trained_indices,
     update_average,
     update_scalars,
 )
@@ -36,16 +35,18 @@ class TrainState(NamedTuple):
 class Inputs(NamedTuple):
     """What the gradient function takes of a replica."""
 
-    weights: list[tf.Tensor]
+    weights: list[tf.Tensor]  # of each group
     loss_scale: tf.Tensor | None  # scalar float32, in float16
 
 
 class Replica:
     """The weights that are trained, their slots, their average and the number of updates, each on its device.
 
-    place: the device of all weights, or of each; None: where the model's weights are. copies: train copies of the
-    model's weights. keeps_average: keep the moving average of --average, as one of several equal replicas does; it is
-    then in the model's weights, which are validated and saved, and never trained.
+    groups: of the model's variables. place: the device of all weights, or of each group; None: where the model's
+    weights are. copies: train copies of the model's weights. keeps_average: keep the moving average of --average, as
+    one of several equal replicas does.
+    weights: of each group. They are the model's own for a group of one variable, unless copies are trained or averages
+    kept, which are then in the model's weights; `gather_state` copies what is not there.
     calls: of `apply`, with those that updated nothing.
     """
 
@@ -53,26 +54,36 @@ class Replica:
         self,
         model: Seq2Seq,
         settings: LearningSettings,
+        groups: Sequence[Group],
         place: str | Sequence[str] | None = None,
         copies: bool = False,
         keeps_average: bool = True,
     ) -> None:
-        self._model, self._settings = model, settings
-        own = [variable.value for variable in model.trainable_variables]
+        self._own, self._settings, self.groups = [v.value for v in model.trainable_variables], settings, groups
         if place is None:
-            place = [weight.device for weight in own]
-        self.devices = [place] * len(own) if isinstance(place, str) else list(place)
-        self.weights = _copies(own, self.devices) if copies or settings.average else own
-        self.trained = trained_indices(model, settings)
+            place = [self._own[group.indices[0]].device for group in groups]
+        self.devices = [place] * len(groups) if isinstance(place, str) else list(place)
+        self.weights = self._variables(copies or settings.average is not None)
+        self._averages = self._variables(copies) if settings.average and keeps_average else []
+        self.trained = [i for i, group in enumerate(groups) if group.trained]
         slots = make_slots(settings.optimizer, [self.weights[i] for i in self.trained])
         self._slots = dict(zip(self.trained, slots, strict=True))
-        self._averages: list[tf.Variable] = []
-        if settings.average and keeps_average:
-            self._averages = _copies(own, self.devices) if copies else own
         with tf.device(self.home):
             self.updates = tf.Variable(0, trainable=False, dtype=tf.int64)
             self.calls = tf.Variable(0, trainable=False, dtype=tf.int64)
             self.loss_scale = LossScale() if model.precision == "float16" else None
+
+    def _variables(self, copies: bool) -> list[tf.Variable]:
+        """Return a variable for each group: the model's own, a copy, or a vector."""
+        variables = []
+        for group, device in zip(self.groups, self.devices, strict=True):
+            own = [self._own[i] for i in group.indices]
+            if len(own) == 1 and not copies:
+                variables += own
+            else:
+                with tf.device(device):
+                    variables.append(tf.Variable(group.joined(own)))
+        return variables
 
     @property
     def home(self) -> str:
@@ -90,14 +101,16 @@ class Replica:
                 weights.append(tf.identity(weight))
         return Inputs(weights, scale)
 
-    def apply(self, sums: Sequence[tf.Tensor], tokens: tf.Tensor, rate: tf.Tensor) -> Clipped:
+    def apply(
+        self, sums: Sequence[tf.Tensor], tokens: tf.Tensor, rate: tf.Tensor, loss_scale: tf.Tensor | None = None
+    ) -> Clipped:
         """Update every weight that is trained once, or nothing if the loss or a gradient is not finite.
 
-        sums: gradients of the loss sum, one for each weight. tokens: as for `average_and_clip`. In float16, this
-        updates the loss scale, too.
+        sums: gradients of the loss sum, one for each group that is trained. tokens: as for `average_and_clip`.
+        loss_scale: in float16, that of the gradients; this updates the replica's.
         """
         with tf.device(self.home):
-            clipped = self.clip(sums, tokens)
+            clipped = average_and_clip(sums, tokens, self._settings.max_gradient_norm)
             # Counted after all gradients are computed and before any weight changes: if the count is unchanged after
             # an error, so are the weights.
             with tf.control_dependencies([clipped.norm]):
@@ -105,62 +118,68 @@ class Replica:
             with tf.control_dependencies([called]):
                 number = self.updates.assign_add(tf.cast(clipped.finite, tf.int64), read_value=True)
             scalars = update_scalars(rate, number, clipped.finite)
-            if self.loss_scale is not None:
+            if self.loss_scale is not None and loss_scale is not None:
+                clipped = clipped._replace(overflow=is_overflow(loss_scale, clipped.finite, tokens))
                 with tf.control_dependencies([number]):
-                    used = self.loss_scale.read()
-                    clipped = clipped._replace(overflow=is_overflow(used, clipped.finite, tokens))
-                    self.loss_scale.update(used, clipped.finite, clipped.overflow)
+                    self.loss_scale.update(loss_scale, clipped.finite, clipped.overflow)
         for i, gradient in zip(self.trained, clipped.gradients, strict=True):
             with tf.device(self.devices[i]):
                 with tf.control_dependencies([number]):
-                    update = self.update_weight(i, gradient, scalars)
+                    update = self.update_group(i, gradient, scalars)
                 if self._averages:
                     with tf.control_dependencies([update]):
                         decay = self._settings.average
                         update_average(self._averages[i], self.weights[i], decay, number, scalars.applied)
         return clipped
 
-    def clip(self, sums: Sequence[tf.Tensor], tokens: tf.Tensor) -> Clipped:
-        """Return the clipped gradients of the weights that are trained, from the arguments of `apply`."""
-        return average_and_clip([sums[i] for i in self.trained], tokens, self._settings.max_gradient_norm)
-
-    def update_weight(self, i: int, gradient: tf.Tensor, scalars: Scalars) -> tf.Operation:
-        """Update weight i, which is trained, and its slots."""
-        decayed = is_decayed(self._model.trainable_variables[i])
+    def update_group(self, i: int, gradient: tf.Tensor, scalars: Scalars) -> tf.Operation:
+        """Update the weights of group i, which is trained, and their slots."""
+        decayed = self.groups[i].decayed
         return apply_update(self._settings, self.weights[i], self._slots[i], gradient, scalars, decayed)
 
     def gather_state(self) -> TrainState:
         """Copy the weights, averaged with --average, into the model; return the rest of a checkpoint."""
-        _assign([variable.value for variable in self._model.trainable_variables], self._averages or self.weights)
-        trained = self.weights if self._settings.average else []
+        for own, value in zip(self._own, self.of_variables(self._averages or self.weights), strict=True):
+            if own is not value:
+                own.assign(value)
+        trained = self.of_variables(self.weights) if self._settings.average else []
+        slots = [self.of_variables(of_kind, self.trained) for of_kind in zip(*self._slots.values(), strict=True)]
         return TrainState(
-            [variable.numpy() for variable in self._optimizer()],
+            [self.updates.numpy(), *(slot.numpy() for of_variable in zip(*slots, strict=True) for slot in of_variable)],
             [weight.numpy() for weight in trained],
             [self.loss_scale.gather_state()] if self.loss_scale else [],
         )
 
     def scatter_state(self, state: TrainState) -> None:
         """Set the weights to the model's, and the rest to `state` as `gather_state` returns it."""
-        own = [variable.value for variable in self._model.trainable_variables]
-        _assign(self._averages, own[: len(self._averages)])
-        _assign(self.weights, state.trained if self._settings.average else own)
-        _assign(self._optimizer(), state.optimizer)
+        self._assign(self._averages, self._own)
+        self._assign(self.weights, state.trained if self._settings.average else self._own)
+        updates, *slots = state.optimizer
+        self.updates.assign(updates)
+        kinds = [*zip(*self._slots.values(), strict=True)]
+        for kind, variables in enumerate(kinds):
+            self._assign(variables, slots[kind :: len(kinds)], self.trained)
         if self.loss_scale:
             self.loss_scale.scatter_state(*state.loss_scale)
 
-    def _optimizer(self) -> list[tf.Variable]:
-        return [self.updates, *(slot for slots in self._slots.values() for slot in slots)]
+    def of_variables(self, tensors: Sequence[Any], numbers: Sequence[int] | None = None) -> list[Any]:
+        """Return the tensor of each variable, in the order of model.trainable_variables.
 
+        tensors: of each group. numbers: of the groups, if they are not all.
+        """
+        found: dict[int, Any] = {}
+        for number, tensor in zip(numbers or range(len(self.groups)), tensors, strict=True):
+            group = self.groups[number]
+            found |= zip(group.indices, group.divided(tensor), strict=True)
+        return [found[i] for i in sorted(found)]
 
-def _copies(weights: Sequence[tf.Variable], devices: Sequence[str]) -> list[tf.Variable]:
-    copies = []
-    for weight, device in zip(weights, devices, strict=True):
-        with tf.device(device):
-            copies.append(tf.Variable(weight))
-    return copies
-
-
-def _assign(variables: Sequence[tf.Variable], values: Sequence[Any]) -> None:
-    for variable, value in zip(variables, values, strict=True):
-        if variable is not value:
-            variable.assign(value)
+    def _assign(
+        self, variables: Sequence[tf.Variable], values: Sequence[Any], numbers: Sequence[int] | None = None
+    ) -> None:
+        """Set a variable of each group, none if there are none, to the values that `of_variables` would return."""
+        groups = [self.groups[number] for number in numbers or range(len(self.groups))]
+        value_of = dict(zip(sorted(i for group in groups for i in group.indices), values, strict=True))
+        for group, variable in zip(groups, variables, strict=bool(variables)):
+            own = [value_of[i] for i in group.indices]
+            if own[0] is not variable:
+                variable.assign(group.joined(own))

@@ -30,11 +30,10 @@ from chatbot.model.saved import load_trained, weights_of
 from chatbot.model.seq2seq import Seq2Seq
 from chatbot.training.asynchronous import Asynchronous
 from chatbot.training.attempt import other_attempt, write_attempt
-from chatbot.training.checkpoints.progress import Progress, read_progress, shown
-from chatbot.training.checkpoints.provenance import Provenance
+from chatbot.training.checkpoints.manifest import Progress, Provenance, read_progress, value_text
 from chatbot.training.checkpoints.store import Checkpoints
 from chatbot.training.data import Data
-from chatbot.training.devices.memory import check_sampled_logits, loss_size, most_tokens
+from chatbot.training.devices.memory import check_sampled_logits, least_memory, loss_size, most_tokens
 from chatbot.training.devices.towers import Tower
 from chatbot.training.machines.team import ALONE, Team
 from chatbot.training.precision import chosen_precision
@@ -97,7 +96,7 @@ class Run:
         if self.data.validation_decides and step >= LEAST_STEPS and failures >= self.settings.learning.patience:
             best = ""
             if self.progress.best_value is not None:
-                value = shown(self.progress.best_value, self.progress.best_by)
+                value = value_text(self.progress.best_value, self.progress.best_by)
                 best = f"; the best was {value} at step {self.progress.best_step:,}"
             return f"no improvement in {counted(failures, 'validation')}{best}; continue with a larger --patience"
         return ""
@@ -113,7 +112,18 @@ class Run:
     def gather_state(self) -> TrainState:
         """Give the model the weights to validate and save; return the rest of a checkpoint. All machines call it."""
         self.checkpoints.forget_lost_best(self.progress)  # waits: the host has memory for one copy more
+        self._agree_on_pieces()
         return self.train_step.gather_state()
+
+    def _agree_on_pieces(self) -> None:
+        """Take the smallest `most_positions` of all machines, and write it into the progress.
+
+        A resumed run then divides shares as this one goes on to do: the masks of a piece are its own.
+        """
+        own = self.train_step.most_positions
+        found = [int(text) for text in self.team.all_gather_text("" if own is None else str(own)) if text]
+        self.train_step.most_positions = self.progress.most_positions = min(found, default=None)
+        self.progress.device_memory = least_memory(self.towers) if found else None
 
     def go_back(self) -> None:
         """Restore the last checkpoint, and halve the learning rate.
@@ -130,6 +140,8 @@ class Run:
             progress, state = self.checkpoints.restore(state)
         progress = broadcast_progress(self.team, progress)
         self.train_step.scatter_state(state)
+        self._agree_on_pieces()
+        progress.most_positions, progress.device_memory = self.progress.most_positions, self.progress.device_memory
         progress.rate_halvings, progress.halved_rate = halvings, self.settings.learning.learning_rate
         progress.skipped_updates, progress.skipped_in_a_row = skipped, 0
         if self.progress.validation is not None:
@@ -176,7 +188,7 @@ def open_run(settings: Settings, data: Data, towers: Sequence[Tower], team: Team
         if not checkpoints.exist:
             set_initial_weights(model, settings, data)
         if settings.run.dry_run:  # without the weights: a step takes as long with any
-            progress = read_progress(settings.run.directory / LAST)[1] if checkpoints.exist else progress
+            progress = read_progress(settings.run.directory / LAST) if checkpoints.exist else progress
             state = checkpoints.new_state(state)
         else:
             progress, state = checkpoints.restore(state)
@@ -187,8 +199,11 @@ def open_run(settings: Settings, data: Data, towers: Sequence[Tower], team: Team
                 one_direction = dataclasses.replace(data.training, both_directions=False)
                 fingerprint, most = data.description["fingerprint"], settings.run.retrieve_pairs
                 write_retrieval(settings.run.directory / RETRIEVAL, one_direction, data.vocabulary, fingerprint, most)
+    if progress.device_memory != least_memory(towers):
+        progress.most_positions = None  # other devices may have memory for whole shares
     progress = broadcast_progress(team, progress)
     train_step.scatter_state(state)
+    train_step.most_positions = progress.most_positions
     progress.trains_at(learning.learning_rate)
     if data.validation:
         progress.measured_on(data.validation.fingerprint, learning.best_by)
@@ -225,15 +240,9 @@ def batches_of(learning: LearningSettings, data: Data) -> tuple[Batches, float]:
 
 def resolved(settings: Settings, data: Data, towers: Sequence[Tower], team: Team) -> Settings:
     """Return the settings with what was chosen in place of "auto". The chief chooses for all machines."""
-    count = len(towers) * team.machines
-    precision = chosen_precision(settings, len(data.vocabulary), towers[0].device, count) if team.chief else ""
-    return replace(
-        settings,
-        precision=team.broadcast_text(precision),
-        both_directions="on" if data.both_directions else "off",
-        validation=data.validation_source,
-        clean=data.clean,
-    )
+    precision = team.broadcast_text(chosen_precision(settings, towers[0].device) if team.chief else "")
+    directions = "on" if data.both_directions else "off"
+    return replace(settings, **{**data.chosen, "precision": precision, "both_directions": directions})
 
 
 def new_model(settings: Settings, data: Data, towers: Sequence[Tower], team: Team, ngrams: Ngrams | None) -> Seq2Seq:

@@ -97,7 +97,7 @@ def weight_difference(settings: Settings, towers: Sequence[Tower]) -> float:
     start, _, _ = train_model(one_device_settings, [one_device], pairs, steps=0)
     expected, expected_results, _ = train_model(one_device_settings, [one_device], pairs)
     changed = all(largest_difference(start, trained) > TOLERANCE for trained in (weights, expected))
-    if not changed or not all(bool(result.finite) for result in (*results, *expected_results)):
+    if not changed or not all(result.finite for result in (*results, *expected_results)):
         return math.nan
     return largest_difference(weights, expected)
 
@@ -112,7 +112,7 @@ def masks_differ(towers: Sequence[Tower]) -> bool:
     pairs = random_pairs(1, 1).select([0] * len(towers))
     settings = replace(SETTINGS, keep_prob=0.5, batch_size=len(towers))
     _, (result,), _ = train_model(settings, towers, pairs, steps=1)
-    losses = result.loss_sums.numpy().tolist()
+    losses = result.loss_sums.tolist()
     return all(map(math.isfinite, losses)) and len(set(losses)) == len(losses)
 
 

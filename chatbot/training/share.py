@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,6 +16,10 @@ from chatbot.model.loss import draw_samples
 from chatbot.model.operations import computed_on, is_gpu, on_gpu
 from chatbot.model.seq2seq import Seq2Seq
 from chatbot.model.sequences import Packing, Sequences, packed_array, specs_of
+
+# While a step is queued, the batches of the next steps are copied. A copy that begins before the step two steps earlier
+# is queued ends before the step before it does, so that the GPU always has a step to compute.
+COPIED_AHEAD = 2
 
 
 class Share(NamedTuple):
@@ -30,7 +35,8 @@ class Share(NamedTuple):
     samples: Any  # [samples] int64, the ids of a sampled softmax, the same for all shares; none for an exact one
     counts: Any  # [2] float32, the summed weights of real target tokens, and the number of pairs
     key: Any  # [1] uint64, for the dropout masks
-    places: Any  # [lookups] int64, the index of each of `looked_up` among the ids that the step's towers look up
+    used: Any  # [used] int64, `ids_used`: those that the towers of all machines look up, sorted, each once
+    places: Any  # [lookups] int64, the index of each of `looked_up` in `used`
 
 
 def share_of(
@@ -50,6 +56,7 @@ def share_of(
         samples=samples,
         counts=np.array([weights.sum(), np.count_nonzero(batch.weights[:, 0])], np.float32),
         key=np.random.SeedSequence(list(seed)).generate_state(1, np.uint64),
+        used=used,
         places=used,
     )
     share = share._replace(
@@ -105,54 +112,61 @@ class Buffer(NamedTuple):
     Arrays on the host, tensors in a graph. int32 stays in the host's memory.
     """
 
-    content: Any  # [bytes] int8, of all arrays that are not int32; TensorFlow's GPU kernel of tf.slice has no uint8
-    layout: Any  # [numbers] int32, for each of these arrays: its first byte, its number of bytes, its shape in bytes
+    # [numbers] float64, which TensorFlow can split on a GPU: the bits of integers of 64 bits, the values of others.
+    content: Any
+    layout: Any  # [numbers] int32: the size of each array in `content`, and the shape of each that is no vector
     on_host: tuple[Any, ...]  # the int32 arrays
 
 
 def buffer_of(arrays: Any) -> Buffer:
-    """Return the buffer of a structure of arrays, at least one of which is neither int32 nor empty."""
-    content, layout, on_host, begin = [], [], [], 0
-    for array in map(np.asarray, tf.nest.flatten(arrays)):
-        if array.dtype == np.int32:
-            on_host.append(array)
-            continue
-        content.append(array.tobytes())
-        layout += [begin, array.nbytes, *array.shape, *_bytes_of_item(tf.as_dtype(array.dtype))]
-        begin += array.nbytes
-    return Buffer(np.frombuffer(b"".join(content), np.int8), np.array(layout, np.int32), tuple(on_host))
+    """Return the buffer of a structure of arrays, at least one of which is not int32. Types: as in `Share`."""
+    flat = [*map(np.asarray, tf.nest.flatten(arrays))]
+    on_device = [array for array in flat if array.dtype != np.int32]
+    content = [
+        array.ravel().view(np.float64) if _has_64_bits(array) else array.ravel().astype(np.float64)
+        for array in on_device
+    ]
+    shapes = [size for array in on_device if array.ndim != 1 for size in array.shape]
+    layout = np.array([*(array.size for array in on_device), *shapes], np.int32)
+    return Buffer(np.concatenate(content), layout, tuple(array for array in flat if array.dtype == np.int32))
 
 
 def tensors_of(buffer: Buffer, specs: Any) -> Any:
     """Return the tensors of a buffer, on the device of the caller. specs: in the structure that `buffer_of` took."""
-    in_content = [spec for spec in tf.nest.flatten(specs) if spec.dtype != tf.int32]
-    sizes = [n for spec in in_content for n in (1, 1, spec.shape.rank + len(_bytes_of_item(spec.dtype)))]
-    layout, on_host = iter(tf.split(buffer.layout, sizes)), iter(buffer.on_host)
+    on_device = [spec for spec in tf.nest.flatten(specs) if spec.dtype != tf.int32]
+    ranks = [spec.shape.rank for spec in on_device if spec.shape.rank != 1]
+    sizes, *shapes = tf.split(buffer.layout, [len(on_device), *ranks])
+    parts, of_others = iter(tf.split(buffer.content, sizes, num=len(on_device))), iter(shapes)
+    on_host = iter(buffer.on_host)
 
     def tensor(spec: tf.TensorSpec) -> tf.Tensor:
         if spec.dtype == tf.int32:
             return next(on_host)
-        begin, size, shape = next(layout), next(layout), next(layout)
-        of_array = tf.reshape(tf.slice(buffer.content, begin, size), shape)
-        # TensorFlow has no bitcast to bool.
-        return tf.cast(of_array, tf.bool) if spec.dtype == tf.bool else tf.bitcast(of_array, spec.dtype)
+        part = next(parts)
+        part = tf.bitcast(part, spec.dtype) if _has_64_bits(spec.dtype) else tf.cast(part, spec.dtype)
+        return part if spec.shape.rank == 1 else tf.reshape(part, next(of_others))
 
     return tf.nest.map_structure(tensor, specs)
 
 
-def _bytes_of_item(dtype: tf.DType) -> list[int]:
-    """Return the last dimension of an array in bytes, which tf.bitcast wants for types of several bytes."""
-    return [dtype.size] if dtype.size > 1 else []
+def _has_64_bits(kind: Any) -> bool:
+    """Return whether an array, or the type of a tensor, is of integers with 64 bits."""
+    return tf.as_dtype(getattr(kind, "dtype", kind)) in (tf.int64, tf.uint64)
 
 
-class Prepared(NamedTuple):
-    """A global batch with all that the step needs of it, on the devices."""
+@dataclasses.dataclass
+class Prepared:
+    """A global batch with all that the step needs of it, in arrays on the host.
 
-    number: int  # the step, counted from 0
+    number: the step, counted from 0. pieces: the number that each share was to be divided into. shares: [piece][tower].
+    copies: of each tower's shares, [piece] tensors on its device, from `Preparation.begin_copies` on.
+    """
+
+    number: int
     batch: GlobalBatch
-    pieces: int  # the number that each share was to be divided into
-    shares: list[tuple[Share | Buffer, ...]]  # [piece][tower]; `Preparation.tensors` takes a buffer apart
-    used: tf.Tensor  # [used] int64, `ids_used`
+    pieces: int
+    shares: list[list[Share | Buffer]]
+    copies: list[Future[list[Any]]] = dataclasses.field(default_factory=list)
 
     @property
     def size(self) -> tuple[int, int, int]:
@@ -161,51 +175,65 @@ class Prepared(NamedTuple):
         return self.batch.pairs, share.source.shape[1], share.target_in.shape[1]
 
 
-@dataclasses.dataclass(frozen=True)
 class Preparation:
-    """Prepares the batches of a step.
+    """Prepares the batches of a step, and copies them to the devices. Any thread may call it.
 
     devices: those of this process's towers. machine: the index of this process. home: the device that keeps the shares
     until the step; None: each its own.
     """
 
-    model: Seq2Seq
-    seed: int
-    devices: Sequence[str]
-    machine: int = 0
-    home: str | None = None
+    def __init__(
+        self, model: Seq2Seq, seed: int, devices: Sequence[str], machine: int = 0, home: str | None = None
+    ) -> None:
+        self._model, self._seed, self._devices, self._home = model, seed, devices, home
+        self._first_tower = machine * len(devices)
+        self._copying = ThreadPoolExecutor((1 + COPIED_AHEAD) * len(devices), "copies")
 
     def __call__(self, batch: GlobalBatch, number: int, pieces: int = 1) -> Prepared:
-        """Compute on the host all that step `number` needs, and copy it to the towers' devices, to a GPU in one buffer.
+        """Compute on the host all that step `number` needs.
 
         Each share is divided into pieces, or into single pairs if it has fewer pairs.
         """
         parts = min(pieces, max(len(share.source) for share in batch.shares))
-        samples = samples_of(self.model, self.seed, number)
-        used = ids_used(batch, self.model, samples)
+        samples = samples_of(self._model, self._seed, number)
+        used = ids_used(batch, self._model, samples)
         divided = [split(share, parts) for share in batch.shares]
-        first = self.machine * len(self.devices)
 
         def prepared(tower: int, device: str, piece: int) -> Share | Buffer:
-            seed = self.seed, number, first + tower, piece
+            seed = self._seed, number, self._first_tower + tower, piece
             with computed_on(device):
-                share = share_of(divided[tower][piece], self.model, seed, samples, used)
-                return on_device(buffer_of(share) if on_gpu() else share, self.home or device)
+                share = share_of(divided[tower][piece], self._model, seed, samples, used)
+                return buffer_of(share) if on_gpu() else share
 
-        shares = [tuple(prepared(i, device, piece) for i, device in enumerate(self.devices)) for piece in range(parts)]
-        return Prepared(number, batch, pieces, shares, on_device(used, self.home or self.devices[0]))
+        shares = [[prepared(i, device, piece) for i, device in enumerate(self._devices)] for piece in range(parts)]
+        return Prepared(number, batch, pieces, shares)
+
+    def begin_copies(self, prepared: Prepared) -> None:
+        """Begin to copy the shares to the devices, to a GPU in one buffer.
+
+        A copy to a GPU waits until the GPU has computed what is queued there. So each tower has threads of its own:
+        while one waits, the caller queues the next steps, and no GPU waits for the copy to another one.
+        """
+        for device, of_tower in zip(self._devices, zip(*prepared.shares, strict=True), strict=True):
+            prepared.copies.append(self._copying.submit(on_device, list(of_tower), self._home or device))
+
+    def copied(self, prepared: Prepared) -> list[tuple[Any, ...]]:
+        """Return the shares on the devices, [piece][tower]. Raises what has gone wrong in a copy."""
+        if not prepared.copies:
+            self.begin_copies(prepared)
+        return list(zip(*(copy.result() for copy in prepared.copies), strict=True))
 
     def tensors(self, share: Share | Buffer) -> Share:
-        """Return a share of `Prepared` as the gradient function takes it, on the device of the caller."""
+        """Return a share of `copied` as the gradient function takes it, on the device of the caller."""
         return tensors_of(share, self._specs_on_gpu) if isinstance(share, Buffer) else share
 
     @functools.cached_property
     def _specs_on_gpu(self) -> Share:
         """The types and ranks of a share on a GPU, which no batch changes."""
         ids, weights = np.ones([1, 1], np.int32), np.ones([1, 1], np.float32)
-        batch, samples = Batch(ids, ids, ids, weights), samples_of(self.model, 0, 0)
+        batch, samples = Batch(ids, ids, ids, weights), samples_of(self._model, 0, 0)
         with computed_on("/GPU:0"):
-            return specs_of(share_of(batch, self.model, (0,), samples, np.ones(1, np.int64)))
+            return specs_of(share_of(batch, self._model, (0,), samples, np.ones(1, np.int64)))
 
 
 def on_device(share: Any, device: str) -> Any:

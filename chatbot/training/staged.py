@@ -4,109 +4,135 @@ w[t+1] = w[t] - update(gradient of batch t-1 at w[t-1]).
 """
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from chatbot.model.seq2seq import Seq2Seq, embedding_index
 from chatbot.training.allreduce import Total, of_first_replica
-from chatbot.training.devices.towers import Tower
 from chatbot.training.gradients import Sums
-from chatbot.training.replica import Inputs, TrainState, Values
-from chatbot.training.share import Buffer, Prepared, Share
-from chatbot.training.step import Graph, StepResult, Synchronous, TowerSums, step_result
+from chatbot.training.replica import TrainState, Values
+from chatbot.training.share import Buffer, Share
+from chatbot.training.step import Graph, Synchronous, TowerSums, packed_result
 
 LARGEST_FLOAT = np.finfo(np.float32).max
 
 
-class Pending(NamedTuple):
-    """The gradients of the last step, which are not applied yet."""
-
-    sums: list[Sums]  # of each tower
-    used: tf.Tensor  # [used] int64, the `ids_used` of that step
-
-
 class Staged(Synchronous):
-    """A training step whose gradients are applied one step late. The first step of a run updates nothing."""
+    """A training step whose gradients are applied one step late. The first step of a run updates nothing.
+
+    The gradients of the last step are exchanged while those of this step are computed. No weight changes before the
+    latter are there, and the former are kept until all weights have changed: a step that runs out of memory is repeated
+    from the same gradients and weights.
+    """
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
-        self._pending: Pending | None = None
-        self._sum_gradients_graph = Graph(self._summation)
-        self._sum_report_graph = Graph(self._sum_report)
-        self.step_graph = Graph(self._staged_step)
+        self._pending: TowerSums | None = None  # of the last step
+        self._totals: list[Total] | None = None  # of the pending gradients, once they are exchanged
+        self._sum_graph = Graph(self._sum)
+        self._report_graph = Graph(self._first_result)
+        self._late_update_graph = Graph(self._late_update)
+        self.step_graph = Graph(self._late_step)
 
-    def _run_step(self, prepared: Prepared, rate: tf.Tensor) -> StepResult:
+    def _train_at_once(self, shares: Sequence[Share | Buffer], rate: tf.Tensor) -> tf.Tensor:
+        if self._pending is None or self._totals is not None:
+            return self._train_in_order([shares], rate)
         self._exchanging = True
-        pending = self._pending
-        if pending is None or len(prepared.shares) > 1:
-            towers = self.compute_all_gradients(prepared)
-            self._pending = Pending(towers.sums, prepared.used)
-            if pending is None:
-                return self._sum_report_graph(towers.report)
-            result = self._apply_gradients_graph(TowerSums(pending.sums, towers.report), pending.used, rate)
-        else:
-            sums, result = self.step_graph(prepared.shares[0], prepared.used, self._read_weights_graph(), pending, rate)
-            self._pending = Pending(sums, prepared.used)
+        self._pending, result = self.step_graph(shares, self._pending, rate)
         self._calls += 1
         return result
 
-    def _staged_step(
-        self, shares: Sequence[Share | Buffer], used: tf.Tensor, inputs: list[Inputs], pending: Pending, rate: tf.Tensor
-    ) -> tuple[list[Sums], StepResult]:
-        """Compute the gradients of this step and apply those of the last; neither depends on the other.
+    def _train_in_order(self, pieces: Sequence[Sequence[Share | Buffer]], rate: tf.Tensor) -> tf.Tensor:
+        """Run a graph for the exchange, one for each piece, and one for the update."""
+        if self._pending is None:
+            towers = self.compute_gradients(pieces)
+            result = self._report_graph(towers.report)
+        else:
+            self._totals = self._totals or self._sum_graph(self._pending)
+            towers = self.compute_gradients(pieces)
+            self._exchanging = True
+            result = self._late_update_graph(self._totals, towers.report, self._pending.loss_scales, rate)
+            self._calls += 1
+        self._pending, self._totals = towers, None
+        return result
 
-        inputs: read by an earlier call: TensorFlow's graph optimiser would move some of the reads behind the update.
-        """
-        sums, report = self._tower_sums(shares, used, inputs)
-        return sums, self._apply_gradients(TowerSums(pending.sums, report), pending.used, rate)
+    def _late_step(
+        self, shares: Sequence[Share | Buffer], pending: TowerSums, rate: tf.Tensor
+    ) -> tuple[TowerSums, tf.Tensor]:
+        """Exchange the pending gradients and compute those of this step; then apply the former."""
+        totals, towers = self._sum(pending), self._gradients(shares)
+        with tf.control_dependencies(tf.nest.flatten(towers.sums)):
+            totals = [total._replace(tokens=tf.identity(total.tokens)) for total in totals]
+        return towers, self._late_update(totals, towers.report, pending.loss_scales, rate)
 
-    def _sum_report(self, report: tf.Tensor) -> StepResult:
-        """Return the result of the first step, which updates nothing."""
-        parts = [[report], *([tf.zeros_like(report)] for _ in self.replicas[1:])]
+    def _sum(self, towers: TowerSums) -> list[Total]:
+        return self._summation(towers.sums, towers.report, towers.used)
+
+    def _late_update(
+        self, totals: Sequence[Total], report: tf.Tensor, loss_scales: Sequence[Any], rate: tf.Tensor
+    ) -> tf.Tensor:
+        """Apply the totals of the pending gradients. report: of this step, in this process."""
+        return self._updated(totals, self._sum_of_reports(report), loss_scales, rate)
+
+    def _sum_of_reports(self, report: tf.Tensor) -> tf.Tensor:
+        """Return the report of the towers of all machines."""
+        parts = [[report]]
+        for replica in self.replicas[1:]:
+            with tf.device(replica.home):
+                parts.append([tf.zeros_like(report)])
         (total,) = of_first_replica(self._exchange(parts))
-        return step_result(total, tf.constant(0.0), tf.constant(True))
+        return total
+
+    def _first_result(self, report: tf.Tensor) -> tf.Tensor:
+        """Return the result of the first step, which updates nothing."""
+        return packed_result(self._sum_of_reports(report), tf.constant(0.0), tf.constant(True), tf.constant(False))
 
     def gather_state(self) -> TrainState:
         """Return the state, with the pending gradients at the end of the optimizer's."""
-        state, total = super().gather_state(), None
+        state, replica = super().gather_state(), self.replicas[0]
+        gradients = [np.zeros(weight.shape, np.float32) for weight in replica.weights]
+        tokens, scale = np.zeros([], np.float32), np.ones([], np.float32)
         if self._pending is not None:
-            no_report = tf.zeros([3, len(self._towers) * self._team.machines])
-            total, *_ = self._sum_gradients_graph(self._pending.sums, no_report, self._pending.used)
-        return state._replace(optimizer=[*state.optimizer, *pending_state(self._model, total)])
+            total, *_ = self._sum_graph(self._pending)
+            # Gradients whose norm is not finite stand for those that are not finite, and -1 for tokens of NaN, so that
+            # a resumed run skips the same update.
+            for i, gradient in zip(replica.trained, total.gradients, strict=True):
+                gradients[i] = np.nan_to_num(gradient.numpy(), nan=LARGEST_FLOAT)
+            tokens = np.nan_to_num(total.tokens.numpy(), nan=-1.0)
+            scale = np.asarray(1.0 if replica.loss_scale is None else self._pending.loss_scales[0], np.float32)
+        of_variables = map(np.asarray, replica.of_variables(gradients))
+        pending = [*of_variables, tokens, *([scale] if replica.loss_scale else [])]
+        return state._replace(optimizer=[*state.optimizer, *pending])
 
     def _set_state(self, state: TrainState) -> None:
-        begin = len(state.optimizer) - len(self._model.trainable_variables) - 1
-        self._pending = pending_of(self._model, state.optimizer[begin:], self._towers, self._team.chief)
+        begin = len(state.optimizer) - len(self._model.trainable_variables) - (2 if state.loss_scale else 1)
+        self._pending, self._totals = self._pending_of(state.optimizer[begin:]), None
         super()._set_state(state._replace(optimizer=state.optimizer[:begin]))
 
-
-def pending_state(model: Seq2Seq, total: Total | None) -> Values:
-    """Return the gradients and the target tokens as finite arrays; zeros for None.
-
-    Gradients whose norm is not finite stand for those that are not finite, and -1 for tokens of NaN, so that a resumed
-    run skips the same update.
-    """
-    if total is None:
-        return [*(np.zeros(variable.shape, "f") for variable in model.trainable_variables), np.zeros([], "f")]
-    gradients = (np.nan_to_num(gradient.numpy(), nan=LARGEST_FLOAT) for gradient in total.gradients)
-    return [*gradients, np.nan_to_num(total.tokens.numpy(), nan=-1.0)]
-
-
-def pending_of(model: Seq2Seq, state: Values, towers: Sequence[Tower], first_machine: bool) -> Pending | None:
-    """Return the inverse of `pending_state`: all of it on the first tower of the first machine, zeros elsewhere."""
-    *gradients, tokens = state
-    if tokens == 0:
-        return None
-    tokens = tokens if tokens > 0 else np.float32("nan")
-    sums: list[Sums] = []
-    embedding = gradients.pop(embedding_index(model))
-    for i, tower in enumerate(towers):
-        share = np.float32(first_machine and i == 0)
-        with tf.device(tower.device):
-            projection = [tf.zeros(embedding.shape)] if model.projects_by_embedding else []
-            others = [tf.constant(share * gradient) for gradient in gradients]
-            rows = tf.constant(share * embedding)
-            sums.append(Sums(tf.constant(0.0), tf.constant(share * tokens), projection, others, rows))
-    return Pending(sums, tf.range(len(embedding), dtype=tf.int64))
+    def _pending_of(self, state: Values) -> TowerSums | None:
+        """Return the pending gradients of a state: all on the first tower of the first machine, zeros elsewhere."""
+        number = len(self._model.trainable_variables)
+        gradients, (tokens, *scale) = state[:number], state[number:]
+        if tokens == 0:
+            return None
+        tokens = tokens if tokens > 0 else np.float32("nan")
+        *groups, embedding = self.replicas[0].groups
+        sums = list[Sums]()
+        for i, tower in enumerate(self._towers):
+            share = np.float32(self._team.chief and i == 0)
+            with tf.device(tower.device):
+                of_groups = [
+                    g.joined([tf.constant(share * gradients[j]) for j in g.indices]) for g in groups if g.trained
+                ]
+                rows = tf.constant(share * gradients[embedding.indices[0]])
+                projection = [tf.zeros(rows.shape)] if self._model.projects_by_embedding else []
+                sums.append(Sums(tf.constant(0.0), tf.constant(share * tokens), projection, of_groups, rows))
+        with tf.device(self.replicas[0].home):
+            report = tf.zeros([3, len(self._towers) * self._team.machines])
+        used, scales = list[tf.Tensor](), list[Any]()
+        for replica in self.replicas:
+            with tf.device(replica.home):
+                used.append(tf.range(embedding.shapes[0][0], dtype=tf.int64))
+                scales.append(tf.constant(scale[0]) if scale else None)
+        return TowerSums(sums, report, used, scales)

@@ -7,7 +7,7 @@ import time
 from typing import Any
 
 from chatbot.config.parallel import ParallelSettings
-from chatbot.config.run import seconds_of
+from chatbot.config.run import check_client, seconds_of
 from chatbot.config.training import Settings
 from chatbot.display import counted
 from chatbot.errors import UserError
@@ -21,7 +21,6 @@ from chatbot.training.machines.cluster import CHIEF, PS, WORKER, Cluster, check_
 from chatbot.training.machines.peers import PEER_TIMEOUT, Peers, print_status
 from chatbot.training.machines.processes import Job, run_jobs
 from chatbot.training.machines.servers import connect, serve
-from chatbot.training.reporting.metrics import check_client
 
 # --asynchronous without host flags: the number of workers without --local-workers, --towers and GPUs, and their
 # restarts.
@@ -153,7 +152,7 @@ def train_here(settings: Settings, cluster: Cluster | None = None) -> TrainingRe
     locks = chief and not settings.run.dry_run
     with quiet(settings.run.quiet), attempt_lock(settings) if locks else contextlib.nullcontext():
         data = prepare(settings, read_probe(settings.run.probe) if chief else ())
-        settings = replace(settings, **data.preset)
+        settings = replace(settings, **data.chosen)
         if cluster is None:
             return train_alone(settings, data, gpus)
         print(f"{cluster.job} {cluster.index} of {len(cluster.workers)} workers, by {cluster.source}.")

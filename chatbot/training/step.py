@@ -4,18 +4,19 @@ Variable updates differ in the replicas of the weights, and in the exchange betw
 """
 
 import abc
-import threading
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
 import tensorflow as tf
 
 from chatbot.config.learning import LearningSettings
 from chatbot.corpus.batches import GlobalBatch
 from chatbot.model.seq2seq import Seq2Seq
 from chatbot.model.sequences import specs_of
-from chatbot.training.allreduce import Exchange, Summation, broadcast, no_exchange
-from chatbot.training.devices.failures import is_out_of_memory, more_pieces
+from chatbot.training.allreduce import Exchange, Summation, Total, broadcast, no_exchange
+from chatbot.training.devices.failures import check_repeatable, is_out_of_memory
 from chatbot.training.devices.towers import Tower
 from chatbot.training.gradients import Sums, gradient_functions
 from chatbot.training.machines.team import ALONE, Team
@@ -24,20 +25,30 @@ from chatbot.training.share import Buffer, Preparation, Prepared, Share
 
 
 class StepResult(NamedTuple):
-    """The result of a step, on the devices; reading it copies it to the host."""
+    """The result of a step, on the host."""
 
-    loss_sums: tf.Tensor  # [towers of all machines] float32, nats
-    weight_sums: tf.Tensor  # [towers of all machines] float32, real target tokens
-    examples: tf.Tensor  # scalar float32, pairs in the global batch
-    gradient_norm: tf.Tensor  # scalar float32, of the averaged gradient before clipping
-    finite: tf.Tensor  # scalar bool; false if the update was skipped, since its loss or gradient was not finite
-    overflow: tf.Tensor | None = None  # scalar bool, in float16: a smaller loss scale may prevent what was not finite
+    loss_sums: Any  # [towers of all machines] float32, nats
+    weight_sums: Any  # [towers of all machines] float32, real target tokens
+    examples: int  # pairs in the global batch
+    gradient_norm: float  # of the averaged gradient before clipping
+    finite: bool  # false if the update was skipped, since its loss or gradient was not finite
+    overflow: bool = False  # in float16: a smaller loss scale may prevent what was not finite
 
 
-def step_result(report: tf.Tensor, norm: tf.Tensor, finite: tf.Tensor, overflow: tf.Tensor | None = None) -> StepResult:
-    """Make the result from a report, [3, towers]: losses, target tokens and pairs."""
-    losses, tokens, pairs = tf.unstack(report, num=3)
-    return StepResult(losses, tokens, tf.reduce_sum(pairs), norm, finite, overflow)
+def packed_result(report: tf.Tensor, norm: tf.Tensor, finite: tf.Tensor, overflow: tf.Tensor) -> tf.Tensor:
+    """Return a result as one vector, which the host reads in one copy. report: of `TowerSums`."""
+    return tf.concat(
+        [tf.reshape(report, [-1]), tf.stack([norm, *(tf.cast(x, tf.float32) for x in (finite, overflow))])], 0
+    )
+
+
+def unpacked_results(results: Sequence[tf.Tensor]) -> list[StepResult]:
+    """Return the results that `packed_result` has packed, after the devices have computed them."""
+    unpacked = []
+    for *report, norm, finite, overflow in np.asarray(tf.stack(results)) if results else ():
+        losses, tokens, pairs = np.reshape(np.array(report, np.float32), [3, -1])
+        unpacked.append(StepResult(losses, tokens, int(pairs.sum()), float(norm), bool(finite), bool(overflow)))
+    return unpacked
 
 
 class Graph:
@@ -72,31 +83,33 @@ class Graph:
 
 
 def _spec(value: Any) -> Any:
-    """Return a structure's specs, with sizes of None where the batch sets them: in a share, `used` and Sums.rows."""
+    """Return a structure's specs, with sizes of None where the batch sets them: in a share, and in `used` and rows."""
     if isinstance(value, Share | Buffer):
         return specs_of(value)
     if isinstance(value, Sums):
         return Sums(*map(_spec, value))._replace(rows=tf.TensorSpec([None, value.rows.shape[1]], value.rows.dtype))
+    if isinstance(value, TowerSums):
+        return TowerSums(*map(_spec, value))._replace(used=[specs_of(used) for used in value.used])
     if isinstance(value, tuple) and hasattr(value, "_fields"):
         return type(value)(*map(_spec, value))
     if isinstance(value, list | tuple):
         return type(value)(map(_spec, value))
     if value is None:
         return None
-    if value.dtype == tf.int64 and value.shape.rank == 1:  # ids
-        return specs_of(value)
     return tf.TensorSpec(value.shape, value.dtype)
 
 
 class VariableUpdate(abc.ABC):
     """A training step and its state, on devices of one or several machines.
 
-    tower_names: in the order of the losses. num_shares: of a global batch, in this process.
+    tower_names: in the order of the losses. num_shares: of a global batch, in this process. most_positions: of a piece
+    of a share, source and target together, since a device ran out of memory with more; None before.
     """
 
     def __init__(self, tower_names: list[str], num_shares: int) -> None:
         self.tower_names, self.num_shares = tower_names, num_shares
-        self._finished: list[StepResult] = []
+        self.most_positions: int | None = None
+        self._finished: list[tf.Tensor] = []
 
     @property
     def is_tracing(self) -> bool:
@@ -105,16 +118,20 @@ class VariableUpdate(abc.ABC):
 
     @abc.abstractmethod
     def prepare(self, batch: GlobalBatch, number: int) -> Prepared:
-        """Prepare the global batch of step `number`, counted from 0. Any thread may call this."""
+        """Prepare the global batch of step `number`, counted from 0, on the host. Any thread may call this."""
+
+    @abc.abstractmethod
+    def begin_copies(self, prepared: Prepared) -> None:
+        """Begin to copy a batch to the devices. A step does so itself if nobody has done so before."""
 
     @abc.abstractmethod
     def __call__(self, prepared: Prepared, rate: float) -> None:
         """Train on a global batch. rate: the learning rate."""
 
     def finished_steps(self) -> list[StepResult]:
-        """Return the results of the steps that finished since the last call, at least one."""
+        """Return the results of the steps since the last call, at least one, when the devices have computed them."""
         finished, self._finished = self._finished, []
-        return finished
+        return unpacked_results(finished)
 
     @abc.abstractmethod
     def gather_state(self) -> TrainState:
@@ -130,10 +147,22 @@ class TowerSums(NamedTuple):
 
     sums: list[Sums]  # of each tower
     report: tf.Tensor  # [3, towers of all machines] float32: losses, target tokens, pairs; 0 for other machines
+    used: list[tf.Tensor]  # of each replica, [used] int64, the ids of Sums.rows
+    loss_scales: list[Any]  # of each replica, scalar float32: the scale of the gradients, in float16; else None
+
+    def added_to(self, before: "TowerSums") -> "TowerSums":
+        """Return the sums with those of earlier pieces of the same batch."""
+        sums, report = tf.nest.map_structure(tf.add, before[:2], self[:2])
+        return self._replace(sums=sums, report=report)
 
 
 class Synchronous(VariableUpdate):
     """A training step over one or several replicas of the weights.
+
+    A step is one graph, in which the exchange of gradients overlaps with the backward pass, or several: those of the
+    pieces of each share, whose gradients are added, then that of the update. With several replicas, memory must not run
+    out in the one graph, since the replicas that have enough would wait in the exchange for ever. So the first batch of
+    a size takes several graphs, in which no replica waits for another one before all have computed their gradients.
 
     replicas: of this process, each with the towers that read its weights; all machines have as many towers. exchange:
     sums over the replicas of all processes.
@@ -152,26 +181,23 @@ class Synchronous(VariableUpdate):
         self._towers = [tower for _, towers in replicas for tower in towers]
         super().__init__([tower.name for tower in self._towers], len(self._towers))
         self._replica_of_tower = [i for i, (_, towers) in enumerate(replicas) for _ in towers]
-        self.preparation = Preparation(model, settings.seed, [tower.device for tower in self._towers], team.machine)
-        self.gradient_functions = gradient_functions(model, self._towers)
-        self._summation = Summation(model, replicas, exchange)
         self._accumulate = settings.accumulate
-        self._pieces = self._accumulate  # of each share; more after a device ran out of memory
-        # Batches are prepared ahead by another thread, and again by this one after memory ran out.
-        self._preparing = threading.Lock()
+        self.preparation = Preparation(model, settings.seed, [tower.device for tower in self._towers], team.machine)
+        self.gradient_functions = gradient_functions(model, self.replicas[0].groups, self._towers)
+        self._summation = Summation(model, replicas, exchange)
         self._proven: list[tuple[int, ...]] = []  # the sizes of batches that did not run out of memory
         self._calls = 0  # equals the replicas' own count unless an update failed
         self._exchanging = False  # whether the last step got as far as the exchange
         self._read_weights_graph = Graph(self._read_weights)
-        self._compute_gradients_graph = Graph(self._compute_gradients)
-        self._add_gradients_graph = Graph(self._add_gradients)
-        self._apply_gradients_graph = Graph(self._apply_gradients)
-        self.step_graph = Graph(self._train_step)
+        self._gradients_graph = Graph(self._gradients)
+        self._further_gradients_graph = Graph(self._further_gradients)
+        self._update_graph = Graph(self._update)
+        self.step_graph = Graph(self._step)
 
     @property
     def traces(self) -> int:
         """The number of times that gradients were traced: once for each graph that a run needs."""
-        graphs = self._compute_gradients_graph, self._add_gradients_graph, self.step_graph
+        graphs = self._gradients_graph, self._further_gradients_graph, self.step_graph
         return sum(graph.traces for graph in graphs)
 
     def tower_weights(self) -> list[Inputs]:
@@ -180,26 +206,33 @@ class Synchronous(VariableUpdate):
         return [of_replicas[replica] for replica in self._replica_of_tower]
 
     def prepare(self, batch: GlobalBatch, number: int) -> Prepared:
-        """Prepare the batch, each share in pieces if memory has run out before."""
-        with self._preparing:
-            return self.preparation(batch, number, self._pieces)
+        """Prepare the batch on the host, each share in pieces of at most `most_positions`."""
+        return self.preparation(batch, number, self._pieces(batch))
+
+    def begin_copies(self, prepared: Prepared) -> None:
+        """Begin to copy a batch to the towers' devices."""
+        self.preparation.begin_copies(prepared)
+
+    def _pieces(self, batch: GlobalBatch) -> int:
+        """Return the number of pieces of each share, a function of the batch and `most_positions` alone."""
+        if self.most_positions is None:
+            return self._accumulate
+        return max(self._accumulate, math.ceil(_positions(batch) / self.most_positions))
 
     def __call__(self, prepared: Prepared, rate: float) -> None:
         """Train on a global batch. Raises UserError if memory does not suffice for one pair."""
         while True:
-            if prepared.pieces != self._pieces:
+            if prepared.pieces != self._pieces(prepared.batch):
                 prepared = self.prepare(prepared.batch, prepared.number)
             try:
-                self._finished.append(self._run_step(prepared, tf.constant(rate, tf.float32)))
+                self._finished.append(self._train(prepared, tf.constant(rate, tf.float32)))
                 return
             except tf.errors.OpError as error:
                 if not is_out_of_memory(error, self._towers):
                     raise
-                rows = max(len(share.source) for share in prepared.batch.shares)
-                first_time = self._pieces == self._accumulate
-                self._pieces = more_pieces(
-                    error, prepared.number, self._pieces, rows, first_time, self._weights_intact()
-                )
+                first_time, rows = self.most_positions is None, _rows(prepared.batch)
+                check_repeatable(error, prepared.number, prepared.pieces < rows, first_time, self._weights_intact())
+                self.most_positions = _positions(prepared.batch) // min(rows, 2 * prepared.pieces)
                 self._proven.clear()
 
     def _weights_intact(self) -> bool:
@@ -208,35 +241,42 @@ class Synchronous(VariableUpdate):
             return False  # the other machines may have updated their weights
         return all(int(replica.calls.numpy()) == self._calls for replica in self.replicas)
 
-    def _run_step(self, prepared: Prepared, rate: tf.Tensor) -> StepResult:
-        """Run one graph, in which the exchange of gradients overlaps with the backward pass.
-
-        While it is not known that a batch of this size fits in memory, and where shares are split into pieces, several
-        replicas run two graphs, for gradients and for the update: memory then runs out while no other replica waits and
-        no weight changes.
-        """
+    def _train(self, prepared: Prepared, rate: tf.Tensor) -> tf.Tensor:
+        """Run the graphs of a step; return the packed result."""
         self._exchanging = False
-        size, single_replica = prepared.size, len(self.replicas) == 1 and self._team.alone
+        pieces, size = self.preparation.copied(prepared), prepared.size
+        is_alone = len(self.replicas) == 1 and self._team.alone
         # A batch that was at least as large in every dimension did not run out of memory.
-        is_proven = any(all(a >= b for a, b in zip(proven, size, strict=True)) for proven in self._proven)
-        if len(prepared.shares) == 1 and (single_replica or is_proven):
-            self._exchanging = not single_replica
-            result = self.step_graph(prepared.shares[0], prepared.used, rate)
+        is_proven = is_alone or any(all(a >= b for a, b in zip(proven, size, strict=True)) for proven in self._proven)
+        if len(pieces) == 1 and is_proven:
+            result = self._train_at_once(pieces[0], rate)
         else:
-            towers = self.compute_all_gradients(prepared)
-            self._exchanging = True
-            result = self._apply_gradients_graph(towers, prepared.used, rate)
+            result = self._train_in_order(pieces, rate)
+        if len(pieces) == 1 and not is_proven:
             self._proven.append(size)
+        return result
+
+    def _train_at_once(self, shares: Sequence[Share | Buffer], rate: tf.Tensor) -> tf.Tensor:
+        """Run one graph."""
+        self._exchanging = True
+        result = self.step_graph(shares, rate)
         self._calls += 1
         return result
 
-    def compute_all_gradients(self, prepared: Prepared) -> TowerSums:
-        """Return the sums of each tower over the pieces of its share, without an update."""
-        first, *others = prepared.shares
-        result = self._compute_gradients_graph(first, prepared.used)
-        for piece in others:
-            result = self._add_gradients_graph(piece, prepared.used, result)
+    def _train_in_order(self, pieces: Sequence[Sequence[Share | Buffer]], rate: tf.Tensor) -> tf.Tensor:
+        """Run a graph for each piece, and one for the update."""
+        towers = self.compute_gradients(pieces)
+        self._exchanging = True
+        result = self._update_graph(towers, rate)
+        self._calls += 1
         return result
+
+    def compute_gradients(self, pieces: Sequence[Sequence[Share | Buffer]]) -> TowerSums:
+        """Return the sums of each tower over the pieces of its share, without an update."""
+        towers = self._gradients_graph(pieces[0])
+        for piece in pieces[1:]:
+            towers = self._further_gradients_graph(piece, towers)
+        return towers
 
     # Traced methods: `_read_weights_graph` is the graph of `_read_weights`, and likewise for the others.
 
@@ -244,47 +284,51 @@ class Synchronous(VariableUpdate):
         """Return the current weights of each replica, and in float16 its loss scale."""
         return [replica.read() for replica in self.replicas]
 
-    def _compute_gradients(self, shares: Sequence[Share | Buffer], used: tf.Tensor) -> TowerSums:
-        return self._tower_sums(shares, used, self._read_weights())
+    def _step(self, shares: Sequence[Share | Buffer], rate: tf.Tensor) -> tf.Tensor:
+        """Compute the gradients of a batch, and update every replica."""
+        return self._update(self._gradients(shares), rate)
 
-    def _add_gradients(self, shares: Sequence[Share | Buffer], used: tf.Tensor, before: TowerSums) -> TowerSums:
-        """Add the sums over a piece of each share to those of the pieces before."""
-        return tf.nest.map_structure(tf.add, before, self._compute_gradients(shares, used))
-
-    def first_tower_sums(self, inputs: Inputs, share: Share | Buffer, number_used: tf.Tensor) -> Sums:
-        """Return the sums that the first tower would return for a share, computed on the device of the caller."""
-        tensors = self.preparation.tensors(share)
-        return self.gradient_functions[0](inputs.weights, tensors, number_used, inputs.loss_scale)
-
-    def _tower_sums(self, shares: Sequence[Share | Buffer], used: tf.Tensor, inputs: list[Inputs]) -> TowerSums:
-        """Return the sums of each tower. inputs: of each replica."""
-        sums, counts = [], []
-        with tf.device(self._towers[0].device):  # where `used` is
-            number_used = tf.shape(used)[0]
+    def _gradients(self, shares: Sequence[Share | Buffer]) -> TowerSums:
+        """Return the sums of each tower over its share, or a piece of it."""
+        inputs, sums, counts, used = self._read_weights(), list[Sums](), list[tf.Tensor](), dict[int, tf.Tensor]()
         for i, (tower, prepared) in enumerate(zip(self._towers, shares, strict=True)):
             with tf.device(tower.device):
-                share, of_replica = self.preparation.tensors(prepared), inputs[self._replica_of_tower[i]]
-                sums.append(self.gradient_functions[i](of_replica.weights, share, number_used, of_replica.loss_scale))
+                share, replica = self.preparation.tensors(prepared), self._replica_of_tower[i]
+                sums.append(self.gradient_functions[i](inputs[replica].weights, share, inputs[replica].loss_scale))
                 counts.append(share.counts)
+                used.setdefault(replica, share.used)
         with tf.device(self.replicas[0].home):
             report = tf.concat([[[s.loss for s in sums]], tf.transpose(tf.stack(counts))], 0)  # [3, towers]
             before, after = (len(sums) * n for n in (self._team.machine, self._team.machines - self._team.machine - 1))
-            return TowerSums(sums, tf.pad(report, [[0, 0], [before, after]]) if before or after else report)
+            report = tf.pad(report, [[0, 0], [before, after]]) if before or after else report
+        return TowerSums(sums, report, [*used.values()], [of_replica.loss_scale for of_replica in inputs])
 
-    def _apply_gradients(self, towers: TowerSums, used: tf.Tensor, rate: tf.Tensor) -> StepResult:
+    def _further_gradients(self, shares: Sequence[Share | Buffer], before: TowerSums) -> TowerSums:
+        """Add the sums over a piece of each share to those of the pieces before."""
+        return self._gradients(shares).added_to(before)
+
+    def first_tower_sums(self, inputs: Inputs, share: Share | Buffer) -> Sums:
+        """Return the sums that the first tower would return for a share, computed on the device of the caller."""
+        return self.gradient_functions[0](inputs.weights, self.preparation.tensors(share), inputs.loss_scale)
+
+    def _update(self, towers: TowerSums, rate: tf.Tensor) -> tf.Tensor:
         """Sum the gradients over all towers and update every replica."""
-        totals = self._summation(*towers, used)
-        applied = [
-            replica.apply(gradients, tokens, rate)
-            for replica, (gradients, tokens, _) in zip(self.replicas, totals, strict=True)
-        ]
-        finite = tf.reduce_all([clipped.finite for clipped in applied])
-        overflows = [clipped.finite | clipped.overflow for clipped in applied if clipped.overflow is not None]
-        overflow = tf.reduce_all(overflows) if overflows else None
-        return step_result(totals[0].report, applied[0].norm, finite, overflow)
+        totals = self._summation(towers.sums, towers.report, towers.used)
+        return self._updated(totals, totals[0].report, towers.loss_scales, rate)
 
-    def _train_step(self, shares: Sequence[Share | Buffer], used: tf.Tensor, rate: tf.Tensor) -> StepResult:
-        return self._apply_gradients(self._compute_gradients(shares, used), used, rate)
+    def _updated(
+        self, totals: Sequence[Total], report: tf.Tensor, loss_scales: Sequence[Any], rate: tf.Tensor
+    ) -> tf.Tensor:
+        """Update every replica by its total; return the packed result. report: of the towers of all machines."""
+        applied = [
+            replica.apply(total.gradients, total.tokens, rate, scale)
+            for replica, total, scale in zip(self.replicas, totals, loss_scales, strict=True)
+        ]
+        with tf.device(self.replicas[0].home):
+            finite = tf.reduce_all([clipped.finite for clipped in applied])
+            # Independent replicas skip for themselves: the step is an overflow if none skipped it for another reason.
+            overflow = ~finite & tf.reduce_all([clipped.finite | clipped.overflow for clipped in applied])
+            return packed_result(report, applied[0].norm, finite, overflow)
 
     def gather_state(self) -> TrainState:
         """Copy the weights into the model; return the rest of a checkpoint, which is the same on every machine."""
@@ -306,3 +350,14 @@ class Synchronous(VariableUpdate):
         """Copy the model and a state to every replica of this machine."""
         for replica in self.replicas:
             replica.scatter_state(state)
+
+
+def _rows(batch: GlobalBatch) -> int:
+    """Return the pairs of the largest share of this machine."""
+    return max(len(share.source) for share in batch.shares)
+
+
+def _positions(batch: GlobalBatch) -> int:
+    """Return the padded positions of the largest share of this machine, source and target together."""
+    share = batch.shares[0]
+    return _rows(batch) * (share.source.shape[1] + share.target_in.shape[1])

@@ -1,5 +1,6 @@
 """The variable updates: where the variables are, and how gradients are summed; and which one a run uses."""
 
+import functools
 from collections.abc import Sequence
 
 import tensorflow as tf
@@ -7,17 +8,20 @@ import tensorflow as tf
 from chatbot.config.training import Settings
 from chatbot.errors import UserError
 from chatbot.flags import replace
+from chatbot.model.operations import is_gpu
 from chatbot.model.seq2seq import Seq2Seq
 from chatbot.training.allreduce import Exchange, exchange_by, no_exchange
 from chatbot.training.devices.towers import Tower
+from chatbot.training.groups import Group, groups_of, least_bytes
 from chatbot.training.machines.team import ALONE, Team
 from chatbot.training.replica import Replica
 from chatbot.training.staged import Staged
 from chatbot.training.step import Synchronous
 
+# Gradients are joined already (`groups.py`): tf.distribute need not pack them.
 ALL_REDUCE = {
-    "nccl": tf.distribute.NcclAllReduce,
-    "hierarchical": tf.distribute.HierarchicalCopyAllReduce,
+    "nccl": functools.partial(tf.distribute.NcclAllReduce, num_packs=0),
+    "hierarchical": functools.partial(tf.distribute.HierarchicalCopyAllReduce, num_packs=0),
     "one_device": tf.distribute.ReductionToOneDevice,
 }
 # The replicas of this process, each with its towers.
@@ -28,17 +32,27 @@ def open_update(model: Seq2Seq, settings: Settings, towers: Sequence[Tower], tea
     """Make the synchronous training step of --variable-update. Raises UserError if the devices do not support it."""
     exchange: Exchange = no_exchange
     if not team.alone:
-        replicas, exchange = of_machine(model, settings, towers, team), team.exchange
+        exchange = team.exchange
     else:
         settings = chosen_update(settings, towers)
-        if settings.parallel.variable_update == "parameter_server":
-            replicas = parameter_server(model, settings, towers)
-        else:
-            replicas = copies(model, settings, towers)
         if settings.parallel.variable_update == "replicated":
             exchange = exchange_on_one_machine(settings, towers)
+    on_gpus = any(is_gpu(tower.device) for tower in towers)
+    groups = groups_of(model, settings.learning, least_bytes(model, on_gpus, exchange is not no_exchange))
+    replicas = replicas_of(model, settings, groups, towers, team)
     step = Staged if settings.parallel.staged_variables else Synchronous
     return step(model, settings.learning, replicas, exchange, team)
+
+
+def replicas_of(
+    model: Seq2Seq, settings: Settings, groups: Sequence[Group], towers: Sequence[Tower], team: Team
+) -> Replicas:
+    """Make the replicas of this process: one for each tower, or one that several towers share."""
+    if not team.alone and team.replicas != len(towers):  # tf.distribute has one replica for the CPU of a machine
+        return [(Replica(model, settings.learning, groups), towers)]
+    if team.alone and settings.parallel.variable_update == "parameter_server":
+        return parameter_server(model, settings, groups, towers)
+    return copies(model, settings, groups, towers)
 
 
 def chosen_update(settings: Settings, towers: Sequence[Tower]) -> Settings:
@@ -62,7 +76,7 @@ def chosen_update(settings: Settings, towers: Sequence[Tower]) -> Settings:
     return replace(settings, variable_update=update, all_reduce=all_reduce, worker_hosts=None)
 
 
-def parameter_server(model: Seq2Seq, settings: Settings, towers: Sequence[Tower]) -> Replicas:
+def parameter_server(model: Seq2Seq, settings: Settings, groups: Sequence[Group], towers: Sequence[Tower]) -> Replicas:
     """Let all towers share the model's own weights, or a copy on the CPU (--local-parameter-device cpu).
 
     This needs the least memory and starts fastest: no copies, one trace of the update. With --model-parallel each
@@ -74,31 +88,23 @@ def parameter_server(model: Seq2Seq, settings: Settings, towers: Sequence[Tower]
         )
     parts = towers[0].parts
     if parts is not None:
-        device = {id(variable): parts.encoder for variable in model.encoder.trainable_variables}
-        device |= {id(variable): parts.decoder for variable in model.decoder.trainable_variables}
-        devices = [device.get(id(variable), parts.projection) for variable in model.trainable_variables]
-        return [(Replica(model, settings.learning, devices, copies=True), towers)]
+        device_of = parts._asdict()
+        devices = [device_of[group.stage] for group in groups]
+        return [(Replica(model, settings.learning, groups, devices, copies=True), towers)]
     if settings.parallel.local_parameter_device == "cpu":
-        return [(Replica(model, settings.learning, "/CPU:0", copies=True), towers)]
-    return [(Replica(model, settings.learning, towers[0].device), towers)]
+        return [(Replica(model, settings.learning, groups, "/CPU:0", copies=True), towers)]
+    return [(Replica(model, settings.learning, groups, towers[0].device), towers)]
 
 
-def copies(model: Seq2Seq, settings: Settings, towers: Sequence[Tower]) -> Replicas:
+def copies(model: Seq2Seq, settings: Settings, groups: Sequence[Group], towers: Sequence[Tower]) -> Replicas:
     """Make a replica on the device of each tower; the first one uses the model's own weights.
 
     Independent ones, for measuring the cost of the exchange, each train on their share; the first one is saved.
     """
     return [
-        (Replica(model, settings.learning, tower.device, copies=i > 0, keeps_average=i == 0), [tower])
+        (Replica(model, settings.learning, groups, tower.device, copies=i > 0, keeps_average=i == 0), [tower])
         for i, tower in enumerate(towers)
     ]
-
-
-def of_machine(model: Seq2Seq, settings: Settings, towers: Sequence[Tower], team: Team) -> Replicas:
-    """Make the replicas of one of several machines: one for each GPU, or one that all towers on the CPU share."""
-    if team.replicas == len(towers):
-        return copies(model, settings, towers)
-    return [(Replica(model, settings.learning), towers)]
 
 
 def exchange_on_one_machine(settings: Settings, towers: Sequence[Tower]) -> Exchange:

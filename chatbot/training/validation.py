@@ -20,8 +20,7 @@ from chatbot.errors import UserError
 from chatbot.evaluation.likelihood import Scorer
 from chatbot.evaluation.measures import Measurer, top_share
 from chatbot.inference.replier import Replier
-from chatbot.inference.responder import TensorFlowModel, word_attention
-from chatbot.inference.text_responder import WordAttention
+from chatbot.inference.responder import TensorFlowModel
 from chatbot.model.device_copies import DeviceCopies
 from chatbot.model.seq2seq import Seq2Seq
 from chatbot.training.data import Data
@@ -40,8 +39,7 @@ class Validation(NamedTuple):
 
     values: dict[str, float | None]  # by name: the likelihood of all references, and the replies to `Data.measured`
     warning: str | None  # about these replies
-    replies: list[str]  # to `Data.shown`: the sample questions, and those of --probe
-    attention: list[WordAttention]  # of the replies to the sample questions; [] for a model without attention
+    replies: list[str]  # to `Data.questions`: the sample questions, and those of --probe
 
 
 class Validator:
@@ -57,21 +55,15 @@ class Validator:
     def __init__(self, model: Seq2Seq, data: Data, settings: Settings, towers: Sequence[Tower]) -> None:
         self._towers = towers
         self._copies = DeviceCopies(model, devices_of(towers))
-        self._model, self._vocabulary, self._tokens = model, data.vocabulary, tokens_of(settings.corpus)
+        self._model, self._vocabulary = model, data.vocabulary
         self._settings = settings.model
-        self._shown = [sample.ids[: settings.model.max_length] for sample in data.shown]
-        self._samples = self._shown[: len(data.samples)]  # those whose attention is shown
-        self._questions = [sample.ids for sample in data.measured]
+        self._questions = [sample.ids[: settings.model.max_length] for sample in data.questions]
+        self._measured = [sample.ids for sample in data.measured]
         self._score = Scorer(model, self._copies)
         self._replier = Replier(TensorFlowModel(model, self._copies), data.vocabulary, settings.model)
         scorer = self._score if settings.learning.best_by == QUESTION_NATS else None
-        self._measure = Measurer(data.measured, data.vocabulary, self._tokens, scorer)
+        self._measure = Measurer(data.measured, data.vocabulary, tokens_of(settings.corpus), scorer)
         self._collapse = Collapse(top_share(self._measure.references, 10))
-
-    @property
-    def model(self) -> Seq2Seq:
-        """The model that is validated."""
-        return self._model
 
     def validate(self, corpus: Corpus) -> Validation:
         """Score all pairs of the corpus, measure the replies to some of its questions, and reply to the samples.
@@ -96,7 +88,7 @@ class Validator:
 
     def _validated(self, corpus: Corpus) -> Validation:
         likelihood = self._score(corpus.shards)
-        measured = self._replier.replies(self._questions)
+        measured = self._replier.replies(self._measured)
         values = self._measure(measured)
         if values[QUESTION_NATS] is None:
             del values[QUESTION_NATS]  # not null: it was not computed
@@ -105,25 +97,17 @@ class Validator:
             "nats_per_character": likelihood.nats_per_character,
             **values,
         }
-        replies = self.replies()
-        attention = self._attention(replies[: len(self._samples)])
-        return Validation(values, self._collapse.warning(measured), replies, attention)
-
-    def _attention(self, replies: list[str]) -> list[WordAttention]:
-        if not self._model.decoder.shows_attention:
-            return []
-        ids = [self._vocabulary.ids(self._tokens(reply)) for reply in replies]
-        return word_attention(self._model, self._vocabulary, self._samples, ids)
+        return Validation(values, self._collapse.warning(measured), self.replies())
 
     def replies(self) -> list[str]:
-        """Return the best reply to each question of `Data.shown`, by greedy search."""
-        return self._replier.replies(self._shown)
+        """Return the best reply to each question of `Data.questions`, by greedy search."""
+        return self._replier.replies(self._questions)
 
     def chat_replies(self, directory: Path) -> list[str]:
-        """Return the reply to each question of `Data.shown` by the default search of the attempt in a directory."""
+        """Return the reply to each question of `Data.questions` by the default search of the attempt in a directory."""
         model, decoding = TensorFlowModel(self._model), with_default_search(DecodingSettings(), directory)
         retrieval = load_retrieval(directory, self._vocabulary) if decoding.retrieved else None
-        return Replier(model, self._vocabulary, self._settings, decoding, retrieval).replies(self._shown)
+        return Replier(model, self._vocabulary, self._settings, decoding, retrieval).replies(self._questions)
 
 
 def devices_of(towers: Sequence[Tower]) -> list[str]:

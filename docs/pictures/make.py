@@ -69,7 +69,7 @@ def main() -> int:
         save(report_picture(chinese, held_out), PICTURES / "report.png")
         train(english, "--attempt", TOWERS, "--data", ENGLISH.data, "--towers", "2")
         save(charts_picture(english / "tensorboard" / TOWERS), PICTURES / "charts.png")
-        # With a precision that is given, the curves do not depend on what is faster at the moment.
+        # With a precision that is given, the curves do not depend on the CPU.
         builtin = run_folder(temporary, BUILTIN, {})
         train(builtin, "--attempt", BUILTIN, "--towers", "2", "--precision", "float32")
         save(tensorboard_picture(builtin / "tensorboard" / BUILTIN), PICTURES / "tensorboard.png")

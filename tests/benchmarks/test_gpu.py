@@ -21,7 +21,9 @@ def test_report_of_a_standin(capsys: pytest.CaptureFixture[str]) -> None:
     assert "none: a stand-in" in table[0]
     assert found["resumed, --deterministic"]["result"] == "weights equal to the bit"
     assert found["out of memory"]["result"] == "exit 0"
-    assert "Out of memory: each share is now split into pieces" in " ".join(found["out of memory"]["lines"])
+    assert "Out of memory: shares as large as this one are now split into pieces" in " ".join(
+        found["out of memory"]["lines"]
+    )
     assert found["replies of GPU and CPU"]["result"] == "equal"
     assert found["64 replies, GPU"]["result"] == "exit 0"
     speeds = [row for row in results if row["part"] == "speed"]

@@ -26,6 +26,8 @@ def real_copies() -> dict[str, dict[str, int]]:
     for i, (name, (towers, precision, changes)) in enumerate(STEPS.items()):
         update, batch = opened_step(replace(SETTINGS, **changes), VOCABULARY, gpus[:towers], precision)
         prepared = [update.prepare(batch, number) for number in range(3)]
+        for of_step in prepared:
+            update.preparation.copied(of_step)
         for number in range(2):  # one graph, once a batch of this size has not run out of memory
             update(prepared[number], 0.1)
         tf.test.experimental.sync_devices()

@@ -6,6 +6,7 @@ import io
 import itertools
 import os
 import tempfile
+import time
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -16,8 +17,10 @@ import tensorflow as tf
 from chatbot.corpus.batches import Batches, GlobalBatch
 from chatbot.corpus.pair_ids import EncodedPairs, Ragged
 from chatbot.corpus.vocabulary import SPECIALS
+from chatbot.corpus.workers import prefetched
 from chatbot.flags import replace
 from chatbot.training.devices.towers import Tower, spread
+from chatbot.training.loop import Window
 from chatbot.training.selftest import ALWAYS_CLIPPED, CASES, VOCABULARY, random_pairs, train_model
 from chatbot.training.step import Synchronous
 from chatbot.training.update import open_update
@@ -65,7 +68,7 @@ def profile(tower: Tower) -> dict[str, Any]:
     def train(some: Iterable[Any]) -> None:
         for prepared in some:
             update(prepared, 0.01)
-        update.finished_steps()[-1].gradient_norm.numpy()  # waits for the device
+        update.finished_steps()  # waits for the device
 
     train(batches[:PROFILED_STEPS])  # traced, and its kernels loaded
     if standin.LIBRARY in os.environ:
@@ -87,7 +90,7 @@ def profile(tower: Tower) -> dict[str, Any]:
 def operations(update: Synchronous, batch: GlobalBatch) -> set[str]:
     """Return the kinds of operations in the graph of the step, and in the functions that it calls."""
     prepared = update.prepare(batch, 0)
-    graph = update.step_graph.concrete(prepared.shares[0], prepared.used, tf.constant(0.1)).graph.as_graph_def()
+    graph = update.step_graph.concrete(update.preparation.copied(prepared)[0], tf.constant(0.1)).graph.as_graph_def()
     return {node.op for nodes in (graph.node, *(f.node_def for f in graph.library.function)) for node in nodes}
 
 
@@ -139,7 +142,7 @@ def skipped(tower: Tower) -> list[dict[str, Any]]:
         for number, batch in enumerate(batches):
             update(update.prepare(batch, number), 0.01)
         update.gather_state()
-        applied = [bool(result.finite) for result in update.finished_steps()]
+        applied = [result.finite for result in update.finished_steps()]
         found.append({"applied": applied, "weights": [variable.numpy() for variable in model.trainable_variables]})
     return found
 
@@ -176,7 +179,7 @@ def float16() -> list[dict[str, Any]]:
             update(batch, 0.1)
         copies = [standin.counts(gpu).since(before[gpu]).device_to_host for gpu in range(gpus)]
         (loss_scale,) = update.gather_state().loss_scale
-        outcomes = [(bool(result.finite), bool(result.overflow)) for result in update.finished_steps()]
+        outcomes = [(result.finite, result.overflow) for result in update.finished_steps()]
         weights = [variable.numpy() for variable in model.trainable_variables]
         found.append({"outcomes": outcomes, "loss_scale": loss_scale.tolist(), "weights": weights, "copies": copies})
     return found
@@ -198,14 +201,41 @@ def out_of_memory(*towers: Tower) -> list[dict[str, Any]]:
         with contextlib.redirect_stdout(io.StringIO()) as printed:
             for number, batch in enumerate(itertools.islice(batches, 3)):
                 update(update.prepare(batch, number), LARGE.learning.learning_rate)
-        losses = [float(result.loss_sums.numpy().sum()) for result in update.finished_steps()]
+        losses = [float(result.loss_sums.sum()) for result in update.finished_steps()]
         update.gather_state()
         found.append(
             {
-                "pieces": update._pieces,
-                "messages": printed.getvalue().count("each share is now split"),
+                "positions": update.most_positions,
+                "messages": printed.getvalue().count("now split into pieces"),
                 "losses": losses,
                 "weights": [variable.numpy() for variable in model.trainable_variables],
             }
         )
     return found
+
+
+def overlapping() -> dict[str, float]:
+    """Return the seconds of the same steps: of the GPU alone, and with a host that takes as long for each batch."""
+    tower, pairs, count = Tower("gpu_0", "/GPU:0", "stand-in", None), random_pairs(400, 1), 20
+    settings = replace(ADAM, batch_size=10)
+    update = open_update(new_model(settings, tower), settings, [tower])
+    batches = itertools.islice(Batches([pairs], 10, 1).from_step(0, 1), 2 * count)
+
+    def seconds(prepare: Any) -> float:
+        numbered = zip(itertools.islice(batches, count), itertools.count())
+        with contextlib.closing(Window(prefetched(numbered, prepare), update.begin_copies)) as window:
+            update(window.next_batch(), 0.01)
+            update.finished_steps()
+            began = time.perf_counter()
+            for _ in range(count - 1):
+                update(window.next_batch(), 0.01)
+            update.finished_steps()
+            return time.perf_counter() - began
+
+    alone = seconds(update.prepare)
+
+    def slowly(batch: GlobalBatch, number: int) -> Any:
+        time.sleep(alone / count)
+        return update.prepare(batch, number)
+
+    return {"alone": alone, "together": seconds(slowly)}

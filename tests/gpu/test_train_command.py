@@ -219,7 +219,7 @@ def test_run_goes_on_after_failures_of_cudnn_and_of_memory(whole: Ended) -> None
     flags = *VALIDATED, "--gpus", "0,1,2,3", "--attempt", "faults", "--steps", str(STEPS)
     ended = train(*flags, faults=";".join(faults))
     assert ended.code == 0
-    assert (ended.output + ended.errors).count("each share is now split into pieces") == 1
+    assert (ended.output + ended.errors).count("shares as large as this one are now split into pieces") == 1
     assert "Perhaps out of memory ((0) INTERNAL:  Failed to call DoRnnBackward" in ended.output + ended.errors
     assert ended.errors.count("out of memory in validation, which goes on with gpu_0 alone") == 1
     np.testing.assert_allclose(losses("faults"), losses("whole"), rtol=1e-5)

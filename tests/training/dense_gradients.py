@@ -6,9 +6,11 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from chatbot.config.learning import LearningSettings
 from chatbot.corpus.batches import Batch, GlobalBatch
-from chatbot.model.seq2seq import Seq2Seq, embedding_index
+from chatbot.model.seq2seq import Seq2Seq
 from chatbot.training.gradients import Sums, dense, gradient_function
+from chatbot.training.groups import Group, groups_of
 from chatbot.training.share import Preparation, Prepared, Share
 
 
@@ -26,15 +28,23 @@ def dense_gradients(
     """
     values = [variable.value for variable in model.trainable_variables] if values is None else list(values)
     prepare = Preparation(model, 1, [device])
-    prepared = prepare(whole_batch(batch), 0)
+    ((buffer,),) = prepare.copied(prepare(whole_batch(batch), 0))
+    groups = single_groups(model)
     with tf.device(device):
-        inputs = values, prepare.tensors(prepared.shares[0][0]), tf.shape(prepared.used)[0]
+        share = prepare.tensors(buffer)
+        inputs = [values[group.indices[0]] for group in groups], share
         scale = None if loss_scale is None else tf.constant(loss_scale)
-        sums: Any = (function or gradient_function(model, device))(*inputs, *([] if scale is None else [scale]))
-        gradients = list(sums.others)
-        embedding = dense(sums.projection, sums.rows, prepared.used, model.embedding.embeddings.shape)
-    gradients.insert(embedding_index(model), embedding)
-    return sums, gradients
+        sums: Any = (function or gradient_function(model, groups, device))(*inputs, *([] if scale is None else [scale]))
+        embedding = dense(sums.projection, sums.rows, share.used, model.embedding.embeddings.shape)
+    of_variable = {
+        group.indices[0]: gradient for group, gradient in zip(groups, [*sums.groups, embedding], strict=True)
+    }
+    return sums, [of_variable[i] for i in range(len(values))]
+
+
+def single_groups(model: Seq2Seq) -> list[Group]:
+    """A group for each variable."""
+    return groups_of(model, LearningSettings(), 0)
 
 
 def whole_batch(batch: Batch) -> GlobalBatch:

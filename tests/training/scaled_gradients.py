@@ -7,7 +7,7 @@ import numpy as np
 import tensorflow as tf
 
 from chatbot.corpus.batches import Batch
-from chatbot.model.seq2seq import Seq2Seq, embedding_index
+from chatbot.model.seq2seq import Seq2Seq
 from chatbot.training.gradients import Sums
 from chatbot.training.share import Share
 
@@ -17,13 +17,13 @@ FLOAT16_MAX = 65504.0
 def scaled_gradients(model: Seq2Seq, *_: Any) -> Any:
     """In place of `gradient_function`: every gradient is the scaled weight of the share's tokens, or infinite."""
 
-    def gradients(weights: list[tf.Tensor], share: Share, used: tf.Tensor, loss_scale: tf.Tensor) -> Sums:
+    def gradients(weights: list[tf.Tensor], share: Share, loss_scale: tf.Tensor) -> Sums:
         weight = share.counts[0] * loss_scale
         value = tf.where(weight > FLOAT16_MAX, float("inf"), weight)
-        embedding = embedding_index(model)
-        others = [tf.fill(w.shape, value) for i, w in enumerate(weights) if i != embedding]
-        rows = tf.zeros([used, weights[embedding].shape[1]])
-        return Sums(share.counts[0], weight, [tf.fill(weights[embedding].shape, value)], others, rows)
+        *groups, embedding = weights
+        rows = tf.zeros([tf.shape(share.used)[0], embedding.shape[1]])
+        of_groups = [tf.fill(weight.shape, value) for weight in groups]
+        return Sums(share.counts[0], weight, [tf.fill(embedding.shape, value)], of_groups, rows)
 
     return gradients
 
@@ -50,10 +50,11 @@ class Course:
             self.scale, self.steps = min(2 * self.scale, self._largest), 0
         return Outcome(True, False, self.scale)
 
-    def skipped(self, loss_finite: bool) -> Outcome:
-        """After a step that was not finite."""
-        overflow = loss_finite and self.scale > self._smallest
-        self.scale, self.steps = self.scale / 2 if overflow else self.scale, 0
+    def skipped(self, loss_finite: bool, scale: float | None = None) -> Outcome:
+        """After a step that was not finite. scale: of its gradients, if it was not the last one."""
+        used = self.scale if scale is None else scale
+        overflow = loss_finite and used > self._smallest
+        self.scale, self.steps = min(used / 2, self.scale) if overflow else self.scale, 0
         return Outcome(False, overflow, self.scale)
 
     def after(self, shares: Sequence[Batch], scale: float) -> Outcome:
@@ -62,4 +63,4 @@ class Course:
         loss_finite = bool(np.isfinite(weights).all())
         if loss_finite and max(weights) * scale <= FLOAT16_MAX:
             return self.finite()
-        return self.skipped(loss_finite)
+        return self.skipped(loss_finite, scale)

@@ -20,7 +20,6 @@ from chatbot.training.step import VariableUpdate
 from chatbot.training.validation import Validation, Validator
 from chatbot.training.watch import EXIT_INTERRUPTED
 
-# With "auto", a busy machine chooses another precision for one of two runs that are compared.
 SMALL: dict[str, Any] = {
     "rnn_size": 16,
     "embedding_size": 8,
@@ -39,7 +38,7 @@ def small_settings(**settings: Any) -> Settings:
 
 def validation_of(nats: float, replies: list[str]) -> Validation:
     """A validation with these nats per character, in place of a real one."""
-    return Validation({"nats_per_token": nats, "nats_per_character": nats}, None, replies, [])
+    return Validation({"nats_per_token": nats, "nats_per_character": nats}, None, replies)
 
 
 def small_validator(settings: Settings, data: Data, towers: Sequence[Tower]) -> Validator:

@@ -13,21 +13,23 @@ from chatbot.model.sequences import specs_of
 from chatbot.training.share import Buffer, buffer_of, tensors_of
 from chatbot.training.step import Graph
 
-TYPES = ("bool", "uint8", "int32", "float16", "float32", "int64", "uint64", "float64")
+TYPES = ("bool", "int32", "float32", "int64", "uint64")  # those of a share
 ARRAYS = st.sampled_from(TYPES).flatmap(
     lambda dtype: arrays(dtype, array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=5))
 )
 
 
 def assert_equal(actual: Any, expected: npt.NDArray[Any]) -> None:
-    """Type, shape and bits, those of NaN included."""
+    """Type, shape and values, NaN and the sign of zero included."""
     assert (actual.numpy().dtype, actual.numpy().shape) == (expected.dtype, expected.shape)
-    assert actual.numpy().tobytes() == expected.tobytes()
+    np.testing.assert_array_equal(actual.numpy(), expected)
+    if expected.dtype == np.float32:
+        np.testing.assert_array_equal(np.signbit(actual.numpy()), np.signbit(expected))
 
 
 @given(st.lists(ARRAYS, max_size=6), st.booleans())
 def test_arrays_come_out_as_they_went_in(some: list[npt.NDArray[Any]], transposed: bool) -> None:
-    """Empty arrays, scalars, arrays that are not contiguous, and those of odd sizes before others."""
+    """Empty arrays, scalars, arrays that are not contiguous, integers with the bits of a NaN."""
     structure = {"some": [array.T if transposed else array for array in some], "none": (), "last": np.float32(0.5)}
     found = tensors_of(tf.nest.map_structure(tf.convert_to_tensor, buffer_of(structure)), specs_of(structure))
     tf.nest.map_structure(assert_equal, found, structure)

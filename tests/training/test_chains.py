@@ -80,7 +80,7 @@ class Chain:
         monkeypatch.setattr("chatbot.training.loop.conclude", lambda *_: None)
         monkeypatch.setattr("chatbot.training.run.time", SimpleNamespace(time=self._time, monotonic=time.monotonic))
         monkeypatch.setattr("chatbot.training.run.LEAST_STEPS", 25)
-        monkeypatch.setattr(Validator, "validate", lambda validator, corpus: self._validate(validator.model))
+        monkeypatch.setattr(Validator, "validate", lambda validator, corpus: self._validate(validator._model))
 
     def run(self, attempt: str, interruptions: dict[int, int]) -> str:
         """Train until the end, in as many processes as there are interruptions; return why it has stopped."""
@@ -116,7 +116,7 @@ class Chain:
         assert self._update is not None
         self._strike(self._update.step, TERM_IN_VALIDATION, KILL_IN_VALIDATION)
         total = sum(float(np.abs(weight.numpy()).sum(dtype=np.float64)) for weight in weights_of(model))
-        return validation_of(2 + np.sin(40 * total), [""] * len(self._data.shown))
+        return validation_of(2 + np.sin(40 * total), [""] * len(self._data.questions))
 
 
 def final_state(attempt: str) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from chatbot.flags import fields_of
 from chatbot.inference.responder import Responder
 from chatbot.model.saved import load_trained
 from chatbot.training.attempt import write_attempt
-from chatbot.training.checkpoints.progress import Progress
+from chatbot.training.checkpoints.manifest import Progress
 from chatbot.training.data import MOST_PAIRS_BOTH_DIRECTIONS, prepare
 from chatbot.training.update import open_update
 from tests.training.small_run import TOWERS, open_with, small_settings, train_small

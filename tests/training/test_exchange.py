@@ -8,6 +8,7 @@ from chatbot.flags import replace
 from chatbot.model.new_model import built_model
 from chatbot.training.allreduce import broadcast
 from chatbot.training.devices.towers import Tower
+from chatbot.training.groups import groups_of
 from chatbot.training.machines.team import Team
 from chatbot.training.selftest import SETTINGS, VOCABULARY
 from chatbot.training.staged import Staged
@@ -32,7 +33,7 @@ def test_state_is_shared_tensor_by_tensor_in_its_own_type(cpus: list[Tower], sta
         return summed(parts)
 
     model = built_model(settings.model, VOCABULARY, seed=1)
-    replicas = copies(model, settings, cpus)
+    replicas = copies(model, settings, groups_of(model, settings.learning, 4000), cpus)
     update = (Staged if staged else Synchronous)(model, settings.learning, replicas, recorded, Team(0, 2))
     rng = np.random.default_rng(1)
     state = tf.nest.map_structure(
@@ -44,9 +45,11 @@ def test_state_is_shared_tensor_by_tensor_in_its_own_type(cpus: list[Tower], sta
     update.scatter_state(state)
 
     for replica, _ in replicas:
-        copied = [*replica.weights, *replica._optimizer()]
-        for value, expected in zip(copied, [*start, *state.optimizer], strict=False):
+        weights = replica.of_variables(replica.weights)
+        for value, expected in zip(weights, start, strict=True):
             assert value.numpy().tobytes() == expected.tobytes()
+        for value, expected in zip(replica.gather_state().optimizer, state.optimizer, strict=False):
+            assert value.tobytes() == expected.tobytes()
     largest = max(weight.nbytes for weight in start)
     assert max(size for *_, size in exchanged) == len(cpus) * largest
     assert {tensors for tensors, *_ in exchanged} == {1}

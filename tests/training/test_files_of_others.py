@@ -25,11 +25,10 @@ from chatbot.model.checkpoint import read_group, read_pointer
 from chatbot.model.saved import load_trained, weights_of
 from chatbot.model.seq2seq import Seq2Seq
 from chatbot.training.attempt import check_data, check_settings, write_attempt
-from chatbot.training.checkpoints.progress import Progress, read_progress
-from chatbot.training.checkpoints.provenance import Provenance
+from chatbot.training.checkpoints.manifest import Progress, Provenance, read_progress
 from chatbot.training.checkpoints.store import Checkpoints, read_checkpoint
 from chatbot.training.replica import TrainState
-from chatbot.training.reporting.metrics import drop_after
+from chatbot.training.reporting.reporter import drop_after
 from tests.training.small_run import small_settings
 
 SETTINGS = small_settings(rnn_size=4, embedding_size=4, both_directions="off")

@@ -15,11 +15,12 @@ from chatbot.model.new_model import built_model
 from chatbot.model.seq2seq import Seq2Seq
 from chatbot.training.devices.towers import Tower, spread
 from chatbot.training.gradients import gradient_function
-from chatbot.training.optimizer import BETA_1, BETA_2, EPSILON, trained_indices
+from chatbot.training.groups import groups_of
+from chatbot.training.optimizer import BETA_1, BETA_2, EPSILON
 from chatbot.training.selftest import SETTINGS, VOCABULARY, random_pairs, train_model
 from chatbot.training.step import Graph
 from chatbot.training.update import open_update
-from tests.training.dense_gradients import dense_gradients
+from tests.training.dense_gradients import dense_gradients, single_groups
 
 STEPS = 4
 PAIRS = random_pairs(67, 3)
@@ -50,8 +51,8 @@ def are_trained(model: Seq2Seq) -> list[bool]:
 def slow_weights(settings: Settings) -> tuple[list[np.ndarray], list[np.ndarray]]:
     """The average and the weights after training in float64; gradients are those of one device, in float32."""
     learning, model = settings.learning, built_model(settings.model, VOCABULARY, settings.learning.seed)
-    gradients_of = gradient_function(model, "/CPU:0")
-    function = Graph(lambda values, share, used: gradients_of(values, share, used))  # traced once for all sizes
+    gradients_of = gradient_function(model, single_groups(model), "/CPU:0")
+    function = Graph(lambda values, share: gradients_of(values, share))  # traced once for all sizes
     weights = [v.numpy().astype(np.float64) for v in model.trainable_variables]
     means, squares = ([np.zeros_like(w) for w in weights] for _ in range(2))
     averages, pending, number = weights, [], 0
@@ -85,7 +86,7 @@ def test_update_equals_the_formulas(cpus: list[Tower], name: str) -> None:
     staged = settings.parallel.staged_variables
     expected_averages, expected_weights = slow_weights(replace(OPTIONS, staged_variables=staged))
     for replica in update.replicas:
-        assert_close([weight.numpy() for weight in replica.weights], expected_weights)
+        assert_close([weight.numpy() for weight in replica.of_variables(replica.weights)], expected_weights)
     assert_close(averages, expected_averages)
     start = built_model(settings.model, VOCABULARY, settings.learning.seed).trainable_variables
     for final in (averages, [weight.numpy() for weight in update.replicas[0].weights]):
@@ -98,7 +99,7 @@ def test_update_equals_the_formulas(cpus: list[Tower], name: str) -> None:
     resumed = open_update(update._model, settings, towers)
     resumed.scatter_state(state)
     for replica in resumed.replicas:
-        assert_close([weight.numpy() for weight in replica.weights], expected_weights)
+        assert_close([weight.numpy() for weight in replica.of_variables(replica.weights)], expected_weights)
     for value, expected in zip(*map(tf.nest.flatten, (resumed.gather_state(), state)), strict=True):
         np.testing.assert_array_equal(value, expected)
     assert_close([variable.numpy() for variable in resumed._model.trainable_variables], expected_averages)
@@ -130,5 +131,5 @@ def test_parts_that_cannot_be_frozen_are_refused(changes: dict[str, Any], messag
 )
 def test_parts_are_all_of_the_model(part: str, count: int) -> None:
     model = built_model(SETTINGS.model, VOCABULARY, seed=1)
-    trained = trained_indices(model, replace(SETTINGS, freeze=part).learning)
-    assert len(model.trainable_variables) - len(trained) == count
+    groups = groups_of(model, replace(SETTINGS, freeze=part).learning, 0)
+    assert sum(not group.trained for group in groups) == count

@@ -95,6 +95,7 @@ class Opened:
         self._model = built_model(self.settings.model, VOCABULARY, 1, "float16")
         towers = spread(cpus[:4]) if self.settings.parallel.model_parallel else cpus[:2]
         self.update = open_update(self._model, self.settings, towers)
+        self.pieces: dict[int, int] = {}  # of each share in a step
         self.batches = [
             batch._replace(shares=tuple(s._replace(weights=s.weights * np.float32(factor)) for s in batch.shares))
             for batch, factor in zip(Batches([random_pairs(67, 3)], 12, 1).from_step(0, 2), FACTORS, strict=False)
@@ -105,6 +106,7 @@ class Opened:
         scales = []
         for number in range(len(self.batches))[first:last]:
             self.update(self.update.prepare(self.batches[number], number), RATE)
+            self.pieces[number] = self.update._pieces(self.batches[number])
             replicas = self.update.replicas
             scales.append([float(replica.loss_scale.read()) for replica in replicas if replica.loss_scale])
         return scales
@@ -123,8 +125,9 @@ class Opened:
     def course(self, towers: slice) -> list[Outcome | None]:
         """The outcome of each step for towers with a scale of their own; None for no update."""
         course, pending, outcomes = Course(DOUBLED_AFTER, SMALLEST_SCALE, LARGEST_SCALE), None, []
-        for batch in self.batches:
-            now = [piece for share in batch.shares[towers] for piece in split(share, self.update._pieces)], course.scale
+        for number, batch in enumerate(self.batches):
+            pieces = self.pieces[number]
+            now = [piece for share in batch.shares[towers] for piece in split(share, pieces)], course.scale
             due, pending = (pending, now) if self.settings.parallel.staged_variables else (now, None)
             outcomes.append(course.after(*due) if due else None)
         return outcomes
@@ -148,9 +151,9 @@ def test_every_update_follows_the_course(
     for i, (result, *outcomes) in enumerate(zip(opened.update.finished_steps(), *courses, strict=True)):
         of_step = [outcome for outcome in outcomes if outcome]
         assert scales[i] == [outcome.scale for outcome in of_step] or not of_step
-        assert bool(result.finite) == all(outcome.finite for outcome in of_step)
+        assert result.finite == all(outcome.finite for outcome in of_step)
         if not result.finite:
-            assert bool(result.overflow) == all(outcome.finite or outcome.overflow for outcome in of_step)
+            assert result.overflow == all(outcome.finite or outcome.overflow for outcome in of_step)
     for replica, weight, course in zip(opened.update.replicas, start, courses, strict=True):
         applied = sum(outcome.finite for outcome in course if outcome)
         assert int(replica.updates) == applied < len(course)
@@ -173,6 +176,6 @@ def test_resumed_run_is_equal_to_the_bit(cpus: list[Tower], staged: bool, stub: 
         opened.restore(*kept[number])
         opened.train(number)
         again = opened.update.finished_steps()
-        assert [bool(result.finite) for result in again] == [bool(result.finite) for result in results[number:]]
+        assert [result.finite for result in again] == [result.finite for result in results[number:]]
         for actual, expected in zip(*map(tf.nest.flatten, (opened.state(), last)), strict=True):
             np.testing.assert_array_equal(actual, expected)

@@ -1,10 +1,11 @@
-"""Precision: measured before it is chosen, kept by an attempt; gradients at each precision."""
+"""Precision: chosen by the CPU and the size of the layers, kept by an attempt; gradients at each precision."""
 
 import platform
+import re
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,12 +19,12 @@ from chatbot.memory import keep_freed_memory
 from chatbot.model.new_model import built_model
 from chatbot.training import precision
 from chatbot.training.gradients import gradient_function
-from chatbot.training.precision import chosen_precision, measured_gain, products
+from chatbot.training.precision import chosen_precision
 from tests.commands import ENVIRONMENT, ROOT
-from tests.training.dense_gradients import dense_gradients
+from tests.model.small_transformer import TRANSFORMER
+from tests.training.dense_gradients import dense_gradients, single_groups
 
 SETTINGS = compose(Settings, rnn_size=16, embedding_size=12, keep_prob=1.0, attempt="x")
-SIZES = [[512, 12, 20], [512, 8, 32]]
 BATCH = Batch(
     source=np.array([[5, 6, 7], [8, 9, 0]]),
     target_in=np.array([[1, 5], [1, 6]]),
@@ -32,120 +33,59 @@ BATCH = Batch(
 )
 
 
-@pytest.fixture(autouse=True)
-def _cpu_with_bfloat16(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Any machine is taken to have instructions for bfloat16."""
-    monkeypatch.setattr(precision, "CPU_INFO", Path("no such file"))
-
-
-@pytest.mark.parametrize(("gain", "expected"), [(1.9, "bfloat16"), (1.0, "float32"), (0.1, "float32")])
-def test_auto_chooses_the_faster_precision(
-    gain: float, expected: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], work_dir: Path
-) -> None:
-    monkeypatch.setattr(precision, "measured_gain", lambda *_: gain)
-    assert chosen_precision(SETTINGS, 20, "/CPU:0") == expected
-    assert f"Precision: {expected}" in capsys.readouterr().out
-
-
-def test_verdict_is_kept_for_the_machine_and_the_sizes(monkeypatch: pytest.MonkeyPatch, work_dir: Path) -> None:
-    """Measurements on both sides of the threshold: other attempts keep the first, other conditions measure again."""
-    gains = iter([1.21, 1.19, 1.9, 1.1, 1.0, 1.8])
-    monkeypatch.setattr(precision, "measured_gain", lambda *_: next(gains))
-    other_attempt = replace(SETTINGS, attempt="y", data=("other.tsv",), seed=7)
-    assert [chosen_precision(s, 20, "/CPU:0") for s in (SETTINGS, other_attempt)] == ["bfloat16"] * 2
-    assert chosen_precision(SETTINGS, 30, "/CPU:0") == "float32"  # another vocabulary
-    assert chosen_precision(replace(SETTINGS, batch_size=32), 20, "/CPU:0") == "bfloat16"
-    assert chosen_precision(SETTINGS, 20, "/CPU:0", towers=3) == "float32"
-    with monkeypatch.context() as patched:
-        patched.setattr(precision, "cpu_name", lambda: "another machine")
-        assert chosen_precision(SETTINGS, 20, "/CPU:0") == "float32"
-    (damaged, *_) = sorted(Path("data/cache").glob("precision-*.json"), key=lambda path: path.stat().st_mtime_ns)
-    damaged.write_text("{")
-    assert chosen_precision(SETTINGS, 20, "/CPU:0") == "bfloat16"
-    assert chosen_precision(SETTINGS, 20, "/CPU:0") == "bfloat16"
-
-
-def test_cache_that_cannot_be_written_is_no_error(monkeypatch: pytest.MonkeyPatch, work_dir: Path) -> None:
-    gains = iter([1.9, 1.0])
-    monkeypatch.setattr(precision, "measured_gain", lambda *_: next(gains))
-    Path("file").touch()
-    settings = replace(SETTINGS, cache="file/cache")
-    assert [chosen_precision(settings, 20, "/CPU:0") for _ in range(2)] == ["bfloat16", "float32"]
-
-
-def test_gpu_computes_in_float32_without_a_measurement(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], work_dir: Path
-) -> None:
-    monkeypatch.setattr(precision, "measured_gain", None)
-    assert chosen_precision(SETTINGS, 20, "/GPU:1") == "float32"
-    assert not capsys.readouterr().out
+@pytest.fixture
+def cpuinfo(work_dir: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The file in which Linux describes the CPU."""
+    monkeypatch.setattr(precision, "CPU_INFO", Path("cpuinfo"))
+    return Path("cpuinfo")
 
 
 @pytest.mark.parametrize(
-    ("text", "measured"),
+    ("text", "model", "line"),
     [
-        ("model name : EPYC\nflags\t\t: fpu avx512f avx512_bf16\n", True),
-        ("model name : Xeon\nflags\t\t: fpu avx512f amx_bf16 amx_tile\n", True),
-        ("Features\t: fp asimd bf16\nmodel name : bf16\n", True),
-        ("model name : bf16\nflags\t\t: fpu avx2\n", False),
-        ("model name : EPYC\n", True),
-        (None, True),
+        ("model name : EPYC\nflags\t\t: fpu avx512f avx512_bf16\n", {"rnn_size": 512}, "bfloat16, .* from 512 units"),
+        ("flags : avx512_bf16\n", {"rnn_size": 510}, "float32; .* not measured"),
+        ("flags : avx512_bf16\n", TRANSFORMER | {"embedding_size": 256}, "bfloat16, .* from 256 units"),
+        ("flags : avx512_bf16\n", TRANSFORMER | {"embedding_size": 252}, "float32; .* not measured"),
+        ("Features\t: fp asimd bf16\n", {"rnn_size": 512}, "float32; .* not measured"),
+        ("model name : avx512_bf16\nflags\t\t: fpu avx2\n", {"rnn_size": 512}, None),
+        ("model name : EPYC\n", {"rnn_size": 512}, None),
+        (None, {"rnn_size": 512}, None),
     ],
 )
-def test_cpu_is_measured_unless_it_has_no_instructions(
-    text: str | None, measured: bool, monkeypatch: pytest.MonkeyPatch, work_dir: Path
+def test_auto_follows_what_was_measured_on_such_a_cpu(
+    text: str | None, model: dict[str, Any], line: str | None, cpuinfo: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A system that does not list its instructions may have them."""
     if text is not None:
-        Path("cpuinfo").write_text(text)
-    monkeypatch.setattr(precision, "CPU_INFO", Path("cpuinfo"))
-    monkeypatch.setattr(precision, "measured_gain", lambda *_: 9.0)
-    assert chosen_precision(SETTINGS, 20, "/CPU:0") == ("bfloat16" if measured else "float32")
+        cpuinfo.write_text(text)
+    chosen = chosen_precision(compose(Settings, attempt="x", **model), "/CPU:0")
+    printed = capsys.readouterr().out
+    assert re.match(rf"Precision: {line}", printed) if line else printed == ""
+    assert chosen == ("bfloat16" if line and line.startswith("bfloat16") else "float32")
 
 
-def test_products_are_those_of_a_towers_share() -> None:
-    """8 tokens a pair; units of one direction; the columns of a sampled softmax."""
-    assert products(SETTINGS, 20, 1) == [[512, 12, 20], [512, 8, 32]]
-    assert products(SETTINGS, 20, 4) == [[128, 12, 20], [128, 8, 32]]
-    assert products(replace(SETTINGS, batch_tokens=10, bidirectional=False), 20, 4) == [[3, 12, 20], [3, 16, 64]]
-    assert products(replace(SETTINGS, sampled_softmax=7), 20, 1)[0] == [512, 12, 7]
-
-
-@pytest.mark.parametrize(("float32_s", "bfloat16_s"), [(4.0, 1.0), (0.01, 0.02)])
-def test_gain_is_the_median_ratio_of_times(
-    float32_s: float, bfloat16_s: float, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("changes", "device", "expected"),
+    [
+        ({}, "/GPU:1", "float32"),
+        ({"asynchronous": True}, "/CPU:0", "float32"),
+        ({"precision": "float16"}, "/CPU:0", "float16"),
+    ],
+)
+def test_gpus_workers_and_a_request_need_no_choice(
+    changes: dict[str, Any], device: str, expected: str, cpuinfo: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """With a clock that only products advance. The first call of each precision also compiles its kernels.
-
-    Two of the seven rounds of each precision that are measured at least are ten times slower.
-    """
-    seconds = {"float32": float32_s, "bfloat16": bfloat16_s}
-    now = [0.0]
-    calls = {"float32": 0, "bfloat16": 0}
-    slow = {"float32": (2, 4), "bfloat16": (3, 5)}
-
-    def multiplied(factors: object, name: str) -> list[tf.Tensor]:
-        now[0] += 100 if calls[name] == 0 else seconds[name] * (10 if calls[name] in slow[name] else 1)
-        calls[name] += 1
-        return []
-
-    monkeypatch.setattr(precision, "_multiplied", multiplied)
-    monkeypatch.setattr(precision, "time", SimpleNamespace(perf_counter=lambda: now[0]))
-    assert measured_gain(SIZES, "/CPU:0") == pytest.approx(float32_s / bfloat16_s)
+    cpuinfo.write_text("flags : avx512_bf16\n")
+    assert chosen_precision(compose(Settings, attempt="x", rnn_size=512, **changes), device) == expected
+    assert not capsys.readouterr().out
 
 
-def test_requested_precision_is_not_measured(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(precision, "measured_gain", None)
-    settings = replace(SETTINGS, precision="float16")
-    assert chosen_precision(settings, 20, "/CPU:0") == "float16"
-
-
-def test_resumed_attempt_keeps_its_precision(monkeypatch: pytest.MonkeyPatch, work_dir: Path) -> None:
-    monkeypatch.setattr(precision, "measured_gain", None)
+def test_resumed_attempt_keeps_its_precision(cpuinfo: Path) -> None:
+    """Also on another CPU."""
     SETTINGS.run.directory.mkdir(parents=True)
     for name in ("last", "config.json"):
         write_json(SETTINGS.run.directory / name, {"precision": "bfloat16"})
-    assert chosen_precision(SETTINGS, 20, "/CPU:0") == "bfloat16"
+    assert chosen_precision(SETTINGS, "/CPU:0") == "bfloat16"
 
 
 def gradients_at(settings: Settings = SETTINGS, precision: str = "float32", batch: Batch = BATCH) -> list[tf.Tensor]:
@@ -177,7 +117,7 @@ def test_loss_scale_keeps_gradients_within_float16() -> None:
     batch, scale = BATCH._replace(weights=1e6 * BATCH.weights), 2.0**-8
     models = [built_model(SETTINGS.model, 10, 1, precision) for precision in ("float32", "float16")]
     exact_sums, exact = dense_gradients(models[0], batch)
-    function = gradient_function(models[1], "/CPU:0")
+    function = gradient_function(models[1], single_groups(models[1]), "/CPU:0")
     _, overflowing = dense_gradients(models[1], batch, function=function, loss_scale=1.0)
     sums, gradients = dense_gradients(models[1], batch, function=function, loss_scale=scale)
     assert not all(np.isfinite(gradient).all() for gradient in overflowing)

@@ -55,13 +55,18 @@ def small(pairs_file: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 
 
 def chosen(given: dict[str, Any]) -> dict[str, Any]:
-    """What prepare chooses for an attempt with these flags."""
-    return prepare(settings_over_config(given)).preset
+    """The preset of an attempt with these flags, and what it sets."""
+    return preset_of(prepare(settings_over_config(given)))
+
+
+def preset_of(data: Data) -> dict[str, Any]:
+    """What is chosen beside the cleaning, which the files decide."""
+    return {name: value for name, value in data.chosen.items() if name != "clean"}
 
 
 def test_preset_sets_what_is_not_given(small: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
     data = prepare(settings_over_config(small))
-    assert data.preset == {"preset": "small", **SMALL}
+    assert preset_of(data) == {"preset": "small", **SMALL}
     assert data.both_directions
     flags = "--copy --ngrams 3 --keep-prob 0.8 --both-directions on"
     pairs = data.description["pairs"]
@@ -89,7 +94,7 @@ def test_given_settings_stay(small: dict[str, Any], capsys: pytest.CaptureFixtur
     Path("own.json").write_text(json.dumps({"keep_prob": 0.5}))
     flags = ["--no-copy", "--ngrams", "0", "--config", "own.json", "--data", *small["data"], "--vocabulary-size", "300"]
     flags += ["--validation", small["validation"]]
-    assert prepare(train_settings(flags)).preset == {"preset": "small", "both_directions": "on"}
+    assert preset_of(prepare(train_settings(flags))) == {"preset": "small", "both_directions": "on"}
     for excluding in ({"attention": "none"}, {"label_smoothing": 0.1}, {"sampled_softmax": 5}):
         capsys.readouterr()
         values = chosen({**small, **excluding})
@@ -110,7 +115,7 @@ def begin(given: dict[str, Any]) -> Settings:
     """Write an attempt with these flags, as if it had a checkpoint. Returns its settings, without the preset."""
     settings = settings_over_config(given)
     data = prepare(settings)
-    write_attempt(replace(settings, **data.preset), data.vocabulary, data.description)
+    write_attempt(replace(settings, **data.chosen), data.vocabulary, data.description)
     (settings.run.directory / LAST).touch()
     return settings
 
@@ -129,7 +134,7 @@ def test_attempt_keeps_what_its_preset_has_set(
 
     # `before` are the settings of a process that is started again after the first checkpoint.
     for settings in (settings_over_config({}), settings_over_config({"preset": "auto"}), before):
-        settings = replace(settings, **prepare(settings).preset)
+        settings = replace(settings, **prepare(settings).chosen)
         assert (settings.run.preset, settings.model) == ("small", kept.model)
     with pytest.raises(UserError, match="--preset small -> large"):
         prepare(settings_over_config({"preset": "large"}))

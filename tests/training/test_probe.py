@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from chatbot.config.training import Settings
 from chatbot.corpus.vocabulary import BYTES, MARKS, Vocabulary
@@ -57,3 +58,5 @@ def test_replies_are_shown_at_each_checkpoint_if_nothing_is_validated(
     train_here(small_settings(data=(str(pairs_file),), steps=6, save_every=3, probe="probe.txt"))
     assert capsys.readouterr().out.count("  甲甲甲 -> ") == 3, "at steps 3 and 6, and in the end"
     assert small_settings(probe="probe.txt").run.probe == "probe.txt"
+    written = EventAccumulator("tensorboard/default/all").Reload().Tensors("replies")
+    assert [event.step for event in written] == [3, 6]

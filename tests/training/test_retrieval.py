@@ -11,8 +11,8 @@ from chatbot.chat.loading import load_model
 from chatbot.config.decoding import DecodingSettings
 from chatbot.errors import UserError
 from chatbot.training.data import prepare
-from chatbot.training.display import question_line
 from chatbot.training.loop import train
+from chatbot.training.reporting.terminal import question_line
 from chatbot.training.run import open_run
 from tests.chat.terminal.typed import Line, typed
 from tests.training.small_run import TOWERS, small_settings, train_small

@@ -17,7 +17,7 @@ from chatbot.training.data import prepare
 from chatbot.training.loop import train
 from chatbot.training.run import open_run
 from chatbot.training.share import Prepared
-from chatbot.training.step import StepResult, Synchronous
+from chatbot.training.step import Synchronous, packed_result
 from tests.training.attempts import metrics
 from tests.training.small_run import TOWERS, small_settings
 
@@ -29,8 +29,7 @@ def recorded_steps(monkeypatch: pytest.MonkeyPatch, **flags: Any) -> tuple[list[
 
     def record(self: Synchronous, prepared: Prepared, rate: float) -> None:
         steps.append((prepared.number, rate, prepared.batch.shares[0].source.tolist()))
-        result = StepResult(tf.ones(1), tf.ones(1), tf.constant(1.0), tf.constant(1.0), tf.constant(True))
-        self._finished.append(result)
+        self._finished.append(packed_result(tf.ones([3, 1]), tf.constant(1.0), tf.constant(True), tf.constant(False)))
 
     monkeypatch.setattr(Synchronous, "__call__", record)
     monkeypatch.setattr("chatbot.training.loop.conclude", lambda *_: None)

@@ -17,14 +17,15 @@ from chatbot.errors import UserError
 from chatbot.flags import replace
 from chatbot.model.new_model import built_model
 from chatbot.model.recurrent import uniform
-from chatbot.model.seq2seq import Seq2Seq, embedding_index
+from chatbot.model.seq2seq import Seq2Seq
 from chatbot.training.devices.towers import Tower
 from chatbot.training.gradients import Sums
+from chatbot.training.groups import groups_of
 from chatbot.training.machines.team import Team
 from chatbot.training.replica import Replica
 from chatbot.training.selftest import SETTINGS, VOCABULARY, random_pairs
 from chatbot.training.share import Share
-from chatbot.training.staged import Staged, pending_of
+from chatbot.training.staged import Staged
 from chatbot.training.step import Synchronous
 from chatbot.training.update import open_update
 
@@ -37,12 +38,11 @@ def _drawn_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Replace the gradient function."""
 
     def stub(model: Seq2Seq, *tower: Any) -> Any:
-        def gradients(weights: list[tf.Tensor], share: Share, used: tf.Tensor, _: None) -> Sums:
+        def gradients(weights: list[tf.Tensor], share: Share, _: None) -> Sums:
             drawn = 1 + uniform([], share.key, 1)
-            embedding = embedding_index(model)
-            others = [tf.ones_like(weight) for i, weight in enumerate(weights) if i != embedding]
-            rows = tf.zeros([used, weights[embedding].shape[1]])
-            return Sums(drawn, share.counts[0], [tf.ones_like(weights[embedding])], others, rows)
+            *groups, embedding = weights
+            rows = tf.zeros([tf.shape(share.used)[0], embedding.shape[1]])
+            return Sums(drawn, share.counts[0], [tf.ones_like(embedding)], [*map(tf.ones_like, groups)], rows)
 
         return gradients
 
@@ -69,7 +69,7 @@ def losses(settings: Settings, towers: list[Tower], machine: int = 0, machines: 
     batches = Batches([random_pairs(40, 1)], 8, 1).from_step(0, len(towers), machine, machines)
     for number in range(3):
         update(update.prepare(next(batches), number), 0.1)
-    return np.array([result.loss_sums.numpy() for result in update.finished_steps()])
+    return np.array([result.loss_sums for result in update.finished_steps()])
 
 
 def test_masks_differ_between_steps_towers_machines_and_runs(cpus: list[Tower]) -> None:
@@ -101,10 +101,10 @@ def test_every_variable_update_uses_all_settings(cpus: list[Tower], name: str) -
         update(update.prepare(next(batches), number), 1.0)
     update.gather_state()
     first, second = update.finished_steps()
-    assert (first.loss_sums.numpy()[-2:] > 2).all()  # two pieces, each of which draws a number from 1 to 2
+    assert (first.loss_sums[-2:] > 2).all()  # two pieces, each of which draws a number from 1 to 2
     # The first staged step updates nothing. The second applies two pieces of ones from each tower of a replica's sum.
     towers = 1 if name == "independent" else 2
-    tokens = first.weight_sums.numpy()[-2:][:towers].sum()
+    tokens = first.weight_sums[-2:][:towers].sum()
     weights = sum(variable.size for variable in before)
     assert float(first.gradient_norm) == 0
     assert float(second.gradient_norm) == pytest.approx(2 * towers * np.sqrt(weights) / tokens, rel=1e-4)
@@ -121,7 +121,13 @@ def machine_of_two(cpus: list[Tower], machine: int, step: type[Synchronous] = Sy
     def exchange(parts: list[list[tf.Tensor]]) -> list[list[tf.Tensor]]:
         return [[tensor + tf.cast(3, tensor.dtype) for tensor in part] for part in parts]
 
-    return step(model, settings, [(Replica(model, settings), cpus[:2])], exchange, Team(machine, 2))
+    return step(
+        model,
+        settings,
+        [(Replica(model, settings, groups_of(model, settings, 4000)), cpus[:2])],
+        exchange,
+        Team(machine, 2),
+    )
 
 
 def test_machines_start_from_the_weights_and_state_of_machine_0(cpus: list[Tower]) -> None:
@@ -137,13 +143,13 @@ def test_machines_start_from_the_weights_and_state_of_machine_0(cpus: list[Tower
 
 
 def test_pending_gradients_are_on_one_tower_of_one_machine(cpus: list[Tower]) -> None:
-    model = built_model(SETTINGS.model, VOCABULARY, seed=1)
-    gradients = [np.full(variable.shape, 5, np.float32) for variable in model.trainable_variables]
-    state = [*gradients, np.asarray(7, np.float32)]
-    parts = [pending_of(model, state, cpus[:2], first_machine) for first_machine in (True, False)]
-    pending = [sums for part in parts if part for sums in part.sums]
+    steps = [machine_of_two(cpus, machine, Staged) for machine in range(2)]
+    gradients = [np.full(variable.shape, 5, np.float32) for variable in steps[0]._model.trainable_variables]
+    state = [*gradients, np.asarray(7, np.float32), np.asarray(1, np.float32)]
+    parts: list[Any] = [step._pending_of(state) for step in steps if isinstance(step, Staged)]
+    pending = [sums for part in parts for sums in part.sums]
     assert [float(sums.weight) for sums in pending] == [7, 0, 0, 0]
-    for values in ([sums.rows for sums in pending], [sums.others[0] for sums in pending]):
+    for values in ([sums.rows for sums in pending], [sums.groups[0] for sums in pending]):
         assert [np.unique(value.numpy()).tolist() for value in values] == [[5], [0], [0], [0]]
     assert not any(sums.projection[0].numpy().any() for sums in pending)
 
@@ -155,7 +161,8 @@ def test_staged_step_of_several_machines_is_not_repeated(cpus: list[Tower], monk
     def exhausted(*_: Any) -> None:
         raise tf.errors.ResourceExhaustedError(None, None, "injected")
 
-    monkeypatch.setattr(update, "_compute_gradients_graph", exhausted)
     batch = next(Batches([random_pairs(9, 1)], 9, 1).from_step(0, 2))
+    update(update.prepare(batch, 0), 0.1)
+    monkeypatch.setattr(update, "step_graph", exhausted)
     with pytest.raises(UserError, match="out of memory while the weights were updated"):
         update(update.prepare(batch, 0), 0.1)

@@ -73,7 +73,7 @@ class Opened:
             self.update(self.update.prepare(batch, number), SETTINGS.learning.learning_rate)
         state = tf.nest.flatten(self.update.gather_state())
         own = [weight.numpy() for replica in self.update.replicas for weight in replica.weights]
-        return [bool(result.finite) for result in self.update.finished_steps()], [*state, *own]
+        return [result.finite for result in self.update.finished_steps()], [*state, *own]
 
 
 @pytest.mark.parametrize("name", UPDATES)

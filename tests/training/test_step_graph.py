@@ -50,7 +50,7 @@ def graph_of_the_step(cpus: list[Tower], precision: str = "float32") -> tf.Graph
     update = open_update(model, settings, cpus)
     batch = next(Batches([random_pairs(20, 1)], 20, 1).from_step(0, len(cpus)))
     prepared = update.prepare(batch, 0)
-    return update.step_graph.concrete(prepared.shares[0], prepared.used, tf.constant(0.1)).graph
+    return update.step_graph.concrete(update.preparation.copied(prepared)[0], tf.constant(0.1)).graph
 
 
 def test_gradients_of_a_tower_are_one_call_on_its_device_that_waits_for_no_other(cpus: list[Tower]) -> None:

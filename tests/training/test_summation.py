@@ -1,8 +1,9 @@
 """Gradients are exchanged in the order of the backward pass, each group as soon as its stage has computed it."""
 
 import itertools
-import math
+from typing import Any
 
+import numpy as np
 import pytest
 import tensorflow as tf
 from hypothesis import given
@@ -12,10 +13,17 @@ from tensorflow.python.framework.convert_to_constants import _run_inline_graph_o
 from chatbot.corpus.batches import Batches
 from chatbot.flags import replace
 from chatbot.model.new_model import built_model
-from chatbot.model.seq2seq import embedding_index
-from chatbot.training import allreduce
-from chatbot.training.allreduce import GROUP_BYTES, exchange_groups, group_bytes, grouped
 from chatbot.training.devices.towers import Tower
+from chatbot.training.groups import (
+    DECODER,
+    ENCODER,
+    GROUP_BYTES,
+    PROJECTION,
+    Group,
+    group_bytes,
+    groups_of,
+    size_of,
+)
 from chatbot.training.selftest import SETTINGS, VOCABULARY, random_pairs
 from chatbot.training.step import Synchronous
 from chatbot.training.update import copies
@@ -33,9 +41,10 @@ def named_exchange(parts: list[list[tf.Tensor]]) -> list[list[tf.Tensor]]:
 def ancestors_of_exchanges(towers: list[Tower]) -> list[set[str]]:
     """The operations that each exchange of a step waits for, after TensorFlow has inlined the towers' functions."""
     model = built_model(DEEP.model, VOCABULARY, seed=1)
-    update = Synchronous(model, DEEP.learning, copies(model, DEEP, towers), named_exchange)
+    groups = groups_of(model, DEEP.learning, GROUP_BYTES)
+    update = Synchronous(model, DEEP.learning, copies(model, DEEP, groups, towers), named_exchange)
     prepared = update.prepare(next(Batches([random_pairs(20, 1)], 20, 1).from_step(0, len(towers))), 0)
-    step = update.step_graph.concrete(prepared.shares[0], prepared.used, tf.constant(0.1))
+    step = update.step_graph.concrete(update.preparation.copied(prepared)[0], tf.constant(0.1))
     nodes = {node.name: node for node in _run_inline_graph_optimization(step, False, False).node}
     assert not any("tower_gradients" in node.attr["f"].func.name for node in nodes.values() if "f" in node.attr)
     found: list[set[str]] = []
@@ -52,57 +61,51 @@ def ancestors_of_exchanges(towers: list[Tower]) -> list[set[str]]:
 
 def test_no_exchange_waits_for_later_stages_of_the_backward_pass(cpus: list[Tower]) -> None:
     """The projection's does not wait for the gradients of decoder and encoder, nor the decoder's for the encoder's."""
-    projection, decoder, encoder, rows = ancestors_of_exchanges(cpus[:2])
+    counts, projection, bias, decoder, encoder, rows = ancestors_of_exchanges(cpus[:2])
     backward_of_encoder = encoder - decoder
     backward_of_decoder = decoder & encoder - projection
     assert len(backward_of_encoder) > 40
     assert len(backward_of_decoder) > 40
     assert not backward_of_encoder & projection
-    assert len(projection - decoder) < 60  # beside the gradients, the losses and counts
+    assert len(counts - projection) < 40
+    assert len((projection | bias) - decoder) < 60  # beside the gradients, the losses and counts
     assert backward_of_encoder & rows  # the looked-up rows come last
 
 
-def test_a_single_exchange_would_wait_for_everything(cpus: list[Tower], monkeypatch: pytest.MonkeyPatch) -> None:
-    """The test above would fail."""
-    monkeypatch.setattr(allreduce, "exchange_groups", lambda *_, **__: [list(range(25))])
-    (everything,) = ancestors_of_exchanges(cpus[:2])
-    assert len(everything) > 500
+@pytest.mark.parametrize(
+    "changes", [{}, {"freeze": "encoder"}, {"weight_decay": 0.1}, {"tied_embeddings": False}], ids=str
+)
+@pytest.mark.parametrize("size", [0, 2000, 1 << 30])
+def test_groups_have_every_variable_once_in_the_order_of_the_backward_pass(changes: dict[str, Any], size: int) -> None:
+    settings = replace(DEEP, **changes)
+    model = built_model(settings.model, VOCABULARY, seed=1)
+    groups, variables = groups_of(model, settings.learning, size), model.trainable_variables
+    assert sorted(i for group in groups for i in group.indices) == [*range(len(variables))]
+    assert [variables[i] for i in groups[-1].indices] == [model.embedding.embeddings]
+    stages = [group.stage for group in groups[:-1]]
+    assert [stage for stage, _ in itertools.groupby(stages)] == [PROJECTION, DECODER, ENCODER]
+    of_encoder = {id(variable) for variable in model.encoder.trainable_variables}
+    for group in groups:
+        members = [variables[i] for i in group.indices]
+        assert {id(variable) in of_encoder for variable in members} == {group.stage == ENCODER}
+        assert {len(variable.shape) > 1 for variable in members} == {
+            group.decayed
+        } or not settings.learning.weight_decay
+        assert group.trained == (group.stage != ENCODER or "freeze" not in changes)
+        *others, _ = map(size_of, members)
+        assert sum(others) < max(1, size)
+    if not size:
+        assert {len(group.indices) for group in groups} == {1}
 
 
-@pytest.mark.parametrize(("sampled", "tied"), [(None, True), (7, True), (None, False)])
-def test_groups_have_every_tensor_once_and_follow_the_backward_pass(
-    sampled: int | None, tied: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Indices into the fields of Terms."""
-    model = built_model(replace(DEEP, sampled_softmax=sampled, tied_embeddings=tied).model, VOCABULARY, seed=1)
-    monkeypatch.setattr(allreduce, "GROUP_BYTES", 2000)
-    by_device = [exchange_groups(model, on_gpus) for on_gpus in (False, True)]
-    first = sampled is None and tied  # whether the embedding has a dense gradient beside its rows
-    count = len(model.trainable_variables) + 2 + first
-    others = [v for i, v in enumerate(model.trainable_variables) if i != embedding_index(model)]
-    index = {id(variable): first + i for i, variable in enumerate(others)}
-    stages = [[index[id(v)] for v in reversed(layer.trainable_variables)] for layer in (model.decoder, model.encoder)]
-    for groups in by_device:
-        order = [index for group in groups for index in group]
-        assert sorted(order) == list(range(count))
-        assert groups[-1] == [count - 3]  # the rows
-        assert order[len(groups[0]) : -1] == [index for stage in stages for index in stage]
-        assert not any({*group} & {*stages[0]} and {*group} & {*stages[1]} for group in groups)
-    assert by_device[0][0] == by_device[1][0]
-    assert len(by_device[1]) < len(by_device[0])
-
-
-@given(st.lists(st.integers(1, 100 << 20), min_size=1, max_size=40))
-def test_groups_are_of_about_their_size(sizes: list[int]) -> None:
-    bound = group_bytes(sum(sizes), on_gpus=True)
-    groups = grouped(range(len(sizes)), dict(enumerate(sizes)), bound)
-    assert [index for group in groups for index in group] == list(range(len(sizes)))
-    for group, following in itertools.zip_longest(groups, groups[1:]):
-        *others, last = (sizes[index] for index in group)
-        assert sum(others) < bound
-        assert following is None or sum(others) + last >= bound
-    assert len(groups) <= 1 + math.sqrt(sum(sizes) / GROUP_BYTES)
-    assert group_bytes(sum(sizes), on_gpus=False) == GROUP_BYTES
+@given(st.lists(st.lists(st.integers(1, 4), max_size=3), min_size=1, max_size=5))
+def test_group_divides_what_it_has_joined(shapes: list[list[int]]) -> None:
+    group = Group(ENCODER, (*range(len(shapes)),), (*map(tuple, shapes),), trained=True, decayed=False)
+    values = [np.random.default_rng(i).random(shape, np.float32) for i, shape in enumerate(shapes)]
+    joined = group.joined(values)
+    assert len(shapes) == 1 or len(joined.shape) == 1
+    for value, again in zip(values, group.divided(joined), strict=True):
+        np.testing.assert_array_equal(value, again)
 
 
 @pytest.mark.parametrize("megabytes", [1, 4, 64, 400, 3000])

@@ -85,7 +85,7 @@ def test_ctrl_c_saves_and_prints_how_to_resume(
 ) -> None:
     next_batch, calls = Window.next_batch, 0
 
-    def interrupt_third_call(window: Window) -> tuple:
+    def interrupt_third_call(window: Window) -> object:
         nonlocal calls
         calls += 1
         if calls == 3:

@@ -115,7 +115,9 @@ def test_each_independent_tower_equals_its_own_run(cpus: list[Tower]) -> None:
     settings = replace(CASES["Adam with clipping"], variable_update="independent")
     pairs = random_pairs(67, 3)
     _, _, update = train_model(settings, cpus[:2], pairs)
-    final_weights = [[weight.numpy() for weight in replica.weights] for replica in update.replicas]
+    final_weights = [
+        [weight.numpy() for weight in replica.of_variables(replica.weights)] for replica in update.replicas
+    ]
     for i in range(2):
         model = built_model(settings.model, VOCABULARY, settings.learning.seed)
         single = open_update(model, replace(settings, variable_update="parameter_server"), cpus[:1])
@@ -153,7 +155,7 @@ def test_staged_variables_are_one_step_late(cpus: list[Tower], variable_update: 
     staged, results, _ = train_model(settings, cpus[:3], random_pairs(67, SETTINGS.learning.seed))
     for actual, expected in zip(staged, staged_weights(), strict=True):
         np.testing.assert_allclose(actual, expected, atol=TOLERANCE)
-    assert float(results[0].gradient_norm) == 0 < float(results[1].gradient_norm)
+    assert results[0].gradient_norm == 0 < results[1].gradient_norm
     assert largest_difference(staged, one_device_weights("SGD")) > 1000 * TOLERANCE
 
 
@@ -201,7 +203,7 @@ def test_one_tower_equals_a_plain_training_loop(cpus: list[Tower], name: str) ->
     weights, results, _ = train_model(settings, cpus[:1], pairs)
     for actual, expected in zip(weights, model.trainable_variables, strict=True):
         np.testing.assert_allclose(actual, expected.numpy(), atol=TOLERANCE, rtol=1e-4)  # summed in another order
-    np.testing.assert_allclose([float(r.gradient_norm) for r in results], norms, rtol=1e-4)
+    np.testing.assert_allclose([r.gradient_norm for r in results], norms, rtol=1e-4)
     change = max(np.abs(actual - before).max() for actual, before in zip(weights, start, strict=True))
     assert change > 1000 * TOLERANCE
     assert (max(norms) > ALWAYS_CLIPPED) or settings.learning.max_gradient_norm != ALWAYS_CLIPPED
@@ -212,8 +214,8 @@ def test_tower_losses_and_counts_add_up_to_those_of_the_batch(cpus: list[Tower])
     _, one, _ = train_model(SETTINGS, cpus[:1], pairs, steps=3)
     _, four, _ = train_model(SETTINGS, cpus, pairs, steps=3)
     for batch, towers in zip(one, four, strict=True):
-        np.testing.assert_allclose(sum(towers.loss_sums.numpy()), batch.loss_sums.numpy()[0], rtol=1e-5)
-        assert sum(towers.weight_sums.numpy()) == batch.weight_sums.numpy()[0]
+        np.testing.assert_allclose(sum(towers.loss_sums), batch.loss_sums[0], rtol=1e-5)
+        assert sum(towers.weight_sums) == batch.weight_sums[0]
         assert int(towers.examples) == int(batch.examples)
 
 
@@ -223,7 +225,7 @@ def test_batch_may_have_fewer_pairs_than_towers(cpus: list[Tower]) -> None:
     pairs = random_pairs(1, 1)
     many, (result,), _ = train_model(settings, cpus, pairs, steps=1)
     one, _, _ = train_model(settings, cpus[:1], pairs, steps=1)
-    assert result.weight_sums.numpy()[1:].tolist() == [0, 0, 0]
+    assert result.weight_sums[1:].tolist() == [0, 0, 0]
     assert int(result.examples) == 1
     assert largest_difference(many, one) < TOLERANCE
 
@@ -251,8 +253,8 @@ def test_selftest_fails_where_devices_compute_nothing(
     """The weights of all devices are equal, but they may not have been computed."""
 
     def train(_: Any, towers: list[Tower], __: Any, steps: int = STEPS) -> tuple[list[np.ndarray], list[Any], None]:
-        losses = loss + tf.range(len(towers), dtype=tf.float32)
-        result = StepResult(losses, losses, tf.constant(1.0), tf.constant(1.0), tf.constant(finite))
+        losses = loss + np.arange(len(towers), dtype=np.float32)
+        result = StepResult(losses, losses, 1, 1.0, finite)
         return [np.full(3, weight) for weight in (trained if steps else [0.0, 0.0])], [result] * steps, None
 
     monkeypatch.setattr("chatbot.training.selftest.train_model", train)

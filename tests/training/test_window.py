@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-import tensorflow as tf
 
 from chatbot.corpus.batches import Batch, GlobalBatch
 from chatbot.training import loop
 from chatbot.training.checkpoints.store import Checkpoints
 from chatbot.training.loop import Window
+from chatbot.training.share import COPIED_AHEAD
 from chatbot.training.step import StepResult
 from tests.training.attempts import metrics
 from tests.training.small_run import train_small
@@ -38,28 +38,34 @@ def share(source: list[list[int]], target_in: list[list[int]]) -> Batch:
     return Batch(np.array(source), np.array(target_in), np.array(target_in), np.ones((1, 1), np.float32))
 
 
-def result(losses: list[float], tokens: list[float], examples: float, norm: float) -> StepResult:
+def result(losses: list[float], tokens: list[float], examples: int, norm: float) -> StepResult:
     """The result of a step of several towers."""
-    return StepResult(*map(tf.constant, (losses, tokens, examples, norm, math.isfinite(norm))))
+    return StepResult(np.array(losses), np.array(tokens), examples, norm, math.isfinite(norm))
 
 
 def test_window_adds_up_its_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two steps of three towers, after a step that does not count. The third tower has no tokens."""
+    """Two steps of three towers, after a step that does not count. The third tower has no tokens.
+
+    Each batch waits for the one that is two steps later, whose copy begins then.
+    """
     clock = Clock(monkeypatch)
 
     def batches() -> Generator[Any, None, None]:
-        for seconds, target in ((100.0, [0, 0, 0, 0]), (1.0, [5, 6, 7, 8]), (2.0, [5, 6, 0, 0])):
+        targets = [0, 0, 0, 0], [5, 6, 7, 8], [5, 6, 0, 0], [5, 6, 7, 8], [5, 6, 7, 8]
+        for seconds, target in zip((50.0, 25.0, 25.0, 1.0, 2.0), targets, strict=True):
             clock.now += seconds
             yield batch(share([[9, 9], [9, 0]], [target]))  # 7 and 5 tokens in 8 positions
 
-    window = Window(batches())
+    copied: list[Any] = []
+    window = Window(batches(), copied.append)
     window.next_batch()
+    assert len(copied) == 1 + COPIED_AHEAD
     clock.now += 50  # for example validation
     window.restart()
     for _ in range(2):
         window.next_batch()
         clock.now += 3  # computation
-    steps = [result([6.0, 4.0, 0.0], [2.0, 1.0, 0.0], 5.0, 7.0), result([2.0, 8.0, 0.0], [2.0, 3.0, 0.0], 4.0, 1.5)]
+    steps = [result([6.0, 4.0, 0.0], [2.0, 1.0, 0.0], 5, 7.0), result([2.0, 8.0, 0.0], [2.0, 3.0, 0.0], 4, 1.5)]
     assert window.record(9, 0.1, steps) == {
         "step": 9,
         "loss": pytest.approx(20 / 8),  # per token, not the mean of the towers' means
@@ -79,8 +85,8 @@ def test_losses_and_norms_that_are_not_finite_do_not_count(monkeypatch: pytest.M
     """The tokens of these steps count for the speed."""
     clock = Clock(monkeypatch)
     nan, inf = math.nan, math.inf
-    steps = [result([6.0, 4.0], [2.0, 2.0], 2.0, 3.0), result([nan, 1.0], [1.0, 1.0], 2.0, nan)]
-    steps.append(result([2.0, 4.0], [2.0, 2.0], 2.0, inf))
+    steps = [result([6.0, 4.0], [2.0, 2.0], 2, 3.0), result([nan, 1.0], [1.0, 1.0], 2, nan)]
+    steps.append(result([2.0, 4.0], [2.0, 2.0], 2, inf))
     batches: list[Any] = []
     window = Window(batch for batch in batches)
     clock.now += 2

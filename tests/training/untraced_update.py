@@ -13,7 +13,8 @@ from chatbot.corpus.batches import GlobalBatch
 from chatbot.model.seq2seq import Seq2Seq
 from chatbot.training.replica import Replica, TrainState
 from chatbot.training.share import Prepared
-from chatbot.training.step import StepResult, VariableUpdate
+from chatbot.training.step import VariableUpdate, packed_result
+from tests.training.dense_gradients import single_groups
 
 
 class UntracedUpdate(VariableUpdate):
@@ -33,13 +34,16 @@ class UntracedUpdate(VariableUpdate):
         overflows: Container[int] = (),
     ) -> None:
         super().__init__(["cpu_0"], 1)
-        self._replica, self._strike = Replica(model, settings.learning), strike
+        self._replica, self._strike = Replica(model, settings.learning, single_groups(model)), strike
         self._not_finite, self._high, self._overflows = not_finite, high, overflows
         self.step = 0
 
     def prepare(self, batch: GlobalBatch, number: int) -> Prepared:
         """Prepare nothing."""
-        return Prepared(number, batch, 1, [], tf.zeros(0, tf.int64))
+        return Prepared(number, batch, 1, [])
+
+    def begin_copies(self, prepared: Prepared) -> None:
+        """Copy nothing."""
 
     def __call__(self, prepared: Prepared, rate: float) -> None:
         """Update all weights."""
@@ -49,11 +53,8 @@ class UntracedUpdate(VariableUpdate):
         overflow = self.step in self._overflows
         tokens = tf.constant(float("nan") if overflow or self.step in self._not_finite else 1.0)
         applied = self._replica.apply(gradients, tokens, tf.constant(rate, tf.float32))
-        loss = tf.constant([random.uniform(2, 3) + 30 * (self.step in self._high)])
-        norm_and_finite = applied.norm, applied.finite
-        self._finished.append(
-            StepResult(loss, tf.ones(1), tf.constant(1.0), *norm_and_finite, overflow=tf.constant(overflow))
-        )
+        report = tf.constant([[random.uniform(2, 3) + 30 * (self.step in self._high)], [1.0], [1.0]])
+        self._finished.append(packed_result(report, applied.norm, applied.finite, tf.constant(overflow)))
         self._strike(self.step)
 
     def gather_state(self) -> TrainState:

@@ -5,7 +5,7 @@ import re
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
@@ -25,7 +25,6 @@ from chatbot.model.checkpoint import (
     checkpoint_path,
     first_whole,
     group_sizes,
-    manifest_path,
     pointed_steps,
     read_group,
     read_pointer,
@@ -37,8 +36,7 @@ from chatbot.model.checkpoint import (
 from chatbot.model.saved import assign_weights, weights_of
 from chatbot.model.seq2seq import Seq2Seq
 from chatbot.training.attempt import lock_of
-from chatbot.training.checkpoints.progress import Progress, progress_of
-from chatbot.training.checkpoints.provenance import Provenance
+from chatbot.training.checkpoints.manifest import Progress, Provenance, progress_in
 from chatbot.training.replica import TrainState, Values
 
 # The groups of a checkpoint: the weights of the model, and the fields of `TrainState`.
@@ -46,11 +44,12 @@ WEIGHTS, OPTIMIZER, TRAINED, LOSS_SCALE = "weights", *TrainState._fields
 
 
 class Checkpoint(NamedTuple):
-    """The content of a checkpoint."""
+    """The content of a checkpoint. best: whether its validation was the best when it was saved."""
 
     progress: Progress
     weights: Values
     state: TrainState
+    best: bool = False
 
 
 class Checkpoints:
@@ -75,7 +74,6 @@ class Checkpoints:
         self._keep = keep
         self._best = Progress()  # of the best checkpoint on the disk
         self._unsaved: Checkpoint | None = None  # the one that is not on the disk yet
-        self._unsaved_is_best = False
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
         self._writing: Future[None] | None = None
         self._warnings: list[str] = []
@@ -109,7 +107,7 @@ class Checkpoints:
         )
         for change in changes:
             print(change)
-        progress, weights, state = checkpoint
+        progress, weights, state, _ = checkpoint
         with suppress(OSError):  # the run goes on, and reports it at the next save
             if damage is not None:
                 print(f"Warning: {damage.found}; the checkpoint of step {step:,} is used instead.", file=sys.stderr)
@@ -158,8 +156,8 @@ class Checkpoints:
             if not all(map(is_finite, values)):
                 failure = f"{what} is not a number at step {progress.step}; {self._kept()}"
                 raise UserError(f"{failure}: start again with a lower --learning-rate")
-        self._unsaved, self._unsaved_is_best = Checkpoint(dataclasses.replace(progress), weights, state), best
-        self._writing = self._writer.submit(self._write_or_report)
+        self._unsaved = Checkpoint(dataclasses.replace(progress), weights, state, best)
+        self._writing = self._writer.submit(self._write_or_warn, self._unsaved)
 
     def amend(self, progress: Progress) -> None:
         """Write another progress into the last checkpoint, which is of its step; a failure is a warning."""
@@ -204,13 +202,13 @@ class Checkpoints:
     def finish(self) -> None:
         """Wait as `wait` does, and write the last checkpoint again if that has failed. Raises UserError."""
         self.wait()
-        if self._unsaved is not None:
-            self._write(self._unsaved)
+        if self._unsaved is not None and (failure := self._write(self._unsaved)):
+            raise UserError(f"{failure}, and run the same command again")
 
     def forget_lost_best(self, progress: Progress) -> None:
         """Wait as `wait` does. If the best checkpoint could not be written, the progress returns to the best before."""
         self.wait()
-        if self._unsaved is not None and self._unsaved_is_best:
+        if self._unsaved is not None and self._unsaved.best:
             progress.take_best_of(self._best)
 
     def warnings(self) -> list[str]:
@@ -237,16 +235,13 @@ class Checkpoints:
                 found = error.found if isinstance(error, DamagedError) else str(error)
                 print(f"Warning: {found}; the weights of step {progress.step:,} are used instead.", file=sys.stderr)
 
-    def _write_or_report(self) -> None:
-        assert self._unsaved is not None
-        try:
-            self._write(self._unsaved)
-        except _UnsavedError as error:
-            self._warnings.append(f"{error.found}; training goes on, and tries again at the next checkpoint")
+    def _write_or_warn(self, checkpoint: Checkpoint) -> None:
+        if failure := self._write(checkpoint):
+            self._warnings.append(f"{failure}; training goes on, and tries again at the next checkpoint")
 
-    def _write(self, checkpoint: Checkpoint) -> None:
-        """Write a checkpoint and its pointers, then remove old ones. Raises UserError when it cannot be written."""
-        progress, weights, state = checkpoint
+    def _write(self, checkpoint: Checkpoint) -> str:
+        """Write a checkpoint and its pointers, then remove old ones. Return why it cannot be written, or ""."""
+        progress, weights, state, best = checkpoint
         path = checkpoint_path(self.directory, progress.step)
         try:
             if self._write_attempt is not None and not self.directory.exists():
@@ -260,17 +255,18 @@ class Checkpoints:
             tensors = {WEIGHTS: weights, **state._asdict()}
             write_checkpoint(path, tensors, {"progress": dataclasses.asdict(progress), **content})
             self._point(LAST, progress)
-            if self._unsaved_is_best:
+            if best:
                 self._point(BEST, progress)
                 self._best = progress
         except OSError as error:
             with suppress(OSError, UserError):
                 remove_unnamed(self.directory, self._keep)  # what was written in part takes space
             failure = f"{path}: cannot be written ({error.strerror or error}); {self._kept()}"
-            raise _UnsavedError(f"{failure}: free some space, or check the folder") from None
+            return f"{failure}: free some space, or check the folder"
         self._unsaved = None
         with suppress(OSError, UserError):  # they are removed after the next save
             remove_unnamed(self.directory, self._keep)
+        return ""
 
     def _point(self, name: str, progress: Progress) -> None:
         """Write `last` or `best`, which names the checkpoint of this step."""
@@ -283,14 +279,6 @@ class Checkpoints:
             return "no checkpoint was saved before"
 
 
-class _UnsavedError(UserError):
-    """A checkpoint could not be written."""
-
-    def __init__(self, found: str) -> None:
-        self.found = found
-        super().__init__(f"{found}, and run the same command again")
-
-
 def read_checkpoint(
     path: Path, shapes: Sequence[Sequence[int]], new: TrainState, provenance: Provenance | None
 ) -> tuple[Checkpoint, list[str]]:
@@ -301,7 +289,7 @@ def read_checkpoint(
     """
     manifest = verified_manifest(path)
     changes = provenance.check(manifest, path) if provenance else []
-    progress = _progress_in(manifest, path)
+    progress = progress_in(manifest, path)
     groups = group_sizes(path)
     state = TrainState(
         read_group(path, OPTIMIZER, [value.shape for value in new.optimizer]),
@@ -309,18 +297,6 @@ def read_checkpoint(
         [read_group(path, LOSS_SCALE, [v.shape])[0] if LOSS_SCALE in groups else v for v in new.loss_scale],
     )
     return Checkpoint(progress, read_group(path, WEIGHTS, shapes), state), changes
-
-
-def _progress_in(manifest: Mapping[str, Any], path: Path) -> Progress:
-    """Return the progress in the manifest of a checkpoint. Raises DamagedError."""
-    name = manifest_path(path).name
-    try:
-        progress = progress_of(dict(manifest["progress"]), manifest_path(path))
-    except (UserError, ValueError, KeyError, TypeError):
-        raise DamagedError(path, "damaged", f"no progress in {name}") from None
-    if f"ckpt-{progress.step}" != path.name:
-        raise DamagedError(path, "damaged", f"{name} is of step {progress.step:,}")
-    return progress
 
 
 def is_finite(values: npt.NDArray[Any]) -> bool:

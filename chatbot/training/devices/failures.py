@@ -120,13 +120,13 @@ def _is_of_memory(text: str) -> bool:
     return any(part in text.lower() for part in MEMORY_TEXTS)
 
 
-def more_pieces(
-    error: tf.errors.OpError, step: int, pieces: int, rows: int, first_time: bool, weights_intact: bool
-) -> int:
-    """Return the new number of pieces of each share, twice the old one.
+def check_repeatable(
+    error: tf.errors.OpError, step: int, can_split: bool, first_time: bool, weights_intact: bool
+) -> None:
+    """Raise UserError if a step that ran out of memory cannot be repeated in smaller pieces.
 
-    rows: pairs in the largest share of the step. first_time: print that shares are split. weights_intact: False if the
-    step may have updated some of the weights. Raises UserError in that case, and if a piece is a single pair already.
+    can_split: False if a piece is a single pair already. first_time: print that shares are split. weights_intact: False
+    if the step may have updated some of the weights.
     """
     # The cause of another error than ResourceExhaustedError is less certain, so the user sees its text.
     certain, lines = isinstance(error, tf.errors.ResourceExhaustedError), str(error).strip().splitlines()
@@ -137,7 +137,7 @@ def more_pieces(
             f"out of memory while the weights were updated, at step {step}; free memory on the device: then {RESUME}",
             details=details,
         ) from error
-    if pieces >= rows:
+    if not can_split:
         raise UserError(
             f"out of memory at step {step}, with one pair at a time; {RESUME} where there is more memory, or start "
             "another --attempt with a smaller --rnn-size",
@@ -146,7 +146,6 @@ def more_pieces(
     if first_time:
         cause = "Out of memory" if certain else f"Perhaps out of memory ({reason})"
         tqdm.write(
-            f"{cause}: each share is now split into pieces; the batch size stays the same. Shown once. --accumulate "
-            "with a smaller --batch-size splits shares from the start."
+            f"{cause}: shares as large as this one are now split into pieces; the batch size stays the same. Shown "
+            "once. --accumulate with a smaller --batch-size splits shares from the start."
         )
-    return 2 * pieces

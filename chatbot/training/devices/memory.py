@@ -14,8 +14,12 @@ from chatbot.training.devices.towers import Tower
 
 def loss_size(settings: Settings, towers: Sequence[Tower], machines: int = 1) -> LossSize:
     """Return the size of the loss on these towers. towers: of this machine; each machine has as many."""
-    memories = [tower.memory for tower in towers if tower.memory is not None]
-    return LossSize(logits_in(min(memories, default=None)), most_tokens(settings, len(towers) * machines))
+    return LossSize(logits_in(least_memory(towers)), most_tokens(settings, len(towers) * machines))
+
+
+def least_memory(towers: Sequence[Tower]) -> int | None:
+    """Return the bytes of the device that has the least; None for CPUs, whose memory is not known."""
+    return min((tower.memory for tower in towers if tower.memory is not None), default=None)
 
 
 def check_sampled_logits(settings: Settings, tokens: int) -> None:

@@ -18,7 +18,7 @@ from chatbot.attempts.attempt import is_training
 from chatbot.errors import UserError
 from chatbot.model.checkpoint import read_pointer, verified_manifest
 from chatbot.training.checkpoints import store
-from chatbot.training.checkpoints.progress import Progress
+from chatbot.training.checkpoints.manifest import Progress
 from chatbot.training.checkpoints.store import Checkpoints
 from chatbot.training.loop import Window
 from chatbot.training.replica import TrainState

@@ -12,7 +12,7 @@ from chatbot.model.new_model import built_model
 from chatbot.model.saved import load_trained
 from chatbot.model.seq2seq import Seq2Seq
 from chatbot.training.attempt import write_attempt
-from chatbot.training.checkpoints.progress import Progress
+from chatbot.training.checkpoints.manifest import Progress
 from chatbot.training.checkpoints.store import Checkpoints
 from chatbot.training.replica import TrainState
 from tests.training.checkpoints.step_checkpoints import fill, values_of

@@ -8,7 +8,7 @@ import pytest
 from chatbot.errors import UserError
 from chatbot.model.checkpoint import read_pointer
 from chatbot.model.saved import load_trained
-from chatbot.training.checkpoints.progress import Progress
+from chatbot.training.checkpoints.manifest import Progress
 from chatbot.training.checkpoints.store import Checkpoints
 from tests.training.attempts import metrics
 from tests.training.checkpoints.step_checkpoints import DIRECTORY, model_of, restored, save, steps_on_disk, values_of

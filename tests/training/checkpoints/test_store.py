@@ -21,7 +21,7 @@ from chatbot.model import checkpoint
 from chatbot.model.checkpoint import read_group, read_pointer
 from chatbot.training.attempt import has_checkpoint
 from chatbot.training.checkpoints import store
-from chatbot.training.checkpoints.progress import Progress, read_progress
+from chatbot.training.checkpoints.manifest import Progress, read_progress
 from chatbot.training.checkpoints.store import Checkpoints
 from chatbot.training.replica import TrainState
 from tests.training.checkpoints.step_checkpoints import DIRECTORY, model_of, restored, save, steps_on_disk
@@ -128,7 +128,7 @@ def test_progress_with_other_fields_or_types_is_refused(work_dir: Path) -> None:
     path = Path("last")
     whole = {"checkpoint": "ckpt-5", "step": 5, "best_step": 3, "best_nats": 4.5, "validation": "f"}
     path.write_text(json.dumps(whole))
-    assert read_progress(path) == ("ckpt-5", Progress(5, 3, 4.5, validation="f"))
+    assert read_progress(path) == Progress(5, 3, 4.5, validation="f")
     path.write_text(json.dumps({**whole, "tempo": 1}))
     with pytest.raises(UserError, match=r"last: written by another version of the program .it has 'tempo'"):
         read_progress(path)

@@ -1,28 +1,30 @@
 """After running out of memory, a step computes shares in pieces with the same result, or ends with an error."""
 
-import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from threading import Event
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from chatbot.corpus.batches import Batches, GlobalBatch
+from chatbot.corpus.batches import Batches
 from chatbot.errors import UserError
 from chatbot.flags import replace
 from chatbot.model.new_model import built_model
 from chatbot.model.seq2seq import Seq2Seq
+from chatbot.training.checkpoints.manifest import read_progress
 from chatbot.training.devices.failures import is_out_of_memory
 from chatbot.training.devices.towers import Tower
 from chatbot.training.gradients import gradient_function
 from chatbot.training.machines.team import Team
-from chatbot.training.selftest import CASES, TOLERANCE, VOCABULARY, random_pairs, train_model
-from chatbot.training.share import Prepared, Share
-from chatbot.training.step import Synchronous
+from chatbot.training.selftest import CASES, TOLERANCE, VOCABULARY, largest_difference, random_pairs, train_model
+from chatbot.training.share import Share, on_device
+from chatbot.training.staged import Staged
+from chatbot.training.step import Graph, Synchronous
 from chatbot.training.update import open_update
+from tests.training.attempts import weights
+from tests.training.small_run import train_small
 
 
 @pytest.mark.parametrize(
@@ -52,7 +54,7 @@ def test_out_of_memory_splits_shares_with_the_same_result(
     for actual, expected_weight in zip(weights, expected_weights, strict=True):
         np.testing.assert_allclose(actual, expected_weight, atol=TOLERANCE)
     assert [int(result.examples) for result in results] == [int(result.examples) for result in expected]
-    assert update._pieces == 4
+    assert update.most_positions
     assert capsys.readouterr().out.count("Out of memory") == 1
 
 
@@ -71,26 +73,73 @@ def test_out_of_memory_is_reported_with_accumulation_too(
     assert capsys.readouterr().out.count("Out of memory") == 1
 
 
-def test_a_batch_is_not_prepared_beside_another_one(cpus: list[Tower], monkeypatch: pytest.MonkeyPatch) -> None:
-    """A batch that is prepared again in the training thread waits for the one that is prepared ahead."""
-    settings = CASES["SGD"]
-    update = open_update(built_model(settings.model, VOCABULARY, settings.learning.seed), settings, cpus[:1])
-    batch = next(Batches([random_pairs(20, 1)], 20, 1).from_step(0, 1))
-    entered, release, prepare = list[int](), Event(), update.preparation
+def test_only_batches_that_are_too_large_are_divided(cpus: list[Tower], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A share of twelve pairs does not fit, a smaller one after it is computed as a whole."""
+    monkeypatch.setattr("chatbot.training.gradients.gradient_function", with_memory_for(6))
+    update = new_update("replicated", cpus[:2])
+    large, small = (next(Batches([random_pairs(n, 1)], n, 1).from_step(0, 2)) for n in (24, 9))
+    for number in range(3):
+        update(update.prepare(large, number), 0.1)
+        update(update.prepare(small, number), 0.1)
+    assert (update.prepare(large, 9).pieces, update.prepare(small, 9).pieces) == (2, 1)
+    assert len(update._proven) == 1  # the small one: it is proven once
+    assert update.step_graph.traced
 
-    def paused(batch: GlobalBatch, number: int, pieces: int) -> Prepared:
-        entered.append(number)
-        release.wait(10)
-        return prepare(batch, number, pieces)
 
-    monkeypatch.setattr(update, "preparation", paused)
-    with ThreadPoolExecutor(2) as threads:
-        for number in range(2):
-            threads.submit(update.prepare, batch, number)
-        time.sleep(0.2)
-        assert len(entered) == 1
-        release.set()
-    assert len(entered) == 2
+@pytest.mark.parametrize("failing_copies", [1, 3])
+def test_memory_that_runs_out_in_a_copy_to_a_device_divides_the_shares(
+    cpus: list[Tower], failing_copies: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pairs, settings = random_pairs(67, 3), CASES["SGD"]
+    expected, _, _ = train_model(settings, cpus[:1], pairs, steps=3)
+    failed = list[int]()
+
+    def copy(share: Any, device: str) -> Any:
+        if len(failed) < failing_copies:
+            failed.append(1)
+            raise tf.errors.ResourceExhaustedError(None, None, "failed to allocate memory for a copy")
+        return on_device(share, device)
+
+    monkeypatch.setattr("chatbot.training.share.on_device", copy)
+    weights, _, update = train_model(settings, cpus[:1], pairs, steps=3)
+    assert largest_difference(weights, expected) < TOLERANCE
+    batch = next(Batches([pairs], settings.learning.batch_size, settings.learning.seed).from_step(0, 1))
+    assert update.prepare(batch, 0).pieces == 2**failing_copies
+
+
+@pytest.mark.parametrize(
+    ("graph", "towers", "failing_call"),
+    [("_late_update_graph", 2, 1), ("step_graph", 1, 2), ("_gradients_graph", 2, 2)],
+)
+def test_staged_gradients_survive_a_step_that_runs_out_of_memory(
+    cpus: list[Tower], graph: str, towers: int, failing_call: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A step fails once: in the update, in the one graph, or in the gradients, after the exchange of the last ones."""
+    settings = replace(CASES["SGD"], staged_variables=True, variable_update="replicated", all_reduce="one_device")
+    if towers == 1:
+        settings = replace(settings, variable_update="parameter_server", all_reduce="auto")
+    pairs = random_pairs(67, 3)
+    expected, _, _ = train_model(settings, cpus[:towers], pairs)
+    run, calls = Graph.__call__, list[int]()
+
+    def fail_once(self: Graph, *inputs: Any) -> Any:
+        if any(self is getattr(update, graph) for update in updates):
+            calls.append(1)
+            if len(calls) == failing_call:
+                raise tf.errors.ResourceExhaustedError(None, None, "injected")
+        return run(self, *inputs)
+
+    updates, begin = list[Staged](), Staged.__init__
+
+    def remember(self: Staged, *arguments: Any) -> None:
+        begin(self, *arguments)
+        updates.append(self)
+
+    monkeypatch.setattr(Graph, "__call__", fail_once)
+    monkeypatch.setattr(Staged, "__init__", remember)
+    weights, _, _ = train_model(settings, cpus[:towers], pairs)
+    assert len(calls) >= failing_call
+    assert largest_difference(weights, expected) < TOLERANCE
 
 
 def with_memory_for(pairs: int, function: Callable[..., Any] = gradient_function) -> Callable[..., Any]:
@@ -104,9 +153,9 @@ def with_memory_for(pairs: int, function: Callable[..., Any] = gradient_function
                 raise MemoryError("injected")  # becomes a ResourceExhaustedError
             return rows
 
-        def checked(weights: Any, share: Share, used: tf.Tensor, *loss_scale: tf.Tensor) -> Any:
+        def checked(weights: Any, share: Share, *loss_scale: tf.Tensor) -> Any:
             with tf.control_dependencies([tf.py_function(check_rows, [tf.shape(share.source.mask)[0]], tf.int32)]):
-                return gradients(weights, tf.nest.map_structure(tf.identity, share), used, *loss_scale)
+                return gradients(weights, tf.nest.map_structure(tf.identity, share), *loss_scale)
 
         return checked
 
@@ -144,14 +193,14 @@ def step_of(update: Synchronous) -> None:
 
 def failing(monkeypatch: pytest.MonkeyPatch, update: Synchronous) -> list[tf.errors.OpError]:
     """A list of errors, the last of which the next step raises."""
-    run_step, errors = update._run_step, list[tf.errors.OpError]()
+    train, errors = update._train, list[tf.errors.OpError]()
 
     def fail(*arguments: Any) -> Any:
         if errors:
             raise errors.pop()
-        return run_step(*arguments)
+        return train(*arguments)
 
-    monkeypatch.setattr(update, "_run_step", fail)
+    monkeypatch.setattr(update, "_train", fail)
     return errors
 
 
@@ -164,8 +213,8 @@ def test_failure_of_cudnn_splits_shares(
     memory = tf.errors.InternalError(None, None, "CUDNN_STATUS_ALLOC_FAILED in cuda_dnn.cc")
     errors += [memory]
     step_of(update)
-    assert update._pieces == 2
-    assert "Perhaps out of memory (CUDNN_STATUS_ALLOC_FAILED in cuda_dnn.cc): each share" in capsys.readouterr().out
+    assert update.most_positions
+    assert "Perhaps out of memory (CUDNN_STATUS_ALLOC_FAILED in cuda_dnn.cc): shares" in capsys.readouterr().out
     errors += [tf.errors.InternalError(None, None, "Blas GEMM launch failed")]
     with pytest.raises(tf.errors.InternalError):
         step_of(update)
@@ -195,7 +244,7 @@ def test_out_of_memory_during_the_update_is_an_error(
         update.replicas[updated].calls.assign_add(1)
         raise tf.errors.ResourceExhaustedError(None, None, "injected")
 
-    monkeypatch.setattr(update, "_run_step", exhausted)
+    monkeypatch.setattr(update, "_train", exhausted)
     with pytest.raises(UserError, match="out of memory while the weights were updated, at step 0"):
         step_of(update)
 
@@ -209,7 +258,41 @@ def test_out_of_memory_in_the_exchange_between_machines_is_an_error(
     def exhausted(*_: object) -> None:
         raise tf.errors.ResourceExhaustedError(None, None, "injected")
 
-    monkeypatch.setattr(update, "_apply_gradients_graph", exhausted)
+    monkeypatch.setattr(update, "_update_graph", exhausted)
     monkeypatch.setattr(update, "_team", Team(0, 2))
     with pytest.raises(UserError, match="out of memory while the weights were updated, at step 0"):
         step_of(update)
+
+
+def test_resumed_run_divides_the_same_shares(pairs_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Memory runs out once, in the first step; masks are drawn for each piece. Another device starts anew."""
+    train, failures = Synchronous._train, list[int]()
+
+    def fail_once(self: Synchronous, *arguments: Any) -> Any:
+        if not failures:
+            failures.append(1)
+            raise tf.errors.ResourceExhaustedError(None, None, "injected")
+        return train(self, *arguments)
+
+    monkeypatch.setattr(Synchronous, "_train", fail_once)
+    small = {"data": (str(pairs_file),), "batch_size": 5, "keep_prob": 0.5}
+    assert train_small(1, **small, attempt="whole", steps=4, save_every=2) == 0
+    failures.clear()
+    assert train_small(1, **small, attempt="resumed", steps=2) == 0
+    assert train_small(1, **small, attempt="resumed", steps=4) == 0
+    for one, other in zip(weights("whole"), weights("resumed"), strict=True):
+        np.testing.assert_array_equal(one, other)
+    progress = read_progress(Path("checkpoints/resumed/last"))
+    assert progress.most_positions
+    assert progress.device_memory is None
+    opened: list[int | None] = []
+    monkeypatch.setattr("chatbot.training.run.least_memory", lambda towers: 1 << 30)
+
+    def stop(self: Synchronous, *_: Any) -> None:
+        opened.append(self.most_positions)
+        raise InterruptedError
+
+    monkeypatch.setattr(Synchronous, "__call__", stop)
+    with pytest.raises(InterruptedError):
+        train_small(1, **small, attempt="resumed", steps=5)
+    assert opened == [None]

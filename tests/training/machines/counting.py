@@ -11,7 +11,7 @@ from typing import Any
 from chatbot.config.training import Settings
 from chatbot.errors import exit_code_of
 from chatbot.flags import compose, replace
-from chatbot.training.devices.towers import Parts, open_towers
+from chatbot.training.devices.towers import open_towers
 from chatbot.training.machines.cluster import CHIEF, PS, WORKER, cluster_of, free_addresses
 from chatbot.training.machines.peers import Peers
 from chatbot.training.machines.processes import Job, run_jobs
@@ -52,21 +52,20 @@ def count_steps(settings: Settings) -> int:
 
     from chatbot.corpus.batches import GlobalBatch, pad_batch
     from chatbot.model.new_model import built_model
-    from chatbot.model.seq2seq import Seq2Seq, embedding_index
     from chatbot.training import asynchronous
     from chatbot.training.gradients import Sums
     from chatbot.training.selftest import VOCABULARY, random_pairs
 
-    def constant_gradients(model: Seq2Seq, device: str, parts: Parts | None = None) -> Any:
-        def gradients(weights: list[tf.Tensor], share: Any, used: tf.Tensor, _: None) -> Sums:
-            index = embedding_index(model)
-            others = [tf.ones_like(weight) for i, weight in enumerate(weights) if i != index]
-            rows = tf.zeros([used, weights[index].shape[1]])
-            return Sums(tf.constant(1.0), tf.constant(1.0), [tf.ones_like(weights[index])], others, rows)
+    def constant_gradients(*_: Any) -> Any:
+        def gradients(weights: list[tf.Tensor], share: Any, _: None) -> Sums:
+            *groups, embedding = weights
+            rows = tf.zeros([tf.shape(share.used)[0], embedding.shape[1]])
+            ones = [tf.ones_like(weight) for weight in groups]
+            return Sums(tf.constant(1.0), tf.constant(1.0), [tf.ones_like(embedding)], ones, rows)
 
         return gradients
 
-    asynchronous.gradient_function = constant_gradients
+    vars(asynchronous)["gradient_function"] = constant_gradients
     cluster = cluster_of(settings.parallel)
     assert cluster is not None
     watch = Peers(cluster.others, lambda name: None)
@@ -83,10 +82,10 @@ def count_steps(settings: Settings) -> int:
         update(update.prepare(batch, number), 1.0)
         number += 1
         if number % 20 == 0:
-            results += sum(float(tf.reduce_sum(result.loss_sums)) for result in update.finished_steps())
+            results += sum(float(result.loss_sums.sum()) for result in update.finished_steps())
             Path("steps").write_text(str(number))
     update.gather_state()
-    results += sum(float(tf.reduce_sum(result.loss_sums)) for result in update.finished_steps())
+    results += sum(float(result.loss_sums.sum()) for result in update.finished_steps())
     decrease = [old - new.numpy() for old, new in zip(before, model.trainable_variables, strict=True)]
     counts = {
         "steps": number,

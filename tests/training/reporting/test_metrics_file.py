@@ -5,14 +5,15 @@ import resource
 import signal
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from chatbot.training.reporting.metrics import append_record, drop_after
+from chatbot.training.reporting.reporter import append_record, drop_after
 
 
 def test_non_finite_numbers_are_null(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
-    record = {"step": 1, "loss": 1.0, "gradient_norm": float("inf"), "tower_losses": [None, float("nan")]}
+    record = {"step": 1, "loss": 1.0, "gradient_norm": np.float64("inf"), "tower_losses": [None, float("nan")]}
     append_record(path, record)
     assert json.loads(path.read_text()) == {"step": 1, "loss": 1.0, "gradient_norm": None, "tower_losses": [None, None]}
 
@@ -39,4 +40,5 @@ def test_lines_after_the_restored_step_are_removed(tmp_path: Path) -> None:
     path.write_text('{"step": 1}\n{"step": 2}\nbroken\n{"step": 3}\n{"st')
     drop_after(path, 2)
     append_record(path, {"step": 3, "loss": 1.0})
-    assert path.read_text().splitlines() == ['{"step": 1}', '{"step": 2}', '{"step": 3, "loss": 1.0}']
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    assert lines == [{"step": 1}, {"step": 2}, {"step": 3, "loss": 1.0}]

@@ -2,7 +2,6 @@
 
 import io
 import itertools
-import math
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,7 +12,7 @@ import pytest
 
 import chatbot
 from chatbot.evaluation.measures import Sample
-from chatbot.training.reporting.terminal import HEADER, Terminal, metrics_line
+from chatbot.training.reporting.reporter import Reporter
 from chatbot.training.start import train_here
 from chatbot.training.validation import Validation
 from tests.training.attempts import metrics
@@ -21,6 +20,7 @@ from tests.training.reporting.fake_run import fake_run, record_of
 from tests.training.reporting.pseudo_terminal import PseudoTerminal
 from tests.training.small_run import small_settings
 
+pytestmark = pytest.mark.usefixtures("work_dir")
 LONG = "请问你今天早上去公园跑步的时候有没有看见我的小狗" * 2
 
 
@@ -43,20 +43,20 @@ def streams(output: Any, error: Any) -> Iterator[None]:
         yield
 
 
-def show(run: Any, hours: float, seconds_per_step: float, clock: Clock) -> Terminal:
+def show(run: Any, hours: float, seconds_per_step: float, clock: Clock) -> Reporter:
     """Show steps of some hours: a record each ten, and a validation each hundred, of which the first is the best."""
-    terminal = Terminal(run, clock)
+    reporter = Reporter(run, ["cpu_0"], clock)
     for step in range(1, 1 + round(3600 * hours / seconds_per_step)):
         clock.seconds += seconds_per_step
         run.progress.step = step
-        terminal.advance()
+        reporter.advance()
         if step % run.calendar.validate_every == 0:
             values: dict[str, float | None] = {"nats_per_character": 4 + step / 10_000}
             best = run.progress.validated(values)
-            terminal.validation(Validation(values, None, [], []), best)
+            reporter.validation(Validation(values, None, []), best)
         if step % 10 == 0 or step == 1:
-            terminal.record(record_of(step))
-    return terminal
+            reporter.record(record_of(step))
+    return reporter
 
 
 def test_run_on_a_terminal(pairs_file: Path) -> None:
@@ -135,10 +135,13 @@ def test_dumb_terminal_gets_no_control_codes(monkeypatch: pytest.MonkeyPatch) ->
 def test_quiet_runs_and_other_machines_show_warnings_only(
     chief: bool, quiet: bool, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    terminal = show(fake_run(900, chief=chief, quiet=quiet), 0.1, 1.0, Clock())
-    terminal.probe([Sample([], "好", "")], ["好"])
-    terminal.warn("one tower is slow")
-    terminal.close()
+    run = fake_run(900, chief=chief, quiet=quiet)
+    run.data.probe = [Sample([], "好", "")]
+    reporter = Reporter(run, ["cpu_0"])
+    reporter.record(record_of(1))
+    reporter.replies(["好"])
+    reporter.warn("one tower is slow")
+    reporter.close()
     printed = capsys.readouterr()
     assert (printed.out, printed.err) == ("", "Warning: one tower is slow.\n")
 
@@ -157,10 +160,3 @@ def test_quiet_run_prints_the_summary_only(
         assert printed.out.endswith("Talk to it: python chat.py --attempt default\n")
         assert "Picture" not in printed.out
         assert "Warning: curves.png cannot be drawn (unsupported operand" in printed.err
-
-
-def test_metrics_are_means_in_aligned_columns() -> None:
-    records = [record_of(10, 4.0), record_of(20, 5.0), {**record_of(123_456), "loss": math.nan}]
-    assert HEADER == "   step     loss  tokens/s  wait     norm      rate"
-    assert metrics_line(records, "0:00:05 left") == "123,456   4.5000    12,346    3%    1.500     0.002  0:00:05 left"
-    assert metrics_line([record_of(1, math.nan)]) == "      1        -    12,346    3%    1.500     0.002"

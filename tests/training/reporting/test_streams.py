@@ -1,4 +1,4 @@
-"""Lines that a run shows; those that cannot be written do not end it."""
+"""Lines that cannot be written do not end a run."""
 
 import os
 import subprocess
@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from chatbot.training.display import Stream, question_line
+from chatbot.training.reporting.terminal import Stream
 from tests.commands import ENVIRONMENT
 
 
@@ -46,8 +46,3 @@ def test_closed_streams_are_replaced(closed: str) -> None:
     )
     command = f'exec {sys.executable} -c "{code}" {closed}'
     assert subprocess.run(["sh", "-c", command], env=ENVIRONMENT, timeout=60, check=False).returncode == 7
-
-
-def test_questions_and_replies_are_printable_lines() -> None:
-    assert question_line("你好", "你\n好") == "  你好 -> 你↵好"
-    assert question_line("你好", "a\x1b[2J") == "  你好 -> a?[2J"

@@ -1,12 +1,15 @@
-"""The time left: an exact number of steps, or a bound where validation ends the run."""
+"""The lines of a run: metrics, questions, and the time left, a bound where validation ends the run."""
 
+import math
 import re
 
 import pytest
 
-from chatbot.training.reporting.terminal import steps_left, time_left
+from chatbot.training.reporting.terminal import HEADER, metrics_line, question_line, steps_left, time_left
 from chatbot.training.schedule import Calendar
-from tests.training.reporting.fake_run import fake_run
+from tests.training.reporting.fake_run import fake_run, record_of
+
+pytestmark = pytest.mark.usefixtures("work_dir")
 
 
 @pytest.mark.parametrize(
@@ -46,3 +49,15 @@ def test_time_left_in_words() -> None:
     run = fake_run(2000, patience=3)
     run.seconds_left = 120.0
     assert time_left(run, 3.0).startswith("at most 0:02:00 left, ")
+
+
+def test_metrics_are_means_in_aligned_columns() -> None:
+    records = [record_of(10, 4.0), record_of(20, 5.0), {**record_of(123_456), "loss": math.nan}]
+    assert HEADER == "   step     loss  tokens/s  wait     norm      rate"
+    assert metrics_line(records, "0:00:05 left") == "123,456   4.5000    12,346    3%    1.500     0.002  0:00:05 left"
+    assert metrics_line([record_of(1, math.nan)]) == "      1        -    12,346    3%    1.500     0.002"
+
+
+def test_questions_and_replies_are_printable_lines() -> None:
+    assert question_line("你好", "你\n好") == "  你好 -> 你↵好"
+    assert question_line("你好", "a\x1b[2J") == "  你好 -> a?[2J"
