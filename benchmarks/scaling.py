@@ -25,6 +25,7 @@ from chatbot.training.machines.cluster import WORKER, Cluster, free_addresses
 # Steps before the measurement, which trace the graph and touch the memory.
 WARM_UP_STEPS = 2
 EXCHANGE = "exchange"  # a request to a worker
+START_SECONDS = 60.0  # for a process to start
 
 
 def scaling_benchmark(arguments: Sequence[str]) -> int:
@@ -185,13 +186,15 @@ def _process_worker(flags: ScalingBenchmark, core: int, cluster: Cluster | None)
     towers = open_towers([], None)
     import tensorflow as tf
 
+    from chatbot.training.machines.meeting import meet
+    from chatbot.training.machines.peers import Peers
     from chatbot.training.machines.team import ALONE, join
-    from chatbot.training.machines.watch import Watch
     from chatbot.training.update import open_update
 
     team = ALONE
     if cluster is not None:
-        team = join(cluster, Watch(cluster.others, lambda name: None), towers)
+        meet(cluster, {}, START_SECONDS)
+        team = join(cluster, Peers(cluster.others, lambda name: None), towers)
 
     def open_step(model: Any) -> Any:
         return open_update(model, flags.settings, towers, team)

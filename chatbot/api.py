@@ -127,7 +127,7 @@ def train(**settings: Any) -> TrainingResult:
     rnn_size=512, steps=1000, bidirectional=False. Checkpoints are written to checkpoints/ and curves to tensorboard/ in
     the current folder. Ctrl-C in the main thread ends the run after the current step and saves; elsewhere no signal
     handler is changed. TensorFlow fixes its devices at its first computation, so towers= and gpus= cannot change later
-    in the same process.
+    in the same process. Of several machines, only the one that validates knows the best step of this run.
 
     Raises UserError for settings, files or devices that cannot be used. Its text is the line that the command prints,
     with the names of keywords in place of flags.
@@ -142,17 +142,20 @@ def train(**settings: Any) -> TrainingResult:
     """
     with settings_by_name(NAMES), as_user_errors(), _script_not_imported():
         chosen = settings_over_config(_values(Settings, settings))
-        from chatbot.training.machines.cluster import cluster_of
-        from chatbot.training.start import needs_processes, train_here
+        from chatbot.training.start import checked_cluster, starts_processes, train_here
 
-        if chosen.parallel.selftest or needs_processes(chosen.parallel, cluster_of(chosen.parallel)):
+        if chosen.parallel.selftest or starts_processes(chosen.parallel):
             return _train_with_others(chosen)
-        return train_here(chosen)
+        return train_here(chosen, checked_cluster(chosen))
 
 
 def _train_with_others(settings: Settings) -> TrainingResult:
-    """Train in other processes, or run the self-test. The result is read from the attempt's directory."""
-    from chatbot.training.start import EXIT_INTERRUPTED, start
+    """Train in other processes, serve an asynchronous run, or run the self-test.
+
+    The result is read from the attempt's directory, which only the machine that validates may have.
+    """
+    from chatbot.training.start import start
+    from chatbot.training.watch import EXIT_INTERRUPTED
 
     code, directory = start(settings), settings.run.directory.absolute()
     if code not in (0, EXIT_INTERRUPTED):
@@ -161,8 +164,10 @@ def _train_with_others(settings: Settings) -> TrainingResult:
         return TrainingResult(directory, 0, "the self-test has passed", 0, None)
     from chatbot.model.checkpoint import read_pointer
 
-    last = read_pointer(directory / LAST)
     stopped = INTERRUPTED if code == EXIT_INTERRUPTED else "all processes have ended"
+    if not (directory / LAST).exists():
+        return TrainingResult(directory, 0, stopped, 0, None)
+    last = read_pointer(directory / LAST)
     return TrainingResult(directory, last["step"], stopped, last["best_step"], last["best_nats"])
 
 

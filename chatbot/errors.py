@@ -5,6 +5,7 @@ import io
 import os
 import signal
 import sys
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import NoReturn
@@ -27,8 +28,8 @@ class UserError(Exception):
         self.details = tuple(details)
 
 
-class DeviceError(UserError):
-    """A device failed in mid-run. It is nobody's mistake, and the run may succeed when it is started again."""
+class LostError(UserError):
+    """A device or a machine was lost in mid-run. It is nobody's mistake, and a run that starts again may succeed."""
 
     exit_code = EXIT_LOST
 
@@ -57,7 +58,7 @@ def as_user_errors() -> Iterator[None]:
 def exit_code_of(main: Callable[[], int | None]) -> int:
     """Run a command's `main` and return its exit code.
 
-    A UserError or OSError prints one line and gives exit code 2, a DeviceError `EXIT_LOST`.
+    A UserError or OSError prints one line and gives exit code 2, a LostError `EXIT_LOST`.
 
     Until the command installs a handler, Ctrl-C ends the process at once: a KeyboardInterrupt inside an import or a
     destructor of TensorFlow would be printed and ignored.
@@ -73,7 +74,7 @@ def exit_code_of(main: Callable[[], int | None]) -> int:
             code = main() or 0
             sys.stdout.flush()
         return code
-    except DeviceError as error:
+    except LostError as error:
         end_process(error)
     except UserError as error:
         print(*error.details, f"error: {error}", sep="\n", file=sys.stderr, flush=True)
@@ -87,14 +88,16 @@ def exit_code_of(main: Callable[[], int | None]) -> int:
         return 130
 
 
-def end_process(error: DeviceError) -> NoReturn:
-    """Print the line of a lost device and end the process at once, from any thread.
+def end_process(error: LostError) -> NoReturn:
+    """Print the line of what was lost and end the process at once, from any thread.
 
-    At the usual exit, TensorFlow may wait for the device for ever.
+    At the usual exit, TensorFlow may wait for a device for ever.
     """
-    print(f"error: {error}", file=sys.stderr, flush=True)
-    with suppress(OSError):  # its reader has exited
-        sys.stdout.flush()
+    start = "" if threading.current_thread() is threading.main_thread() else "\n"  # ends the line of a progress bar
+    for stream, text in ((sys.stdout, ""), (sys.stderr, f"{start}error: {error}\n")):
+        with suppress(OSError, ValueError):  # its reader has exited, or it is closed
+            stream.write(text)
+            stream.flush()
     os._exit(error.exit_code)
 
 

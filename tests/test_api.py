@@ -15,6 +15,7 @@ import chatbot
 import chatbot.api
 from chatbot import commands
 from chatbot.flags import settings_by_name
+from chatbot.training.watch import EXIT_INTERRUPTED
 from tests.commands import ENVIRONMENT
 
 SIZES: dict[str, Any] = {"rnn_size": 8, "embedding_size": 8, "steps": 2}
@@ -178,6 +179,14 @@ def test_script_without_main_guard_trains_in_several_processes(work_dir: Path) -
     directory = Path("checkpoints/default").absolute()
     result = chatbot.TrainingResult(directory, 2, "all processes have ended", 0, None)
     assert completed.stdout.splitlines()[-1] == str(result), completed.stderr
+
+
+def test_result_without_the_files_of_the_machine_that_validates(
+    work_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("chatbot.training.start.start", lambda _: EXIT_INTERRUPTED)
+    result = chatbot.train(data="pairs.tsv", restarts=1)
+    assert (result.step, result.interrupted, result.best_step) == (0, True, 0)
 
 
 def test_initialised_devices_are_reported(trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ import yaml
 from kubeflow.training import models  # type: ignore[import-untyped]
 
 from chatbot.config.stored import train_settings
-from chatbot.training.machines.watch import START_LIMIT
+from chatbot.training.machines.cluster import cluster_of
 
 PROJECT = Path(__file__).parents[1]
 FOLDER = PROJECT / "kubernetes"
@@ -28,10 +28,18 @@ def everything() -> list[dict[str, Any]]:
     return [document for path in sorted(FOLDER.glob("*.yaml")) for document in documents(path.name).values()]
 
 
+def job_of(runtime: dict[str, Any]) -> dict[str, Any]:
+    """The Job of a TrainingRuntime; the number of its pods is that of the nodes."""
+    (job,) = runtime["spec"]["template"]["spec"]["replicatedJobs"]
+    return job
+
+
 def template_of(workload: dict[str, Any]) -> dict[str, Any]:
-    """The pod template of a Job or a TFJob."""
+    """The pod template of a Job, a TFJob or a TrainingRuntime."""
+    if workload["kind"] == "TrainingRuntime":
+        workload = job_of(workload)["template"]
     spec = workload["spec"]
-    return spec["tfReplicaSpecs"]["Worker"]["template"] if workload["kind"] == "TFJob" else spec["template"]
+    return spec["tfReplicaSpecs"]["Worker"]["template"] if "tfReplicaSpecs" in spec else spec["template"]
 
 
 def container_of(workload: dict[str, Any]) -> dict[str, Any]:
@@ -42,8 +50,9 @@ def container_of(workload: dict[str, Any]) -> dict[str, Any]:
 JOB, SERVICE = (documents("job.yaml")[kind] for kind in ("Job", "Service"))
 DEPLOYMENT = documents("serve.yaml")["Deployment"]
 TFJOB = documents("tfjob.yaml")["TFJob"]
+RUNTIME, TRAINJOB = (documents("trainjob.yaml")[kind] for kind in ("TrainingRuntime", "TrainJob"))
 FILES, CLAIM = (documents("volume.yaml")[kind] for kind in ("Pod", "PersistentVolumeClaim"))
-WORKLOADS = pytest.mark.parametrize("workload", [JOB, TFJOB], ids=["job", "tfjob"])
+WORKLOADS = pytest.mark.parametrize("workload", [JOB, TFJOB, RUNTIME], ids=["job", "tfjob", "trainjob"])
 
 
 def validate(document: dict[str, Any], version: str) -> None:
@@ -51,6 +60,12 @@ def validate(document: dict[str, Any], version: str) -> None:
     if document["kind"] == "TFJob":
         assert document["apiVersion"] == "kubeflow.org/v1"
         modelled(document, "KubeflowOrgV1TFJob", version)
+    elif document["kind"] == "TrainingRuntime":
+        job = job_of(document)
+        fields = job["template"]["spec"] | {"completionMode": "Indexed"}
+        validate({"apiVersion": "batch/v1", "kind": "Job", "metadata": {}, "spec": fields}, version)
+    elif document["kind"] == "TrainJob":
+        assert document["spec"].keys() == {"runtimeRef", "trainer"}
     else:
         assert kubernetes_validate.validate(document, version, strict=True) == version
 
@@ -124,6 +139,26 @@ def test_each_pod_of_the_job_gets_its_index() -> None:
         )
 
 
+def test_pods_of_the_trainjob_get_their_index_from_kubernetes() -> None:
+    """Kubeflow's names are as in github.com/kubeflow/trainer: a JobSet's pod is NAME-node-0-INDEX.NAME."""
+    reference, nodes = TRAINJOB["spec"]["runtimeRef"], TRAINJOB["spec"]["trainer"]["numNodes"]
+    assert (RUNTIME["apiVersion"], TRAINJOB["apiVersion"]) == ("trainer.kubeflow.org/v1alpha1",) * 2
+    assert reference == {
+        "apiGroup": "trainer.kubeflow.org", "kind": RUNTIME["kind"], "name": RUNTIME["metadata"]["name"]
+    }  # fmt: skip
+    assert RUNTIME["spec"]["mlPolicy"] == {"numNodes": nodes}
+    job, container, name = job_of(RUNTIME), container_of(RUNTIME), TRAINJOB["metadata"]["name"]
+    assert job["template"]["metadata"]["labels"] == {"trainer.kubeflow.org/trainjob-ancestor-step": "trainer"}
+    assert job["name"] == container["name"] == "node"
+    (port,) = (entry["containerPort"] for entry in container["ports"])
+    parallel = train_settings(container["args"]).parallel
+    for index in range(nodes):
+        cluster = cluster_of(parallel, {"JOB_COMPLETION_INDEX": str(index)})
+        assert cluster is not None
+        assert cluster.index == index
+        assert cluster.workers == tuple(f"{name}-node-0-{i}.{name}:{port}" for i in range(nodes))
+
+
 def test_service_publishes_pods_before_they_are_ready() -> None:
     spec = SERVICE["spec"]
     assert spec["clusterIP"] == "None"
@@ -152,18 +187,19 @@ def test_command_trains_synchronously(workload: dict[str, Any]) -> None:
     assert container["command"] == ["python", "/app/train.py"]
     settings = train_settings([word.replace("$(JOB_COMPLETION_INDEX)", "0") for word in container["args"]])
     assert settings.parallel.variable_update == "distributed_replicated"
-    assert START_LIMIT > 600  # the longest back-off of a Job
+    assert settings.parallel.start_timeout > 10  # minutes, the longest back-off of a Job
 
 
-def test_job_and_tfjob_run_the_same_pod() -> None:
-    pods = [copy.deepcopy(template_of(workload)["spec"]) for workload in (JOB, TFJOB)]
+def test_all_jobs_run_the_same_pod() -> None:
+    pods = [copy.deepcopy(template_of(workload)["spec"]) for workload in (JOB, TFJOB, RUNTIME)]
     for pod in pods:
         pod.pop("restartPolicy", None)
         pod.pop("subdomain", None)
         (container,) = pod["containers"]
         container["ports"][0].pop("name")
+        container.pop("name")
         container["args"] = [word for word in container["args"] if not re.match("--(worker-hosts|task-index)=", word)]
-    assert pods[0] == pods[1]
+    assert pods[0] == pods[1] == pods[2]
 
 
 @WORKLOADS
@@ -211,19 +247,22 @@ def test_pod_has_four_gpus_and_time_to_save(workload: dict[str, Any]) -> None:
         (138, False, "Count"),
     ],
 )
-def test_only_user_errors_fail_the_job(code: int, disrupted: bool, action: str) -> None:
+@pytest.mark.parametrize("workload", [JOB, RUNTIME], ids=["job", "trainjob"])
+def test_only_user_errors_fail_the_job(workload: dict[str, Any], code: int, disrupted: bool, action: str) -> None:
+    job = workload["spec"] if workload is JOB else job_of(workload)["template"]["spec"]
+
     def matches(rule: dict[str, Any]) -> bool:
         if "onExitCodes" in rule:
             codes = rule["onExitCodes"]
-            assert codes["containerName"] == container_of(JOB)["name"]
+            assert codes["containerName"] == container_of(workload)["name"]
             return (code in codes["values"]) == (codes["operator"] == "In")
         return disrupted and {"type": "DisruptionTarget", "status": "True"} in rule["onPodConditions"]
 
-    rules = JOB["spec"]["podFailurePolicy"]["rules"]
+    rules = job["podFailurePolicy"]["rules"]
     assert next((rule["action"] for rule in rules if matches(rule)), "Count") == action
-    assert JOB["spec"]["backoffLimit"] > 0
-    assert template_of(JOB)["spec"]["restartPolicy"] == "Never"  # Kubernetes refuses the policy otherwise
-    assert JOB["spec"]["podReplacementPolicy"] == "Failed"  # and any other value together with it
+    assert job["backoffLimit"] > 0
+    assert template_of(workload)["spec"]["restartPolicy"] == "Never"  # Kubernetes refuses the policy otherwise
+    assert job["podReplacementPolicy"] == "Failed"  # and any other value together with it
 
 
 def test_kubeflow_restarts_by_exit_code_within_a_deadline() -> None:

@@ -16,7 +16,8 @@ REMOVE_POSIX = """
 import os, signal, sys
 for module, names in {
     os: ["fork", "getpgid", "getuid", "killpg", "sched_getaffinity", "setpgid", "setpgrp", "setsid"],
-    signal: ["SIGALRM", "SIGCHLD", "SIGHUP", "SIGKILL", "SIG_BLOCK", "SIG_UNBLOCK", "alarm", "pthread_sigmask"],
+    signal: ["SIGALRM", "SIGCHLD", "SIGHUP", "SIGKILL", "SIGUSR1"]
+    + ["SIG_BLOCK", "SIG_UNBLOCK", "alarm", "pthread_sigmask"],
 }.items():
     for name in names:
         delattr(module, name)

@@ -45,16 +45,30 @@ class ParallelSettings(Flags, stored=False):
     asynchronous: bool = setting(False, "workers update variables on parameter servers without waiting for each other")
 
     worker_hosts: str | None = setting(
-        None, "workers, in the same order on every machine; default: by TF_CONFIG", group=MACHINES, metavar="A:P,B:P"
+        None,
+        "workers, in the same order on every machine; default: by TF_CONFIG or Slurm",
+        group=MACHINES,
+        metavar="A:P,B:P",
     )
     ps_hosts: str | None = setting(None, "with --asynchronous: the parameter servers", metavar="A:P,B:P")
     chief_host: str | None = setting(None, "with --asynchronous: address of the chief", metavar="A:P")
     job_name: str | None = setting(None, "with --asynchronous: job of this process", choices=("chief", "worker", "ps"))
     task_index: int | None = setting(
-        None, "index of this machine among the hosts, from 0; default: by TF_CONFIG", least=0
+        None, "index of this machine among the hosts, from 0; default: by TF_CONFIG, Slurm, MPI or Kubernetes", least=0
     )
     local_workers: int | None = setting(None, "start this many workers on this machine, to try out a cluster", least=1)
     restarts: int = setting(0, "restart from the last checkpoint up to N times after a machine is lost", least=0)
+    start_timeout: float = setting(
+        30, "minutes in which all machines must start, also after a restart; then the run ends", above=0
+    )
+    least_workers: int | None = setting(
+        None,
+        "go on with N workers, worker 0 among them, if no more have come within --start-timeout; default: all",
+        least=1,
+    )
+    step_timeout: float = setting(
+        10, "end, to be started again, after so many minutes without progress of a step; 0: never", least=0
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()

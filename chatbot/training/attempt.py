@@ -57,7 +57,7 @@ from chatbot.errors import UserError
 from chatbot.evaluation.curves import METRICS
 from chatbot.flags import flags_for, flatten, replace
 from chatbot.model.checkpoint import check_model_size
-from chatbot.training.signals import EXIT_INTERRUPTED
+from chatbot.training.watch import EXIT_INTERRUPTED
 
 # Seconds to wait for the lock. A run that fails removes the folder that it has made, and the lock file in it.
 LOCK_TIMEOUT = 0.5
@@ -267,12 +267,13 @@ class TrainingResult:
     """The result of a training run."""
 
     directory: Path  # of the attempt, absolute
-    step: int  # the steps of earlier runs included
+    step: int  # the steps of earlier runs included; 0 if unknown
     stopped: str  # the reason, in words
     best_step: int  # 0 without validation
     best_nats_per_character: float | None
+    exit_code: int = 0  # of the command
 
     @property
     def interrupted(self) -> bool:
-        """Whether Ctrl-C, SIGTERM or SIGHUP ended the run, which can be resumed."""
+        """Whether a signal, such as that of Ctrl-C, ended the run, which can be resumed."""
         return self.stopped == INTERRUPTED

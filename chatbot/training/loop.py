@@ -18,13 +18,13 @@ from chatbot.training.alarms import MOST_RETURNS, Divergence, SkippedUpdates
 from chatbot.training.attempt import INTERRUPTED, TIME_UP, TrainingResult, remove_unused
 from chatbot.training.devices.failures import lost_gpu
 from chatbot.training.machines.team import tower_names
+from chatbot.training.profiling import Profile, TowerTimes, profiled
 from chatbot.training.reporting.reporter import Reporter, conclude
 from chatbot.training.run import Run
 from chatbot.training.schedule import Due
 from chatbot.training.share import COPIED_AHEAD, Prepared
-from chatbot.training.signals import GRACE_SECONDS, Interrupts, interrupts
 from chatbot.training.step import StepResult
-from chatbot.training.watch import Profile, StepWatch, TowerTimes, profiled
+from chatbot.training.watch import GRACE_SECONDS, Interrupts, StepWatch, interrupts
 
 
 def train(run: Run) -> TrainingResult:
@@ -35,7 +35,8 @@ def train(run: Run) -> TrainingResult:
     """
     announce(run)
     first = run.progress.step
-    watch = StepWatch(run.team.chief, lambda: run.train_step.is_tracing, lambda: lost_gpu(run.towers))
+    timeout = 60 * run.settings.parallel.step_timeout or math.inf
+    watch = StepWatch(run.team.chief, lambda: run.train_step.is_tracing, lambda: lost_gpu(run.towers), timeout)
     names = tower_names(run.team, run.train_step.tower_names)
 
     def leave() -> bool:
@@ -50,13 +51,14 @@ def train(run: Run) -> TrainingResult:
     ):
         loop = Loop(run, reporter, interrupted, window, watch, profile)
         loop.run_steps()
-    run.team.agree("")  # no machine leaves before the chief has saved
+    run.team.barrier()  # no machine leaves before the chief has saved
     run.team.leave()
     loop.check_converging()
     conclude(run, loop.stop, first, time.monotonic() - run.began)
     progress = run.progress
     directory = run.settings.run.directory.absolute()
-    return TrainingResult(directory, progress.step, loop.stop, progress.best_step, progress.best_nats)
+    code = interrupted.exit_code if loop.stop == INTERRUPTED else 0
+    return TrainingResult(directory, progress.step, loop.stop, progress.best_step, progress.best_nats, code)
 
 
 def announce(run: Run) -> None:

@@ -18,10 +18,9 @@ from chatbot.training.data import Data, prepare, read_probe
 from chatbot.training.devices.gpus import Gpu, find_gpus, silent_gpus, warn_without_gpu
 from chatbot.training.devices.towers import Tower, choose_gpus, cpu_name, open_towers, plan, spread, table
 from chatbot.training.machines.cluster import CHIEF, PS, WORKER, Cluster, check_port, cluster_of, free_addresses
+from chatbot.training.machines.peers import PEER_TIMEOUT, Peers, print_status
 from chatbot.training.machines.processes import Job, run_jobs
 from chatbot.training.machines.servers import connect, serve
-from chatbot.training.machines.watch import PEER_TIMEOUT, START_LIMIT, Watch, print_status
-from chatbot.training.signals import EXIT_INTERRUPTED
 
 # --asynchronous without host flags: the number of workers without --local-workers, --towers and GPUs, and their
 # restarts.
@@ -35,27 +34,19 @@ def start(settings: Settings) -> int:
     if settings.parallel.selftest:
         if settings.run.dry_run:
             raise UserError("--dry-run and --selftest exclude each other; leave out one of the two")
-        towers = devices(settings, chosen_gpus(settings), fewest=2)
+        towers = open_and_print_towers(settings, chosen_gpus(settings), fewest=2)
         from chatbot.training.selftest import selftest
 
         return selftest(settings, towers)
-    parallel = settings.parallel
-    cluster = cluster_of(parallel)  # checked here to report an error once, not in each process
-    if needs_processes(parallel, cluster):
-        reason = "--dry-run plans one machine" if settings.run.dry_run else "not on Windows" if WINDOWS else ""
-        if reason:
-            raise UserError(f"{reason}: leave out --local-workers, --asynchronous, --restarts and other machines")
-    if cluster is None:
-        check_client(settings.run.report_to)  # here, too, to report an error before processes are started
-    elif parallel.local_workers is not None:
-        raise UserError("--local-workers: TF_CONFIG names machines already; leave it out, or unset TF_CONFIG")
+    parallel, cluster = settings.parallel, checked_cluster(settings)
     if parallel.asynchronous and cluster is None:
         return run_local_asynchronous(settings)
     if parallel.local_workers is not None:
         return run_local_workers(settings, parallel.local_workers)
     if parallel.restarts:
         # A server waits for a chief that may be started again.
-        return run_jobs([Job("training", run_process, (for_one_process(settings), START_LIMIT), parallel.restarts)])
+        arguments = for_one_process(settings), 60 * parallel.start_timeout
+        return run_jobs([Job("training", run_process, arguments, parallel.restarts)])
     return run_process(settings)
 
 
@@ -67,9 +58,29 @@ def with_deadline(settings: Settings) -> Settings:
     return replace(settings, deadline=time.time() + seconds_of(run.time_limit))
 
 
-def needs_processes(parallel: ParallelSettings, cluster: Cluster | None) -> bool:
-    """Return whether the settings need other processes, and POSIX's signals and process groups."""
-    return bool(cluster or parallel.local_workers is not None or parallel.asynchronous or parallel.restarts)
+def starts_processes(parallel: ParallelSettings) -> bool:
+    """Return whether the settings start processes, or serve other machines."""
+    return bool(parallel.local_workers is not None or parallel.asynchronous or parallel.restarts)
+
+
+def checked_cluster(settings: Settings) -> Cluster | None:
+    """Return the cluster of the settings; None for a single machine.
+
+    Raises UserError, once and not in each process, for settings that exclude each other and a port that is in use.
+    """
+    parallel, run = settings.parallel, settings.run
+    cluster = cluster_of(parallel)
+    if starts_processes(parallel) or cluster is not None:  # they need POSIX's signals and process groups
+        reason = "--dry-run plans one machine" if run.dry_run else "not on Windows" if WINDOWS else ""
+        if reason:
+            raise UserError(f"{reason}: leave out --local-workers, --asynchronous, --restarts and other machines")
+    if cluster is None:
+        check_client(run.report_to)  # here, too, to report an error before processes are started
+    elif parallel.local_workers is not None:
+        raise UserError(f"--local-workers: {cluster.source} names machines already; leave it out")
+    else:
+        check_port(cluster)
+    return cluster
 
 
 def run_local_workers(settings: Settings, workers: int) -> int:
@@ -126,11 +137,9 @@ def for_one_process(settings: Settings, **changes: Any) -> Settings:
 def run_process(settings: Settings, peer_timeout: float | None = PEER_TIMEOUT) -> int:
     """Serve an asynchronous cluster, or train, in this process. Return the exit code. peer_timeout: see `serve`."""
     cluster = cluster_of(settings.parallel)
-    if cluster is not None:
-        check_port(cluster)
-        if settings.parallel.asynchronous and cluster.job != CHIEF:
-            return serve(settings, cluster, peer_timeout)
-    return EXIT_INTERRUPTED if train_here(settings, cluster).interrupted else 0
+    if cluster is not None and settings.parallel.asynchronous and cluster.job != CHIEF:
+        return serve(settings, cluster, peer_timeout)
+    return train_here(settings, cluster).exit_code
 
 
 def train_here(settings: Settings, cluster: Cluster | None = None) -> TrainingResult:
@@ -146,6 +155,7 @@ def train_here(settings: Settings, cluster: Cluster | None = None) -> TrainingRe
         settings = replace(settings, **data.chosen)
         if cluster is None:
             return train_alone(settings, data, gpus)
+        print(f"{cluster.job} {cluster.index} of {len(cluster.workers)} workers, by {cluster.source}.")
         if settings.parallel.asynchronous:
             return train_as_chief(settings, data, cluster)
         return train_as_worker(settings, data, gpus, cluster)
@@ -153,7 +163,7 @@ def train_here(settings: Settings, cluster: Cluster | None = None) -> TrainingRe
 
 def train_alone(settings: Settings, data: Data, gpus: list[Gpu]) -> TrainingResult:
     """Train on the devices of this machine, or with --dry-run plan to."""
-    towers = devices(settings, gpus)
+    towers = open_and_print_towers(settings, gpus)
     from chatbot.training.devices.failures import device_errors
     from chatbot.training.dry_run import dry_run
     from chatbot.training.loop import train
@@ -166,35 +176,34 @@ def train_alone(settings: Settings, data: Data, gpus: list[Gpu]) -> TrainingResu
 
 def train_as_worker(settings: Settings, data: Data, gpus: list[Gpu], cluster: Cluster) -> TrainingResult:
     """Train as one worker of a synchronous cluster."""
-    towers = devices(settings, gpus)
-    import tensorflow as tf
-
+    towers = open_and_print_towers(settings, gpus)
     from chatbot.training.devices.failures import device_errors
     from chatbot.training.loop import train
-    from chatbot.training.machines.team import check_identical_settings, join
+    from chatbot.training.machines.meeting import facts_of, meet
+    from chatbot.training.machines.team import join
     from chatbot.training.run import open_run
 
     def lost(name: str) -> None:
-        watch.exit_process(f"{name} ({cluster.others[name]}) was lost")
+        peers.exit_process(f"{name} ({cluster.others[name]}) was lost")
 
-    watch = Watch(cluster.others, lost)
-    try:
-        team = join(cluster, watch, towers)
-        check_identical_settings(team, settings, data, towers)
+    parallel = settings.parallel
+    facts = facts_of(settings, data, towers)
+    cluster = meet(cluster, facts, 60 * parallel.start_timeout, parallel.least_workers)
+    if len(cluster.workers) == 1:
+        with device_errors(towers):
+            return train(open_run(settings, data, towers))
+    peers = Peers(cluster.others, lost)
+    with peers.errors():
+        team = join(cluster, peers, towers)
         workers = counted(team.machines, "worker")
         print(f"Synchronous training on {workers} with {counted(len(towers), 'tower')} each.")
         with device_errors(towers):
             return train(open_run(settings, data, towers, team))
-    except tf.errors.OpError as error:
-        watch.exit_after_error(error)
-        raise
 
 
 def train_as_chief(settings: Settings, data: Data, cluster: Cluster) -> TrainingResult:
     """Train as the chief of an asynchronous cluster."""
     open_towers([], None)  # the chief only validates, on the CPU
-    import tensorflow as tf
-
     from chatbot.training.asynchronous import CHIEF_DEVICE
     from chatbot.training.loop import train
     from chatbot.training.machines.team import Team
@@ -203,24 +212,21 @@ def train_as_chief(settings: Settings, data: Data, cluster: Cluster) -> Training
     def lost(name: str) -> None:
         address = cluster.others[name]
         if name.startswith(PS):
-            watch.exit_process(f"{name} ({address}) was lost, and with it the newest weights")
+            peers.exit_process(f"{name} ({address}) was lost, and with it the newest weights")
         print_status(f"\n{name} ({address}) does not answer; the others go on without it until it is back.")
 
-    watch = Watch(cluster.others, lost)
-    watch.start()
-    try:
-        coordinator = connect(cluster, watch)
+    peers = Peers(cluster.others, lost, limit=60 * settings.parallel.start_timeout)
+    peers.start()
+    with peers.errors():
+        coordinator = connect(cluster, peers)
         workers, servers = len(cluster.workers), len(cluster.ps)
         print(f"Asynchronous training on {counted(workers, 'worker')}; {counted(servers, 'parameter server')}.")
         towers = [Tower(CHIEF, CHIEF_DEVICE, cpu_name(), None)]
-        team = Team(leave=watch.stop, coordinator=coordinator, workers_and_servers=(workers, servers))
+        team = Team(leave=peers.stop, coordinator=coordinator, workers_and_servers=(workers, servers))
         return train(open_run(settings, data, towers, team))
-    except tf.errors.OpError as error:
-        watch.exit_after_error(error)
-        raise
 
 
-def devices(settings: Settings, gpus: list[Gpu], fewest: int = 1) -> list[Tower]:
+def open_and_print_towers(settings: Settings, gpus: list[Gpu], fewest: int = 1) -> list[Tower]:
     """Create and print the towers of this machine. fewest: their number with fewer GPUs and no --towers."""
     parallel = settings.parallel
     if not parallel.selftest and not parallel.task_index:  # the first of several processes prints it

@@ -78,8 +78,8 @@ class Validator:
                     raise
                 if self._score.positions <= FEWEST_POSITIONS:
                     raise UserError(
-                        f"out of memory in validation, with one pair at a time; {RESUME}: first free memory on the "
-                        "device"
+                        f"out of memory in validation, with one pair at a time; free memory on the device: then "
+                        f"{RESUME}"
                     ) from error
             self._copies.keep_first()
             self._score.positions //= 2

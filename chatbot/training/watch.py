@@ -1,41 +1,75 @@
-"""What watches the steps: for one without progress, for the time of each GPU, and for --profile."""
+"""A thread that watches a run: for signals that end it between two steps, and for a step without progress.
 
+The signals are SIGINT (Ctrl-C), SIGTERM, SIGHUP (a closed terminal) and SIGUSR1, which Slurm sends before the end of a
+job's time.
+"""
+
+import contextlib
+import math
+import os
+import signal
+import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
+from types import FrameType
 
-import tensorflow as tf
+from chatbot.display import counted
+from chatbot.errors import EXIT_LOST, LostError, end_process
 
-from chatbot.config.attempts import TENSORBOARD
-from chatbot.errors import DeviceError, end_process
-from chatbot.training.devices.towers import Tower
-from chatbot.training.replica import Inputs
-from chatbot.training.run import Run
-from chatbot.training.share import Buffer, Prepared, Share
-from chatbot.training.step import Graph, Synchronous, VariableUpdate
-
-# A tower takes the least time of so many measurements.
-REPEATS = 3
-# Seconds without progress after which the line is due.
+# Seconds after SIGTERM or SIGHUP to finish a step and save; the pods of kubernetes/ have 120.
+GRACE_SECONDS = 100.0
+# Seconds after a second signal in which an operation of TensorFlow that is running may end.
+SECOND_TIMEOUT = 2.0
+# Seconds between two calls of `tick`, and between two looks at the time.
+TICK = 1.0
+# Seconds without progress of a step after which there is a line.
 LIMIT = 60
-ADVICE = "It may be slow, or wait for another machine; or a collective hangs: NCCL_DEBUG=INFO shows where"
+CAUSES = "a GPU, a machine or their connection may have failed: NCCL_DEBUG=INFO shows where"
+SIGUSR1 = getattr(signal, "SIGUSR1", None)  # Windows has none
+# As in shells: 128 + SIGINT. A run that ends within the grace time has this exit code after every signal.
+EXIT_INTERRUPTED = 130
+
+
+class Interrupts:
+    """The first signal that has arrived; true once there is one."""
+
+    def __init__(self) -> None:
+        self.number = 0
+
+    def __bool__(self) -> bool:
+        return self.number != 0
+
+    @property
+    def exit_code(self) -> int:
+        """The exit code of a run that the signal has ended: after SIGUSR1, one that asks to start it again."""
+        return EXIT_LOST if self.number == SIGUSR1 else EXIT_INTERRUPTED
+
+    def receive(self, number: int, frame: FrameType | None) -> None:
+        """Take a signal. Raises KeyboardInterrupt for the second one."""
+        if self:
+            raise KeyboardInterrupt
+        self.number = number
 
 
 class StepWatch:
-    """Says once in a run that a step has made no progress for LIMIT seconds, and ends the process if a GPU is lost.
+    """Says once in a run that a step has made no progress for LIMIT seconds, and ends the process of a hopeless one.
 
-    A collective between GPUs that hangs would give no other sign. The time in which graphs are traced does not count.
+    It ends after `timeout` seconds without progress, or if a GPU is lost: a collective between GPUs of which one has
+    failed cannot be cancelled, and would wait for ever. The time in which graphs are traced does not count.
     says_so: whether there is a line. lost_device: asks the driver for lost GPUs, a second after each LIMIT.
     """
 
     def __init__(
-        self, says_so: bool, is_tracing: Callable[[], bool], lost_device: Callable[[], DeviceError | None]
+        self,
+        says_so: bool,
+        is_tracing: Callable[[], bool],
+        lost_device: Callable[[], LostError | None],
+        timeout: float = math.inf,
     ) -> None:
-        self._is_due, self._is_tracing, self._lost_device = says_so, is_tracing, lost_device
+        self._is_due, self._is_tracing, self._lost_device, self._timeout = says_so, is_tracing, lost_device, timeout
         self._step: int | None = None  # None: not within a step
         self._counted: int | None = None  # the step that `_seconds` belong to
         self._seconds = 0
@@ -59,103 +93,120 @@ class StepWatch:
             self._counted, self._seconds = step, 0
             return ""
         self._seconds += 1
+        if self._seconds >= self._timeout:
+            stands_still = f"step {step:,} has made no progress for {counted(self._timeout, 'second')} (--step-timeout)"
+            end_process(LostError(f"{stands_still}; the same commands resume from the last checkpoint; {CAUSES}"))
         if self._seconds > LIMIT and self._seconds % LIMIT == 1:  # when the line, which was due before, is printed
             # A driver that has lost a GPU may not answer either, and this thread must.
             threading.Thread(target=self._end_if_device_is_lost, daemon=True).start()
         if self._seconds % LIMIT or not self._is_due:
             return ""
         self._is_due = False
-        return f"Step {step:,} has made no progress for {LIMIT} seconds. {ADVICE}."
+        return f"Step {step:,} has made no progress for {LIMIT} seconds. It may be slow; else {CAUSES}."
 
     def _end_if_device_is_lost(self) -> None:
-        error = self._lost_device()
-        if error is not None:
-            print(file=sys.stderr)  # ends the line of the progress bar
+        if error := self._lost_device():
             end_process(error)
 
 
-class TowerTimes:
-    """Measures the seconds that each GPU takes for the gradients of its share; not of CPUs, which share their cores."""
+@contextmanager
+def interrupts(
+    announced: bool = True,
+    grace: float = math.inf,
+    tick: Callable[[], str] = lambda: "",
+    leave: Callable[[], bool] = lambda: False,
+) -> Iterator[Interrupts]:
+    """Yield an object that receives the first signal. A second one raises KeyboardInterrupt.
 
-    def __init__(self, train_step: VariableUpdate, towers: Sequence[Tower]) -> None:
-        """towers: those of `train_step`."""
-        self._towers = towers
-        self._step: Synchronous | None = None
-        are_apart = all("GPU" in tower.device and not tower.virtual for tower in towers)
-        if len(towers) > 1 and are_apart and isinstance(train_step, Synchronous):
-            function, *others = train_step.gradient_functions
-            if all(other is function for other in others):
-                self._step = train_step
-                self._gradients = Graph(train_step.first_tower_sums)
-
-    def measure(self, batch: Prepared) -> list[float]:
-        """Return the seconds of each tower for the first piece of its share, computed again; [] if not measured."""
-        if self._step is None:
-            return []
+    announced: whether the first signal prints a line. grace: seconds after SIGTERM and SIGHUP after which the process
+    ends, as it does when the main thread, waiting for TensorFlow, does not react to a second signal. tick: called every
+    second by the thread that watches, returns a line to print, or "". leave: called before the process is ended in
+    that way, returns whether nothing was saved. Nothing is received outside the main thread,
+    where Python allows no handlers, and no SIGHUP that is ignored (nohup).
+    """
+    received = Interrupts()
+    reader, writer = socket.socketpair()
+    is_main = threading.current_thread() is threading.main_thread()
+    thread = threading.Thread(target=_watch, args=(reader, announced, grace, tick, leave), daemon=True, name="watch")
+    with reader:
+        thread.start()
         try:
-            (shares, *_) = self._step.preparation.copied(batch)
-            return [*map(min, *(self._measure_once(shares) for _ in range(REPEATS)))]
-        except tf.errors.OpError:  # the next step shows a failure of a device or of memory, and reacts to it
-            return []
-
-    def _measure_once(self, shares: Sequence[Share | Buffer]) -> list[float]:
-        assert self._step is not None
-        weights = self._step.tower_weights()
-        gradients = self._gradients.concrete(weights[0], shares[0])
-
-        def seconds(tower: Tower, weights: Inputs, share: Share | Buffer) -> float:
-            started = time.perf_counter()
-            with tf.device(tower.device):
-                gradients(weights, share).loss.numpy()  # waits for all that the device computes
-            return time.perf_counter() - started
-
-        with ThreadPoolExecutor(len(self._towers), "towers") as pool:
-            return list(pool.map(seconds, self._towers, weights, shares))
-
-
-class Profile:
-    """Traces the steps of a range into the folder of a TensorBoard run. An empty range traces nothing."""
-
-    def __init__(self, folder: Path, steps: Sequence[int]) -> None:
-        self._folder, self._steps = folder, steps
-        self._active = False
-
-    @contextmanager
-    def step(self, number: int) -> Iterator[None]:
-        """Trace the step that runs in this context if it is one of the range. number: from 1."""
-        if number not in self._steps:
-            yield
-            return
-        if not self._active:
-            tf.profiler.experimental.start(str(self._folder))
-            self._active = True
-        with tf.profiler.experimental.Trace("train", step_num=number, _r=1):
-            yield
-        if number == self._steps[-1]:
-            tf.test.experimental.sync_devices()
-            self.stop()
-
-    def stop(self) -> None:
-        """Write the trace, if there is one. Training goes on if it cannot be written."""
-        if not self._active:
-            return
-        self._active, self._steps = False, ()  # a run that goes back to a checkpoint repeats steps
-        try:
-            tf.profiler.experimental.stop()
-            print(f"Profile: tensorboard --logdir {self._folder}")
-        except (tf.errors.OpError, OSError) as error:
-            reason = str(error).splitlines()[0]
-            print(f"--profile: {self._folder} cannot be written ({reason}); training goes on", file=sys.stderr)
+            with _handlers(received, writer) if is_main else contextlib.nullcontext():
+                yield received
+        finally:
+            writer.close()  # ends the thread
+            thread.join()
 
 
 @contextmanager
-def profiled(run: Run) -> Iterator[Profile]:
-    """Open the profile of --profile. Each machine writes its own."""
-    steps, folder = run.settings.run.profiled_steps, TENSORBOARD / run.settings.run.attempt
-    if steps and run.progress.step >= steps[-1]:
-        print(f"Nothing is profiled: step {steps[-1]:,} of --profile {run.settings.run.profile} is over.")
-    profile = Profile(folder if run.team.chief else folder / f"worker_{run.team.machine}", steps)
+def _handlers(received: Interrupts, writer: socket.socket) -> Iterator[None]:
+    """Handle signals in this context.
+
+    The watching thread hears of them at `writer` from the interpreter's C handler, also while the main thread waits in
+    TensorFlow.
+    """
+    numbers = [signal.SIGINT, signal.SIGTERM]
+    if SIGUSR1 is not None:
+        numbers.append(SIGUSR1)
+    if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+        numbers.append(signal.SIGHUP)
+    writer.setblocking(False)
+    file_before = signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
+    before = {number: signal.signal(number, received.receive) for number in numbers}
     try:
-        yield profile
+        yield
     finally:
-        profile.stop()
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        signal.set_wakeup_fd(file_before)
+
+
+def _watch(
+    reader: socket.socket, announced: bool, grace: float, tick: Callable[[], str], leave: Callable[[], bool]
+) -> None:
+    """Announce the first signal, and end the process if that does not end it in time. reader: yields the signals."""
+    reader.settimeout(TICK)
+    count, deadline, reason = 0, math.inf, ""
+    while True:
+        if time.monotonic() > deadline:
+            _print(f"error: {reason}; {'nothing was saved' if leave() else 'the last checkpoint is kept'}")
+            os._exit(EXIT_INTERRUPTED)
+        try:
+            data = reader.recv(1)
+        except TimeoutError:
+            if line := tick():
+                _print(line)
+            continue
+        if not data:
+            return
+        number, count = data[0], count + 1
+        if number == getattr(signal, "SIGHUP", None):
+            _leave_terminal()
+        limit = math.inf if number in (signal.SIGINT, SIGUSR1) else grace
+        if count == 1 and announced:
+            end = "Ctrl-C again" if limit == math.inf else f"After {counted(limit, 'second')} it"
+            _print(f"Finishing this step, then saving. {end} exits without saving.")
+        if count == 1:
+            deadline, reason = time.monotonic() + limit, f"not finished within {counted(grace, 'second')}"
+        elif count == 2:
+            deadline, reason = min(deadline, time.monotonic() + SECOND_TIMEOUT), "a second signal"
+
+
+def _print(text: str) -> None:
+    with contextlib.suppress(OSError, ValueError):  # standard error is closed
+        print(f"\n{text}", file=sys.stderr, flush=True)
+
+
+def _leave_terminal() -> None:
+    """Discard what is printed from now on to a terminal, which is closed: writing to it would fail."""
+    discarded = os.open(os.devnull, os.O_WRONLY)
+    for descriptor in (1, 2):
+        # A closed terminal is no longer one for isatty; writing shows it.
+        try:
+            if os.isatty(descriptor):
+                os.dup2(discarded, descriptor)
+            else:
+                os.write(descriptor, b"")
+        except OSError:
+            os.dup2(discarded, descriptor)
+    os.close(discarded)

@@ -13,7 +13,7 @@ from tensorboard.backend.event_processing.event_accumulator import TENSORS, Even
 
 import chatbot
 from chatbot.errors import EXIT_LOST
-from chatbot.training.watch import REPEATS
+from chatbot.training.profiling import REPEATS
 from tests.commands import ROOT, run
 from tests.gpu import standin
 from tests.gpu.process import STANDIN_MEMORY

@@ -16,9 +16,9 @@ from chatbot.training.devices.towers import Tower
 from chatbot.training.loop import train
 from chatbot.training.machines.team import ALONE, Team
 from chatbot.training.run import Run, open_run
-from chatbot.training.signals import EXIT_INTERRUPTED
 from chatbot.training.step import VariableUpdate
 from chatbot.training.validation import Validation, Validator
+from chatbot.training.watch import EXIT_INTERRUPTED
 
 SMALL: dict[str, Any] = {
     "rnn_size": 16,

@@ -20,8 +20,8 @@ from chatbot.model.saved import load_trained
 from chatbot.training import loop
 from chatbot.training.attempt import attempt_lock, write_attempt
 from chatbot.training.data import prepare
-from chatbot.training.signals import Interrupts
 from chatbot.training.start import train_here
+from chatbot.training.watch import Interrupts
 from tests.commands import ENVIRONMENT
 from tests.training.small_run import small_settings, train_small
 

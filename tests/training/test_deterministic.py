@@ -15,9 +15,9 @@ UPDATES = "parameter_server", "replicated", "independent"
 PROGRAM = """
 import sys
 from chatbot.flags import replace
-from chatbot.training.start import devices
+from chatbot.training.start import open_and_print_towers
 from chatbot.config.training import Settings
-towers = devices(replace(Settings(), deterministic=True, towers=2), [])
+towers = open_and_print_towers(replace(Settings(), deterministic=True, towers=2), [])
 from tensorflow.python.framework import config
 from chatbot.training.selftest import SETTINGS, random_pairs, train_model
 print("deterministic", config.is_op_determinism_enabled())

@@ -15,21 +15,25 @@ import pytest
 
 from chatbot.attempts.attempt import read_attempt
 from chatbot.config.run import seconds_of
+from chatbot.config.training import Settings
 from chatbot.corpus.dataset import Corpus
-from chatbot.errors import UserError
+from chatbot.errors import EXIT_LOST, UserError
 from chatbot.model.checkpoint import read_pointer
 from chatbot.model.saved import load_trained
-from chatbot.training.loop import Window
+from chatbot.model.seq2seq import Seq2Seq
+from chatbot.training.data import prepare
+from chatbot.training.loop import Window, train
 from chatbot.training.share import Prepared
 from chatbot.training.validation import Validation, Validator
 from tests.commands import ENVIRONMENT
 from tests.training.attempts import metrics, saved_step
-from tests.training.small_run import train_small
+from tests.training.small_run import open_with, small_settings, train_small
+from tests.training.untraced_update import UntracedUpdate
 
 # Runs `interrupts` and then the code of a test, and writes what has happened.
 SCRIPT = """
 import hashlib, pathlib, sys, time
-from chatbot.training.signals import interrupts
+from chatbot.training.watch import interrupts
 
 def busy(seconds):
     # As within TensorFlow, no Python handler runs meanwhile.
@@ -78,6 +82,7 @@ WAIT = "while not received: time.sleep(0.02)"
     [
         (WAIT, math.inf, [signal.SIGTERM], 0, f"done {signal.SIGTERM:d}"),
         (WAIT, math.inf, [signal.SIGHUP], 0, f"done {signal.SIGHUP:d}"),
+        ("busy(2)", 0.5, [signal.SIGUSR1], 0, f"done {signal.SIGUSR1:d}"),  # the time of a job has an end of its own
         (
             "busy(60)",
             math.inf,
@@ -89,7 +94,7 @@ WAIT = "while not received: time.sleep(0.02)"
         ("busy(60)", 0.5, [signal.SIGTERM], 130, "error: not finished within 0.5 seconds; the last"),
         ("busy(2)", 0.5, [signal.SIGINT], 0, f"done {signal.SIGINT:d}"),  # a Ctrl-C has no grace time
     ],
-    ids=["SIGTERM", "SIGHUP", "second Ctrl-C", "many", "grace time", "Ctrl-C"],
+    ids=["SIGTERM", "SIGHUP", "SIGUSR1", "second Ctrl-C", "many", "grace time", "Ctrl-C"],
 )
 def test_signals_end_a_process(
     work_dir: Path, code: str, grace: float, numbers: list[signal.Signals], code_expected: int, text: str
@@ -151,6 +156,20 @@ def test_ignored_hangup_stays_ignored(work_dir: Path) -> None:
         assert process.poll() is None
         process.send_signal(signal.SIGTERM)
         assert f"done {signal.SIGTERM:d}" in process.communicate(timeout=20)[0].decode()
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 130), (signal.SIGUSR1, EXIT_LOST)])
+def test_run_saves_and_has_the_exit_code_of_the_signal(number: int, code: int, pairs_file: Path) -> None:
+    """Slurm sends SIGUSR1 before the end of a job's time."""
+    settings = small_settings(data=(str(pairs_file),), validation="none", steps=9)
+
+    def opened(model: Seq2Seq, chosen: Settings) -> UntracedUpdate:
+        return UntracedUpdate(model, chosen, strike=lambda step: os.kill(os.getpid(), number) if step == 2 else None)
+
+    result = train(open_with(opened, settings, prepare(settings)))
+    assert (result.step, result.interrupted, result.exit_code, saved_step()) == (2, True, code, 2)
+    again = train(open_with(UntracedUpdate, settings, prepare(settings)))
+    assert (again.step, again.interrupted, again.exit_code) == (9, False, 0)
 
 
 @pytest.mark.parametrize(

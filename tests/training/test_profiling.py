@@ -11,7 +11,7 @@ from tensorflow.tsl.profiler.protobuf.xplane_pb2 import XSpace
 from chatbot.config.training import Settings
 from chatbot.flags import compose
 from chatbot.training.machines.team import ALONE
-from chatbot.training.watch import profiled
+from chatbot.training.profiling import profiled
 
 
 def run_at(step: int) -> Any:

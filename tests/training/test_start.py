@@ -1,12 +1,14 @@
 """The processes of a run on this machine: their jobs, addresses and GPUs, and a GPU that fails."""
 
+import json
+import socket
 from typing import Any
 
 import pytest
 import tensorflow as tf
 
 from chatbot.config.training import Settings
-from chatbot.errors import DeviceError, UserError
+from chatbot.errors import LostError, UserError
 from chatbot.flags import compose
 from chatbot.training import start as module
 from chatbot.training.devices.gpus import Gpu
@@ -76,6 +78,20 @@ def test_number_of_asynchronous_workers(
     assert {settings.parallel.towers for _, settings in jobs.values()} == {None}  # each worker is one tower
 
 
+def test_local_workers_exclude_other_machines(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = {"cluster": {"worker": ["a:1", "b:2"]}, "task": {"type": "worker", "index": 0}}
+    monkeypatch.setenv("TF_CONFIG", json.dumps(cluster))
+    with pytest.raises(UserError, match=r"^--local-workers: TF_CONFIG names machines already; leave it out"):
+        module.start(compose(Settings, local_workers=2))
+
+
+def test_port_in_use_is_an_error_before_anything_is_read() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        hosts = f"127.0.0.1:{taken.getsockname()[1]},127.0.0.1:1"
+        with pytest.raises(UserError, match=r"^port \d+ of 127.0.0.1:\d+, this machine's address, cannot be used"):
+            module.start(compose(Settings, worker_hosts=hosts, task_index=0))
+
+
 def test_gpus_that_cannot_be_divided_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UserError, match="4 GPUs cannot be divided evenly among 3 workers"):
         jobs_of(monkeypatch, FOUR, local_workers=3)
@@ -88,9 +104,9 @@ def test_gpu_that_fails_in_mid_run_is_named(monkeypatch: pytest.MonkeyPatch) -> 
     Nvml(monkeypatch).lost = {1}
     monkeypatch.setattr("chatbot.training.loop.train", fail)
     monkeypatch.setattr("chatbot.training.run.open_run", lambda *_: None)
-    monkeypatch.setattr(module, "devices", lambda *_: [Tower("gpu_1", "/GPU:0", "NVIDIA", 1 << 30)])
+    monkeypatch.setattr(module, "open_and_print_towers", lambda *_: [Tower("gpu_1", "/GPU:0", "NVIDIA", 1 << 30)])
     data: Any = None
-    with pytest.raises(DeviceError, match=r"^GPU 1 does not answer \(GPU is lost\)"):
+    with pytest.raises(LostError, match=r"^GPU 1 does not answer \(GPU is lost\)"):
         module.train_alone(Settings(), data, [])
 
 
@@ -106,6 +122,6 @@ def test_gpu_that_does_not_answer_is_left_out_and_named(
     Nvml(monkeypatch, 3).lost = {1}
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     monkeypatch.setattr(module, "open_towers", open_towers)
-    module.devices(Settings(), module.chosen_gpus(Settings()))
+    module.open_and_print_towers(Settings(), module.chosen_gpus(Settings()))
     assert [gpu.number for gpu in opened] == [0, 2]
     assert capsys.readouterr().err == "GPU 1 does not answer, and is left out: GPU is lost\n"

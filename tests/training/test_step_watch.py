@@ -1,8 +1,10 @@
 """A step that makes no progress: a line, once, not while a graph is traced nor while a run validates; or the end."""
 
+import math
 import queue
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -10,16 +12,15 @@ import pytest
 import tensorflow as tf
 
 from chatbot.config.training import Settings
-from chatbot.errors import DeviceError
+from chatbot.errors import EXIT_LOST, LostError
 from chatbot.model.seq2seq import Seq2Seq
-from chatbot.training import signals
+from chatbot.training import watch as module
 from chatbot.training.checkpoints.store import Checkpoints
 from chatbot.training.data import prepare
 from chatbot.training.loop import train
-from chatbot.training.signals import interrupts
 from chatbot.training.step import Graph
 from chatbot.training.validation import Validator
-from chatbot.training.watch import ADVICE, LIMIT, StepWatch
+from chatbot.training.watch import CAUSES, LIMIT, StepWatch, interrupts
 from tests.training.small_run import open_with, small_settings, validation_of
 from tests.training.untraced_update import UntracedUpdate
 
@@ -42,7 +43,9 @@ def test_line_comes_once_for_the_time_within_one_step() -> None:
         assert not lines_of(watch, 2 * LIMIT)
         tracing = False
         assert not lines_of(watch, LIMIT - 1)
-        assert lines_of(watch, 2 * LIMIT) == [f"Step 3 has made no progress for {LIMIT} seconds. {ADVICE}."]
+        assert lines_of(watch, 2 * LIMIT) == [
+            f"Step 3 has made no progress for {LIMIT} seconds. It may be slow; else {CAUSES}."
+        ]
     with watch.step(4):
         assert not lines_of(watch, 2 * LIMIT)
 
@@ -53,9 +56,9 @@ def test_lost_device_ends_the_process_after_each_limit_of_a_step(monkeypatch: py
     monkeypatch.setattr("chatbot.training.watch.end_process", ended.put)
     asked = []
 
-    def lost_device() -> DeviceError | None:
+    def lost_device() -> LostError | None:
         asked.append(threading.current_thread())
-        return DeviceError("GPU 1 does not answer") if len(asked) == 2 else None
+        return LostError("GPU 1 does not answer") if len(asked) == 2 else None
 
     watch = StepWatch(False, lambda: False, lost_device)
     with watch.step(1):
@@ -65,6 +68,38 @@ def test_lost_device_ends_the_process_after_each_limit_of_a_step(monkeypatch: py
     assert str(ended.get(timeout=10)) == "GPU 1 does not answer"
     assert len(asked) == 2
     assert threading.current_thread() not in asked
+
+
+@pytest.mark.parametrize("in_thread", [False, True])
+def test_step_that_stands_still_ends_the_process(
+    in_thread: bool, pairs_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also in a run that another thread of a program trains."""
+    ended: queue.Queue[LostError] = queue.Queue()
+    monkeypatch.setattr(module, "end_process", ended.put)
+    monkeypatch.setattr(module, "TICK", 0.001)
+    errors: list[LostError] = []
+
+    def stand_still(step: int) -> None:
+        errors.append(ended.get(timeout=60))
+
+    settings = small_settings(data=(str(pairs_file),), validation="none", steps=1, step_timeout=0.05)
+    run = open_with(lambda model, chosen: UntracedUpdate(model, chosen, stand_still), settings, prepare(settings))
+    with ThreadPoolExecutor(1) as threads:
+        threads.submit(train, run).result() if in_thread else train(run)
+    assert str(errors[0]).startswith("step 1 has made no progress for 3 seconds (--step-timeout); the same commands")
+    assert len(f"error: {errors[0]}") < 200
+    assert errors[0].exit_code == EXIT_LOST
+
+
+def test_step_has_all_its_time_and_without_a_limit_any(monkeypatch: pytest.MonkeyPatch) -> None:
+    ended: queue.Queue[LostError] = queue.Queue()
+    monkeypatch.setattr(module, "end_process", ended.put)
+    for timeout, seconds, expected in ((5, 4, 0), (5, 5, 1), (math.inf, 1000, 1)):
+        watch = StepWatch(False, lambda: False, lambda: None, timeout)
+        with watch.step(1):
+            assert not lines_of(watch, 1 + seconds)  # the first call notices the step
+        assert ended.qsize() == expected
 
 
 def test_steps_of_a_run_are_watched_and_nothing_else(pairs_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -82,6 +117,7 @@ def test_steps_of_a_run_are_watched_and_nothing_else(pairs_file: Path, monkeypat
 
         def __init__(self, *arguments: Any) -> None:
             super().__init__(*arguments)
+            assert arguments[-1] == math.inf
             ticks.append(self.tick)
 
         def tick(self) -> str:
@@ -103,7 +139,9 @@ def test_steps_of_a_run_are_watched_and_nothing_else(pairs_file: Path, monkeypat
     monkeypatch.setattr("chatbot.training.loop.StepWatch", Repeated)
     held_out = pairs_file.with_name("held_out.tsv")
     held_out.write_text("甲甲\t癸癸癸\n")
-    settings = small_settings(data=(str(pairs_file),), validation=str(held_out), steps=2, validate_every=1)
+    settings = small_settings(
+        data=(str(pairs_file),), validation=str(held_out), steps=2, validate_every=1, step_timeout=0
+    )
 
     def opened(model: Seq2Seq, chosen: Settings) -> UntracedUpdate:
         return UntracedUpdate(model, chosen, strike=lambda _: pass_time("step"))
@@ -115,7 +153,7 @@ def test_steps_of_a_run_are_watched_and_nothing_else(pairs_file: Path, monkeypat
 def test_thread_of_the_signals_prints_the_line(
     capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(signals, "TICK", 0.001)
+    monkeypatch.setattr(module, "TICK", 0.001)
     lines, printed = iter(["", "a line"]), threading.Event()
 
     def tick() -> str:

@@ -3,8 +3,8 @@
 from chatbot.corpus.batches import Batches
 from chatbot.training.alarms import SlowTowers
 from chatbot.training.devices.towers import Tower
+from chatbot.training.profiling import TowerTimes
 from chatbot.training.selftest import CASES, random_pairs, train_model
-from chatbot.training.watch import TowerTimes
 
 
 def test_tower_that_becomes_slow_is_named_once() -> None:

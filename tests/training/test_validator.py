@@ -80,7 +80,10 @@ def test_memory_for_less_than_a_pair_is_an_error(
     monkeypatch.setattr(Scorer, "__call__", short)
     monkeypatch.chdir(tmp_path)
     (validator,), corpus = validators(tmp_path, chat_file, cpus[:2])
-    with pytest.raises(UserError, match=r"out of memory in validation, with one pair at a time; .* first free memory"):
+    with pytest.raises(
+        UserError,
+        match=r"out of memory in validation, with one pair at a time; free memory on the device: then",
+    ):
         validator.validate(corpus)
 
 

@@ -1,30 +1,53 @@
-"""The machines of a run and the job of this machine, from flags or from TF_CONFIG."""
+"""The machines of a run and the job of this machine, from flags, TF_CONFIG or the variables of a launcher."""
 
 import contextlib
 import dataclasses
+import itertools
 import json
 import os
 import re
 import socket
 from collections.abc import Mapping
+from typing import NamedTuple
 
 from chatbot.config.parallel import ParallelSettings
+from chatbot.display import counted
 from chatbot.errors import UserError
 
 WORKER, PS, CHIEF = "worker", "ps", "chief"
 # A name, an IPv4 address, or an IPv6 address in brackets, which both resolvers and gRPC accept.
 HOST = r"(?!-)[A-Za-z0-9_-]{1,63}(\.[A-Za-z0-9_-]{1,63})*\.?|\[[0-9A-Fa-f:.]+(%\w+)?\]"
+# The variables in which launchers tell each process its rank and, all but the last, the number of processes. MPI's come
+# first: it may start its processes by those of Slurm.
+#   Open MPI            docs.open-mpi.org/en/v5.0.x/tuning-apps/environment-var.html
+#   PMI                 MPICH's and Intel MPI's; srun's with --mpi=pmi2
+#   Slurm               slurm.schedmd.com/srun.html; SLURM_NTASKS is set in a batch script, too, which is one process
+#   Kubeflow Trainer    github.com/kubeflow/trainer/blob/master/pkg/constants/constants.go
+#   Kubernetes          kubernetes.io/docs/concepts/workloads/controllers/job/#completion-mode
+LAUNCHERS = {
+    "Open MPI": ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
+    "PMI": ("PMI_RANK", "PMI_SIZE"),
+    "Slurm": ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS"),
+    "Kubeflow Trainer": ("PET_NODE_RANK", "PET_NNODES"),
+    "Kubernetes": ("JOB_COMPLETION_INDEX", ""),
+}
+# Of workers on the nodes of a Slurm job; jobs that share a node differ in the last digits of their number.
+FIRST_SLURM_PORT, SLURM_PORTS = 12_000, 10_000
 
 
 @dataclasses.dataclass(frozen=True)
 class Cluster:
-    """The addresses, host:port, of each job, and the job and index of this machine."""
+    """The addresses, host:port, of each job, and the job and index of this machine.
+
+    source: what has given them, for messages.
+    """
 
     workers: tuple[str, ...]
     job: str
     index: int
     ps: tuple[str, ...] = ()
     chief: str | None = None
+    source: str = dataclasses.field(default="flags", compare=False)
 
     @property
     def own(self) -> str | None:
@@ -42,13 +65,17 @@ class Cluster:
 
 
 def cluster_of(settings: ParallelSettings, environment: Mapping[str, str] = os.environ) -> Cluster | None:
-    """Return the cluster from the flags, else from TF_CONFIG; None for a single machine.
+    """Return the cluster from the flags, else from TF_CONFIG, else from a launcher; None for a single machine.
 
-    Raises UserError for values that are missing, malformed, repeated, or out of range.
+    A synchronous worker may get --worker-hosts from a flag and its index from a launcher. Raises UserError for values
+    that are missing, malformed, repeated, or out of range.
     """
     flags = (settings.worker_hosts, settings.ps_hosts, settings.chief_host, settings.job_name, settings.task_index)
     by_flags = flags != (None,) * 5
-    cluster = _of_flags(settings) if by_flags else _of_environment(settings, environment)
+    if by_flags:
+        cluster: Cluster | None = _of_flags(settings, environment)
+    else:
+        cluster = _of_tf_config(settings, environment) or _of_launcher(settings, environment)
     if cluster is None:
         if settings.variable_update == "distributed_replicated" and settings.local_workers is None:
             raise UserError(
@@ -59,7 +86,7 @@ def cluster_of(settings: ParallelSettings, environment: Mapping[str, str] = os.e
     job, index = cluster.job, cluster.index
     count = {CHIEF: 1, WORKER: len(cluster.workers), PS: len(cluster.ps)}[job]
     if not 0 <= index < count:
-        source = "--task-index" if by_flags else "TF_CONFIG: task index"
+        source = {"flags": "--task-index", "TF_CONFIG": "TF_CONFIG: task index"}.get(cluster.source, cluster.source)
         raise UserError(f"{source} {index}: expected 0 to {count - 1}, since the number of {job} hosts is {count}")
     if not settings.asynchronous and len(cluster.workers) == 1:
         return None
@@ -103,7 +130,7 @@ def free_addresses(count: int) -> list[str]:
         return [f"127.0.0.1:{probe.getsockname()[1]}" for probe in probes]
 
 
-def _of_flags(settings: ParallelSettings) -> Cluster | None:
+def _of_flags(settings: ParallelSettings, environment: Mapping[str, str]) -> Cluster:
     workers, ps = _listed(settings.worker_hosts), _listed(settings.ps_hosts)
     if not workers:
         raise UserError("--worker-hosts: missing; list the host:port of every worker, on every machine")
@@ -112,12 +139,19 @@ def _of_flags(settings: ParallelSettings) -> Cluster | None:
         raise UserError("--ps-hosts: missing; --asynchronous on several machines needs a parameter server")
     if settings.asynchronous and settings.job_name is None:
         raise UserError("--job-name: missing; set the job of this machine: chief, worker or ps")
+    if settings.task_index is None and not settings.asynchronous and (rank := _rank_of(environment)):
+        if rank.processes not in (None, len(workers)):
+            raise UserError(
+                f"--worker-hosts: {counted(len(workers), 'worker')}, and {rank.launcher} has started {rank.processes} "
+                "processes; list the host:port of every worker"
+            )
+        return Cluster(workers, job, rank.number, source=rank.launcher)
     if settings.task_index is None and job != CHIEF:
         raise UserError("--task-index: missing; set the index of this machine among the hosts, from 0")
     return Cluster(workers, job, settings.task_index or 0, ps, settings.chief_host)
 
 
-def _of_environment(settings: ParallelSettings, environment: Mapping[str, str]) -> Cluster | None:
+def _of_tf_config(settings: ParallelSettings, environment: Mapping[str, str]) -> Cluster | None:
     """Read TF_CONFIG, in the form that Kubeflow's TFJob sets."""
     text = environment.get("TF_CONFIG")
     if not text:
@@ -142,13 +176,67 @@ def _of_environment(settings: ParallelSettings, environment: Mapping[str, str]) 
             raise UserError(
                 "TF_CONFIG: --asynchronous needs workers, at least one ps, and at most one chief; correct it"
             )
-        return Cluster(tuple(workers), job, index, tuple(ps), *chiefs)
+        return Cluster(tuple(workers), job, index, tuple(ps), next(iter(chiefs), None), "TF_CONFIG")
     if ps or job == PS:
         raise UserError("TF_CONFIG: lists a ps, which only --asynchronous uses; add --asynchronous, or remove the ps")
     if not chiefs + workers:
         raise UserError("TF_CONFIG: lists no worker; list the host:port of every worker")
     # A chief is the first worker.
-    return Cluster((*chiefs, *workers), WORKER, index + (len(chiefs) if job == WORKER else 0))
+    return Cluster((*chiefs, *workers), WORKER, index + (len(chiefs) if job == WORKER else 0), source="TF_CONFIG")
+
+
+class Rank(NamedTuple):
+    """What a launcher says of this process: its number from 0, and the number of processes; None if it does not."""
+
+    launcher: str
+    number: int
+    processes: int | None
+
+
+def _rank_of(environment: Mapping[str, str]) -> Rank | None:
+    """Return the rank by the first launcher that has set its variables; None for a single process."""
+    for launcher, variables in LAUNCHERS.items():
+        number, processes = (environment.get(variable, "") for variable in variables)
+        if number.isdecimal() and (processes.isdecimal() or not variables[1]):
+            return None if processes == "1" else Rank(launcher, int(number), int(processes) if processes else None)
+    return None
+
+
+def _of_launcher(settings: ParallelSettings, environment: Mapping[str, str]) -> Cluster | None:
+    """Return the cluster of a launcher that has started several processes; of the nodes only Slurm tells."""
+    rank = None if settings.asynchronous else _rank_of(environment)
+    if rank is None or rank.processes is None:
+        return None
+    workers: tuple[str, ...] = ()
+    if environment.get("SLURM_PROCID") == str(rank.number):
+        nodes = expanded(environment.get("SLURM_STEP_NODELIST", ""))
+        port = FIRST_SLURM_PORT + int(environment.get("SLURM_JOB_ID", "0")) % SLURM_PORTS
+        workers = tuple(f"{node}:{port}" for node in nodes)
+    if len(workers) != rank.processes:
+        raise UserError(
+            f"{rank.launcher} has started {rank.processes} processes: add --worker-hosts with the host:port of each, "
+            "in the order of ranks (with Slurm, --ntasks-per-node=1 does without), or start one"
+        )
+    return Cluster(workers, WORKER, rank.number, source=rank.launcher)
+
+
+def expanded(nodes: str) -> list[str]:
+    """Return the names in a list of Slurm: gpu[01-02,7],login are gpu01, gpu02, gpu7 and login."""
+    names: list[str] = []
+    for name in re.findall(r"(?:[^,\[]|\[[^\]]*\])+", nodes):
+        texts_and_ranges = re.split(r"\[([^\]]*)\]", name)
+        choices = [_numbers(part) if i % 2 else [part] for i, part in enumerate(texts_and_ranges)]
+        names += map("".join, itertools.product(*choices))
+    return names
+
+
+def _numbers(ranges: str) -> list[str]:
+    """Return the numbers in ranges such as 01-03,7, with as many digits as there."""
+    numbers = []
+    for entry in ranges.split(","):
+        first, _, last = entry.partition("-")
+        numbers += [f"{number:0{len(first)}}" for number in range(int(first), int(last or first) + 1)]
+    return numbers
 
 
 def _listed(hosts: str | None) -> tuple[str, ...]:

@@ -16,9 +16,9 @@ from typing import Any
 from tqdm import tqdm
 
 from chatbot.corpus.workers import end_with_parent
-from chatbot.errors import DeviceError, UserError, exit_code_of
-from chatbot.training.machines.watch import print_status
-from chatbot.training.signals import interrupts
+from chatbot.errors import LostError, UserError, exit_code_of
+from chatbot.training.machines.peers import print_status
+from chatbot.training.watch import interrupts
 
 # Seconds before a lost process restarts, in which the other processes detect its loss.
 RESTART_DELAY = 8.0
@@ -86,7 +86,7 @@ def run_jobs(jobs: Sequence[Job], restart_delay: float = RESTART_DELAY) -> int:
                 elif job.server:
                     print_status(f"\n{job.name} {ending}.")
                 elif code and not exit_code:
-                    exit_code = code if code > 0 else 130 if received else 128 - code
+                    exit_code = code if code > 0 else received.exit_code if received else 128 - code
                     deadline = time.monotonic() + EXIT_TIMEOUT
                     if code < 0 and not received:
                         print_status(f"\nerror: {job.name} {ending}")
@@ -97,7 +97,7 @@ def _start(job: Job, error_token: Any) -> Any:
     process = multiprocessing.get_context("spawn").Process(target=_child, args=(job, error_token), name=job.name)
     resource_tracker.ensure_running()  # otherwise process.start() starts it, and unblocks the signals
     # The child moves to a new process group before it can receive a Ctrl-C; the parent forwards signals.
-    blocked = {signal.SIGINT, signal.SIGTERM}
+    blocked = {signal.SIGINT, signal.SIGTERM, signal.SIGUSR1}
     signal.pthread_sigmask(signal.SIG_BLOCK, blocked)
     try:
         process.start()
@@ -114,7 +114,7 @@ def _child(job: Job, error_token: Any) -> None:
     """
     os.setpgrp()
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # Python's handler would print a traceback for a Ctrl-C until now
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT, signal.SIGTERM})
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT, signal.SIGTERM, signal.SIGUSR1})
     end_with_parent()
     # tqdm's default lock is a semaphore between processes, reported as leaked when the process is killed.
     tqdm.set_lock(threading.RLock())
@@ -124,7 +124,7 @@ def _child(job: Job, error_token: Any) -> None:
     def target() -> int:
         try:
             return job.target(*job.arguments)
-        except DeviceError:
+        except LostError:
             raise  # of this process alone
         except (UserError, OSError):
             error_token.recv_bytes()  # blocks in all jobs but the first, until the parent kills them

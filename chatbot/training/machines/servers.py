@@ -10,7 +10,7 @@ from chatbot.config.training import Settings
 from chatbot.training.devices.gpus import find_gpus, warn_without_gpu
 from chatbot.training.devices.towers import choose_gpus, open_towers, table
 from chatbot.training.machines.cluster import CHIEF, WORKER, Cluster
-from chatbot.training.machines.watch import PEER_TIMEOUT, Watch, join_timeout
+from chatbot.training.machines.peers import PEER_TIMEOUT, Peers, join_timeout
 
 
 def serve(settings: Settings, cluster: Cluster, peer_timeout: float | None = PEER_TIMEOUT) -> int:
@@ -27,7 +27,8 @@ def serve(settings: Settings, cluster: Cluster, peer_timeout: float | None = PEE
     server = tf.distribute.Server(_spec(cluster), job_name=cluster.job, task_index=cluster.index, protocol="grpc")
     print(f"{cluster.job} {cluster.index} serves at {cluster.own}.", flush=True)
     if peer_timeout is not None and cluster.chief is not None:
-        Watch({CHIEF: cluster.chief}, _exit_after_chief, peer_timeout).start()
+        limit = 60 * settings.parallel.start_timeout
+        Peers({CHIEF: cluster.chief}, _exit_after_chief, peer_timeout, limit).start()
     server.join()
     return 0
 
@@ -37,19 +38,25 @@ def _exit_after_chief(_: str) -> None:
     os._exit(0)
 
 
-def connect(cluster: Cluster, watch: Watch) -> Any:
+def connect(cluster: Cluster, peers: Peers) -> Any:
     """Wait until all workers and parameter servers run. Return a coordinator connected to them."""
     import tensorflow as tf
 
-    # TensorFlow prints several lines for each lost worker; the watch prints one.
+    # TensorFlow prints several lines for each lost worker; `peers` prints one.
     logging.getLogger("tensorflow").setLevel(logging.CRITICAL)
-    while watch.missing:
+    while peers.missing:
         time.sleep(0.1)
     resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
         _spec(cluster), task_type=CHIEF, task_id=0, rpc_layer="grpc"
     )
+
     # When a thread of the coordinator fails, the results of its worker never arrive: fetching one would not return.
-    threading.excepthook = lambda failure: watch.exit_after_error(failure.exc_value or failure.exc_type())
+    def end(failure: threading.ExceptHookArgs) -> None:
+        peers.exit_after_error(failure.exc_value or failure.exc_type())
+        threading.__excepthook__(failure)
+        os._exit(1)
+
+    threading.excepthook = end
     with join_timeout():
         return tf.distribute.coordinator.ClusterCoordinator(tf.distribute.ParameterServerStrategy(resolver))
 

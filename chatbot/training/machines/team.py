@@ -1,8 +1,7 @@
-"""The machines of a synchronous run: their connection, the exchange of texts, and the comparison of their settings."""
+"""The machines of a synchronous run: their connection, and the exchange of texts."""
 
 import dataclasses
 import functools
-import json
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -11,21 +10,13 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
-from chatbot.config.stored import storable
-from chatbot.config.training import Settings
-from chatbot.errors import UserError
-from chatbot.flags import flag_of
 from chatbot.training.allreduce import Exchange, exchange_by
-from chatbot.training.data import Data
 from chatbot.training.devices.towers import Tower
 from chatbot.training.machines.cluster import Cluster
-from chatbot.training.machines.watch import Watch, join_timeout
+from chatbot.training.machines.peers import Peers, join_timeout
 
 # Texts are padded to a multiple of this many bytes, so that few shapes are traced.
 BLOCK = 8192
-# Stored settings that may differ between workers: the paths of files; the attempt, which only worker 0 writes; the
-# directions, since what follows from them is compared.
-MAY_DIFFER = {"data", "validation", "dictionary", "cache", "block_list", "probe", "attempt", "both_directions"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,6 +77,10 @@ class Team:
         """Return the first reason that is not empty, or "". All machines must call it at the same point."""
         return next(filter(None, self.all_gather_text(reason)), "")
 
+    def barrier(self) -> None:
+        """Wait until all machines have called it."""
+        self.all_gather_text("")
+
     def _all_reduce(self, numbers: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
         tensor = tf.constant(numbers, tf.float32)  # exact for these small integers, and summed on every device
         parts = [[tensor], *([tf.zeros_like(tensor)] for _ in range(self.replicas - 1))]
@@ -110,10 +105,8 @@ def tower_names(team: Team, names: Sequence[str]) -> list[str]:
     ]
 
 
-def join(cluster: Cluster, watch: Watch, towers: Sequence[Tower]) -> Team:
-    """Wait until all other workers run, and connect to them. TensorFlow's devices cannot be changed afterwards."""
-    assert cluster.own is not None
-    watch.wait_for_ports(cluster.own)
+def join(cluster: Cluster, peers: Peers, towers: Sequence[Tower]) -> Team:
+    """Connect to the other workers, which have met. TensorFlow's devices cannot be changed afterwards."""
     resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
         tf.train.ClusterSpec({"worker": list(cluster.workers)}),
         task_type="worker",
@@ -130,25 +123,5 @@ def join(cluster: Cluster, watch: Watch, towers: Sequence[Tower]) -> Team:
     )
     with join_timeout():
         strategy = tf.distribute.MultiWorkerMirroredStrategy(resolver, options)
-    watch.start()
-    return Team(cluster.index, len(cluster.workers), strategy, watch.stop)
-
-
-def check_identical_settings(team: Team, settings: Settings, data: Data, towers: Sequence[Tower]) -> None:
-    """Raise UserError, on every worker, if settings, data or towers of any worker differ from worker 0's."""
-    own: dict[str, Any] = {flag_of(name): value for name, value in storable(settings).items() if name not in MAY_DIFFER}
-    own["the number of towers"] = len(towers)
-    own["the number of training pairs"] = data.description["pairs"]
-    own["the checksum of the training pairs"] = data.description["fingerprint"]
-    own["the checksum of the vocabulary"] = data.description["vocabulary"]
-    own["training in both directions"] = data.description["both_directions"]
-    own["the checksum of the validation pairs"] = data.validation.fingerprint if data.validation else None
-    own["TensorFlow's version"] = tf.__version__
-    first, *others = map(json.loads, team.all_gather_text(json.dumps(own)))
-    for number, other in enumerate(others, 1):
-        for name, value in first.items():
-            if other.get(name) != value:
-                raise UserError(
-                    f"workers must use identical settings: {name} is {value} on worker 0 and {other.get(name)} on "
-                    f"worker {number}; use the same flags and files on all workers"
-                )
+    peers.start()
+    return Team(cluster.index, len(cluster.workers), strategy, peers.stop)

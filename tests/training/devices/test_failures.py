@@ -6,7 +6,7 @@ import sys
 import pytest
 import tensorflow as tf
 
-from chatbot.errors import EXIT_LOST, DeviceError
+from chatbot.errors import EXIT_LOST, LostError
 from chatbot.training.devices.failures import device_errors, device_failure, is_out_of_memory
 from chatbot.training.devices.towers import Parts, Tower
 from tests.commands import ENVIRONMENT, ROOT
@@ -31,7 +31,7 @@ def failure_of(text: str, towers: list[Tower] = TOWERS) -> str | None:
         (ON_GPU_1 + ILLEGAL + " [Op:AddV2]", "one of the GPUs 3, 1 failed (CUDA_ERROR_ILLEGAL_ADDRESS)"),
         (
             "Could not synchronize CUDA stream: CUDA_ERROR_LAUNCH_FAILED: unspecified launch failure",
-            "one of the GPUs 3, 1 failed (Could not synchronize CUDA stream)",
+            "one of the GPUs 3, 1 failed (CUDA_ERROR_LAUNCH_FAILED)",
         ),
         (
             "Failed copying input tensor from /job:localhost/replica:0/task:0/device:GPU:0 to "
@@ -43,6 +43,7 @@ def failure_of(text: str, towers: list[Tower] = TOWERS) -> str | None:
             "one of the GPUs 3, 1",
         ),
         ("failed to query event: CUDA_ERROR_UNKNOWN: unknown error", "one of the GPUs 3, 1"),
+        ("Could not synchronize CUDA stream", "one of the GPUs 3, 1 failed (Could not synchronize CUDA stream)"),
         ("Error invoking NCCL: unhandled cuda error\n\t [[{{node NcclAllReduce_1}}]]", "one of the GPUs 3, 1"),
         ("Blas GEMM launch failed", None),
         ("CUDA_ERROR_OUT_OF_MEMORY: out of memory", None),
@@ -59,6 +60,20 @@ def test_gpus_that_may_have_failed_are_named(text: str, expected: str | None, mo
     assert line.startswith(expected)
     assert "; the same command resumes from the last checkpoint" in line
     assert "\n" not in line
+
+
+@pytest.mark.parametrize("name", ["NO_BINARY_FOR_GPU", "INVALID_VALUE", "NOT_SUPPORTED", "LAUNCH_OUT_OF_RESOURCES"])
+def test_error_of_cuda_that_comes_again_is_not_restarted(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    nvml = Nvml(monkeypatch, 8)
+    towers = [Tower(f"gpu_{i}", f"/GPU:{i}", "NVIDIA", 48 << 30) for i in range(8)]
+    error = tf.errors.InternalError(None, None, f"GPU sync failed: CUDA_ERROR_{name}: reason")
+    failure = device_failure(error, towers)
+    assert failure is not None
+    assert failure.exit_code == 2
+    assert str(failure).startswith(f"one of the GPUs 0, 1, 2, 3, 4, 5, 6, 7 refused a computation (CUDA_ERROR_{name})")
+    assert len(f"error: {failure}") < 200
+    nvml.lost = {7}
+    assert isinstance(device_failure(error, towers), LostError)
 
 
 def test_lines_are_short_with_eight_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -97,7 +112,7 @@ def test_errors_without_gpus_stay_as_they_are(cpus: list[Tower], monkeypatch: py
     error = tf.errors.InternalError(None, None, ILLEGAL)
     with pytest.raises(tf.errors.InternalError), device_errors(cpus):
         raise error
-    with pytest.raises(DeviceError, match="GPU 3 does not answer") as raised, device_errors(TOWERS):
+    with pytest.raises(LostError, match="GPU 3 does not answer") as raised, device_errors(TOWERS):
         raise error
     assert raised.value.__cause__ is error
 
@@ -111,14 +126,31 @@ def test_failed_gpu_is_not_out_of_memory(monkeypatch: pytest.MonkeyPatch) -> Non
     assert is_out_of_memory(tf.errors.ResourceExhaustedError(None, None, "OOM"), TOWERS)
 
 
+def test_thread_ends_the_process_whose_line_of_progress_or_streams_end() -> None:
+    program = """
+import sys, threading
+from chatbot.errors import LostError, end_process
+print("step 1", end="", file=sys.stderr)
+{}
+threading.Thread(target=end_process, args=(LostError("it stands still"),)).start()
+"""
+    for before, expected in (
+        ("", "step 1\nerror: it stands still\n"),
+        ("sys.stdout.close(); sys.stderr.close()", "step 1"),
+    ):
+        command = [sys.executable, "-c", program.format(before)]
+        completed = subprocess.run(command, cwd=ROOT, env=ENVIRONMENT, capture_output=True, text=True, check=False)
+        assert (completed.returncode, completed.stderr) == (EXIT_LOST, expected)
+
+
 def test_exit_code_of_a_failed_device(tmp_path: object) -> None:
     """In a new process, which ends at once, without the handlers at exit of a process with a device."""
     program = """
 import atexit
-from chatbot.errors import DeviceError, exit_code_of
+from chatbot.errors import LostError, exit_code_of
 def main():
     print("output")
-    raise DeviceError("tower 0 failed")
+    raise LostError("tower 0 failed")
 atexit.register(print, "not printed")
 raise SystemExit(exit_code_of(main))
 """

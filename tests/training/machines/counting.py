@@ -13,9 +13,9 @@ from chatbot.errors import exit_code_of
 from chatbot.flags import compose, replace
 from chatbot.training.devices.towers import open_towers
 from chatbot.training.machines.cluster import CHIEF, PS, WORKER, cluster_of, free_addresses
+from chatbot.training.machines.peers import Peers
 from chatbot.training.machines.processes import Job, run_jobs
 from chatbot.training.machines.servers import connect
-from chatbot.training.machines.watch import Watch
 from chatbot.training.start import run_process
 
 SERVERS, WORKERS = 2, 2
@@ -68,7 +68,7 @@ def count_steps(settings: Settings) -> int:
     vars(asynchronous)["gradient_function"] = constant_gradients
     cluster = cluster_of(settings.parallel)
     assert cluster is not None
-    watch = Watch(cluster.others, lambda name: None)
+    watch = Peers(cluster.others, lambda name: None)
     watch.start()
     coordinator = connect(cluster, watch)
     with tf.device(asynchronous.CHIEF_DEVICE):

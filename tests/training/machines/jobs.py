@@ -5,9 +5,9 @@ import sys
 import time
 from pathlib import Path
 
-from chatbot.errors import DeviceError, UserError, exit_code_of
+from chatbot.errors import LostError, UserError, exit_code_of
 from chatbot.training.machines.processes import Job, run_jobs
-from chatbot.training.signals import interrupts
+from chatbot.training.watch import interrupts
 
 
 def end_with(*codes: int) -> int:
@@ -34,7 +34,7 @@ def fail() -> int:
 
 def lose_device(number: int) -> int:
     """Raise the error of a device that has failed."""
-    raise DeviceError(f"GPU {number} does not answer")
+    raise LostError(f"GPU {number} does not answer")
 
 
 def save_at_signal() -> int:
@@ -44,7 +44,7 @@ def save_at_signal() -> int:
         while not received:
             time.sleep(0.05)
         Path("saved").write_text(str(received.number))
-    return 130
+    return received.exit_code
 
 
 JOBS = {

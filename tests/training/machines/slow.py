@@ -13,7 +13,7 @@ from chatbot.config.training import Settings
 from chatbot.errors import exit_code_of
 from chatbot.quiet import import_tensorflow
 from chatbot.training import start
-from chatbot.training.machines.watch import Watch
+from chatbot.training.machines.peers import Peers
 
 TIMEOUT, DURATION = 1.0, 4.0  # seconds
 run_process = start.run_process
@@ -34,7 +34,7 @@ def run_slowly(settings: Settings) -> int:
 
     store.write_checkpoint = slow(store.write_checkpoint)
     Validator.validate = slow(Validator.validate)  # type: ignore[method-assign]
-    start.Watch = functools.partial(Watch, timeout=TIMEOUT)  # type: ignore[misc, assignment]
+    start.Peers = functools.partial(Peers, timeout=TIMEOUT)  # type: ignore[misc, assignment]
     return run_process(settings)
 
 

@@ -15,6 +15,7 @@ from chatbot.training.machines.cluster import (
     Cluster,
     check_port,
     cluster_of,
+    expanded,
     free_addresses,
     host_and_port,
 )
@@ -179,6 +180,87 @@ def test_invalid_tf_config_with_parameter_servers_is_an_error(cluster: Any, job:
     with pytest.raises(UserError) as error:
         cluster_from_environment(config_of(cluster, job), asynchronous=True)
     assert str(error.value).startswith(message)
+
+
+def cluster_from_launcher(environment: dict[str, str], **flags: Any) -> tuple[tuple[str, ...], int, str] | None:
+    cluster = cluster_of(ParallelSettings(**flags), environment)
+    return None if cluster is None else (cluster.workers, cluster.index, cluster.source)
+
+
+MPI = {"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "2"}
+SRUN = {
+    "SLURM_PROCID": "1",
+    "SLURM_STEP_NUM_TASKS": "2",
+    "SLURM_STEP_NODELIST": "gpu[09-10]",
+    "SLURM_JOB_ID": "70123",
+    "SLURM_NTASKS": "2",
+}
+
+
+@pytest.mark.parametrize(
+    ("environment", "launcher"),
+    [
+        (MPI, "Open MPI"),
+        ({"PMI_RANK": "1", "PMI_SIZE": "2"}, "PMI"),
+        ({"SLURM_PROCID": "1", "SLURM_STEP_NUM_TASKS": "2"}, "Slurm"),
+        ({"PET_NODE_RANK": "1", "PET_NNODES": "2", "JOB_COMPLETION_INDEX": "1"}, "Kubeflow Trainer"),
+        ({"JOB_COMPLETION_INDEX": "1"}, "Kubernetes"),
+        ({**MPI, "SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "1"}, "Open MPI"),  # which Slurm has started
+    ],
+)
+def test_launchers_give_the_index(environment: dict[str, str], launcher: str) -> None:
+    expected = ("a:1", "b:2")
+    assert cluster_from_launcher(environment, worker_hosts="a:1,b:2") == (expected, 1, launcher)
+    assert cluster_from_launcher(environment, **TWO, task_index=0) == (expected, 0, "flags")
+    config = json.dumps(config_of({"worker": ["c:3", "d:4"]}))
+    assert cluster_from_launcher({**environment, "TF_CONFIG": config}) == (("c:3", "d:4"), 0, "TF_CONFIG")
+
+
+def test_slurm_also_gives_the_workers() -> None:
+    workers = ("gpu09:12123", "gpu10:12123")
+    assert cluster_from_launcher(SRUN) == (workers, 1, "Slurm")
+    assert cluster_from_launcher({**SRUN, "PMI_RANK": "1", "PMI_SIZE": "2"}) == (workers, 1, "PMI")
+    assert expanded("a,gpu[8-10,12],r[1-2]n[01,3]-x,b") == [
+        *("a", "gpu8", "gpu9", "gpu10", "gpu12", "r1n01-x", "r1n3-x", "r2n01-x", "r2n3-x", "b"),
+    ]
+
+
+@pytest.mark.parametrize(
+    "environment",
+    [
+        {**SRUN, "SLURM_STEP_NUM_TASKS": "1"},
+        {"SLURM_PROCID": "0", "SLURM_NTASKS": "2", "SLURM_JOB_NODELIST": "gpu[09-10]"},  # a batch script itself
+        {"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "1"},
+        {"JOB_COMPLETION_INDEX": "3"},  # of a job whose pods need not know each other
+        {"PET_NODE_RANK": "0", "PET_NNODES": "1:4"},
+    ],
+)
+def test_single_processes_train_alone(environment: dict[str, str]) -> None:
+    assert cluster_from_launcher(environment) is None
+
+
+@pytest.mark.parametrize(
+    ("environment", "flags", "message"),
+    [
+        (MPI, {}, "Open MPI has started 2 processes: add --worker-hosts"),
+        ({**SRUN, "SLURM_STEP_NUM_TASKS": "4"}, {}, "Slurm has started 4 processes: add --worker-hosts"),
+        ({**SRUN, **MPI, "OMPI_COMM_WORLD_RANK": "0"}, {}, "Open MPI has started 2 processes: add --worker-hosts"),
+        (MPI, {"worker_hosts": "a:1"}, "--worker-hosts: 1 worker, and Open MPI has started 2 processes; list"),
+        (
+            {"JOB_COMPLETION_INDEX": "2"},
+            {"worker_hosts": "a:1,b:2"},
+            "Kubernetes 2: expected 0 to 1, since the number of worker hosts is 2",
+        ),
+        (MPI, SERVED, "--job-name: missing"),
+    ],
+)
+def test_launchers_that_do_not_suffice_are_errors(
+    environment: dict[str, str], flags: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(UserError) as error:
+        cluster_from_launcher(environment, **flags)
+    assert str(error.value).startswith(message)
+    assert len(f"error: {error.value}") < 200
 
 
 JSON = st.recursive(

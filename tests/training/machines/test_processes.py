@@ -14,6 +14,10 @@ from tests.training.machines.jobs import end_with, run_for
 from tests.training.machines.running import Command, kill, module, running_processes, until
 
 JOBS = "tests.training.machines.jobs"
+# With the exit code of a run that each has ended.
+SIGNALS = pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 130), (signal.SIGUSR1, EXIT_LOST)]
+)
 
 
 def starts() -> int:
@@ -89,23 +93,23 @@ def test_each_lost_device_is_printed(pairs_folder: Path) -> None:
     assert sorted(command.output.splitlines()) == [f"error: GPU {i} does not answer" for i in range(2)]
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_signals_are_forwarded_to_jobs(pairs_folder: Path, number: int) -> None:
+@SIGNALS
+def test_signals_are_forwarded_to_jobs(pairs_folder: Path, number: int, code: int) -> None:
     command = module(JOBS, "training")
     command.wait_for("started")
     os.kill(command.process.pid, number)
-    assert command.wait() == 130
+    assert command.wait() == code
     assert Path("saved").read_text() == str(int(number))
     until(lambda: not running_processes(), 5)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_signal_while_jobs_start_ends_all(pairs_folder: Path, number: int) -> None:
+@SIGNALS
+def test_signal_while_jobs_start_ends_all(pairs_folder: Path, number: int, code: int) -> None:
     """Sent to the whole process group, as a terminal does, right after the children have started."""
     command = module(JOBS, "starting")
     until(lambda: len(command.children()) == 2, 20)
     os.killpg(command.process.pid, number)
-    assert command.wait(10) == 130
+    assert command.wait(10) == code
     assert command.output == ""
 
 

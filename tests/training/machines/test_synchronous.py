@@ -6,20 +6,12 @@ import re
 import signal
 import time
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast
 
 import numpy as np
 import pytest
-import tensorflow as tf
 
-from chatbot.config.stored import storable
-from chatbot.config.training import Settings
-from chatbot.errors import UserError
-from chatbot.flags import compose, flag_of
 from chatbot.training.machines.cluster import free_addresses
-from chatbot.training.machines.team import check_identical_settings
-from chatbot.training.signals import EXIT_INTERRUPTED
+from chatbot.training.watch import EXIT_INTERRUPTED
 from tests.training.attempts import metrics, saved_step, weights
 from tests.training.machines.overflowing import overflowing
 from tests.training.machines.running import (
@@ -66,7 +58,7 @@ def test_two_workers_with_two_towers_equal_one_device_after_lost_worker(
     killed = time.monotonic()
     assert first.wait(60) == 138
     print(f"noticed after {time.monotonic() - killed:.1f} seconds")
-    assert f"error: worker 1 ({waiting[0]}) was lost. The last checkpoint is kept" in first.output
+    assert f"error: worker 1 ({waiting[0]}) was lost; the last checkpoint is kept" in first.output
 
     step = saved_step("two")
     steps = step + 7
@@ -91,81 +83,6 @@ def test_two_workers_with_two_towers_equal_one_device_after_lost_worker(
         np.testing.assert_allclose(actual, expected_weight, atol=1e-5)
 
 
-def worker(rnn_size: int = 64, attempt: str = "a", pairs: int = 24, vocabulary: str = "v", towers: int = 2) -> tuple:
-    """The settings, data and towers that a worker compares with those of the others."""
-    description = {"pairs": pairs, "fingerprint": "f", "vocabulary": vocabulary, "both_directions": False}
-    data = SimpleNamespace(description=description, validation=SimpleNamespace(fingerprint="h"))
-    return compose(Settings, rnn_size=rnn_size, attempt=attempt), data, [None] * towers
-
-
-def sent_by(*own: Any) -> dict[str, Any]:
-    """What a worker sends to the others."""
-    texts: list[str] = []
-
-    def all_gather_text(text: str) -> list[str]:
-        texts.append(text)
-        return texts
-
-    check_identical_settings(cast(Any, SimpleNamespace(all_gather_text=all_gather_text)), *own)
-    return json.loads(texts[0])
-
-
-def compare(*workers: dict[str, Any]) -> None:
-    """Compare what these workers have sent."""
-    team: Any = SimpleNamespace(all_gather_text=lambda _: [json.dumps(sent) for sent in workers])
-    check_identical_settings(team, *worker())
-
-
-@pytest.mark.parametrize(
-    ("other", "message"),
-    [
-        (worker(rnn_size=32), "--rnn-size is 64 on worker 0 and 32 on worker 1"),
-        (worker(towers=1), "the number of towers is 2 on worker 0 and 1 on worker 1"),
-        (worker(pairs=23), "the number of training pairs is 24 on worker 0 and 23 on worker 1"),
-        (worker(vocabulary="w"), "the checksum of the vocabulary is v on worker 0 and w on worker 1"),
-    ],
-)
-def test_first_difference_between_workers_is_reported(other: tuple, message: str) -> None:
-    own = sent_by(*worker())
-    compare(own, sent_by(*worker(attempt="b")))  # may differ
-    with pytest.raises(UserError, match=message):
-        compare(own, sent_by(*other))
-
-
-def test_workers_compare_everything_that_changes_training() -> None:
-    """Every stored setting but paths and the attempt, every part of the data, the towers, TensorFlow.
-
-    Of the directions, what follows from the setting is compared.
-    """
-    own = sent_by(*worker())
-    not_compared = {
-        "--data",
-        "--validation",
-        "--dictionary",
-        "--cache",
-        "--block-list",
-        "--probe",
-        "--attempt",
-        "--both-directions",
-    }
-    stored = {flag_of(name) for name in storable(Settings())}
-    others = {name: value for name, value in own.items() if not name.startswith("--")}
-    assert own.keys() - others.keys() == stored - not_compared
-    assert others == {
-        "the number of towers": 2,
-        "the number of training pairs": 24,
-        "the checksum of the training pairs": "f",
-        "the checksum of the vocabulary": "v",
-        "training in both directions": False,
-        "the checksum of the validation pairs": "h",
-        "TensorFlow's version": tf.__version__,
-    }
-    compare(own, own, own)
-    for name in own:
-        with pytest.raises(UserError, match=f"{re.escape(name)} is .* on worker 0 and other on worker 2;"):
-            compare(own, own, {**own, name: "other"})
-
-
 @pytest.mark.slow
 def test_workers_with_different_data_end_with_error(pairs_folder: Path) -> None:
     """The data differ; the other differences are those of the test above."""
@@ -183,6 +100,28 @@ def test_workers_with_different_data_end_with_error(pairs_folder: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("fails", [False, True])
+def test_workers_train_in_threads_and_without_a_shared_disk(pairs_folder: Path, fails: bool) -> None:
+    """A step that fails on one is an error there; the other one has lost its connection."""
+    cluster = {"worker": free_addresses(2)}
+    commands = []
+    for i in range(2):
+        config = json.dumps({"cluster": cluster, "task": {"type": "worker", "index": i}})
+        fault = "fails" if fails and i else ""
+        commands.append(preloaded("tests.training.machines.in_thread", config, f"machine {i}", fault))
+    until(lambda: commands[1].process.poll() is not None, 120, lambda: commands[1].output)
+    if fails:
+        assert commands[1].process.returncode == 1
+        assert "InvalidArgumentError: Graph execution error:" in commands[1].output
+        assert commands[0].wait() == 138
+        return
+    assert [command.wait() for command in commands] == [0, 0]
+    assert "worker 1 of 2 workers, by TF_CONFIG." in commands[1].output
+    assert all("step=3, stopped='step 3 was the last one" in command.output for command in commands)
+    assert not Path("machine 1/checkpoints").exists()
+
+
+@pytest.mark.slow
 def test_stopped_worker_ends_the_others(pairs_folder: Path) -> None:
     """With TensorFlow: the port is the one of its server."""
     flags = worker_flags()
@@ -192,7 +131,7 @@ def test_stopped_worker_ends_the_others(pairs_folder: Path) -> None:
     stopped = time.monotonic()
     assert commands[0].wait(30) == 138
     print(f"noticed after {time.monotonic() - stopped:.1f} seconds")
-    assert f"error: worker 1 ({flags[0][1].split(',')[1]}) was lost. " in commands[0].output
+    assert f"error: worker 1 ({flags[0][1].split(',')[1]}) was lost; " in commands[0].output
     kill(commands[1].process.pid)
 
 
@@ -225,6 +164,23 @@ def test_local_workers_save_at_signal_and_restart_after_kill(pairs_folder: Path)
     assert "worker 1 was killed by signal 9; starting it again (1 of 1)." in resumed.output
     assert saved_step("local") == step + 20
     until(lambda: not running_processes(), 3)
+
+
+@pytest.mark.slow
+def test_restarted_run_goes_on_without_a_worker_that_does_not_come_back(pairs_folder: Path) -> None:
+    """Of two, worker 0 goes on alone."""
+    shared = (*EQUAL, "--steps", "100000", "--least-workers", "1", "--start-timeout", "0.2", "--attempt", "fewer")
+    flags = worker_flags()
+    first, second = train(*shared, "--restarts", "1", *flags[0]), train(*shared, *flags[1])
+    until(lambda: saved_step("fewer") >= 5, 120, lambda: first.output)
+    kill(second.process.pid)
+    first.wait_for("training ended with exit code 138; starting it again (1 of 1).")
+    step = saved_step("fewer")
+    first.wait_for(f"Resuming from step {step} of checkpoints/fewer.")
+    assert "Training goes on without 1 of 2 workers." in first.output
+    until(lambda: saved_step("fewer") > step, 60, lambda: first.output)
+    os.kill(first.process.pid, signal.SIGINT)
+    assert first.wait(60) == 130
 
 
 def test_missing_data_is_reported_once(pairs_folder: Path) -> None:

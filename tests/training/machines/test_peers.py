@@ -1,6 +1,7 @@
 """The watch reports missing, late, lost and returned peers, but not busy ones. It runs in new processes."""
 
 import contextlib
+import ctypes
 import os
 import signal
 import socket
@@ -8,27 +9,36 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+import tensorflow as tf
 
-from chatbot.errors import EXIT_LOST
-from chatbot.training.machines.cluster import free_addresses
-from chatbot.training.machines.watch import is_answering, is_listening
+from chatbot.errors import EXIT_LOST, LostError
+from chatbot.training.machines import peers as module
+from chatbot.training.machines.cluster import Cluster, free_addresses
+from chatbot.training.machines.peers import Peers, is_answering, is_listening, join_timeout
+from chatbot.training.machines.servers import connect
 from tests.training.machines.running import Command, until
+
+handler_of, set_handler = ctypes.pythonapi.PyOS_getsig, ctypes.pythonapi.PyOS_setsig
+handler_of.restype = ctypes.c_void_p
 
 WATCHING = """
 import sys, time
-from chatbot.training.machines.watch import Watch, print_status
+from chatbot.training.machines.peers import Peers, print_status
 limit, timeout, on_lost, *addresses = sys.argv[1:]
-peers = {f"worker {i}": address for i, address in enumerate(addresses)}
+addresses = {f"worker {i}": address for i, address in enumerate(addresses)}
 on_lost = (lambda name: print_status(f"{name} lost")) if on_lost == "continue" else (
-    lambda name: watch.exit_process(f"{name} was lost")
+    lambda name: peers.exit_process(f"{name} was lost")
 )
-watch = Watch(peers, on_lost, float(timeout), float(limit))
-watch.start()
-while watch.missing:
+peers = Peers(addresses, on_lost, float(timeout), float(limit))
+peers.start()
+while peers.missing:
     time.sleep(0.05)
 print("all started", flush=True)
 time.sleep(60)
@@ -77,7 +87,7 @@ def test_watch_waits_for_late_peer_and_reports_lost_peer(pairs_folder: Path) -> 
         assert time.monotonic() - closed < 6
     lines = command.output.strip().split("\n")
     assert lines[-1] == (
-        "error: worker 1 was lost. The last checkpoint is kept: start all machines again with the same commands"
+        "error: worker 1 was lost; the last checkpoint is kept: start all machines again with the same commands"
     )
     assert sum("Waiting" in line for line in lines) == 1
 
@@ -109,16 +119,17 @@ def test_peer_may_return_and_be_lost_again(pairs_folder: Path) -> None:
 WORKERS_SCRIPT = """
 import ctypes, os, socket, sys, time
 from chatbot.training.machines.cluster import Cluster, host_and_port
-from chatbot.training.machines.watch import Watch
+from chatbot.training.machines.peers import Peers
 index, busy, *addresses = sys.argv[1:]
 cluster = Cluster(tuple(addresses), "worker", int(index))
-watch = Watch(cluster.others, lambda name: watch.exit_process(f"{name} was lost"), timeout=1.5, limit=60)
-watch.wait_for_ports(cluster.own)
+peers = Peers(cluster.others, lambda name: peers.exit_process(f"{name} was lost"), timeout=1.5, limit=60)
 if os.fork() == 0:
     with socket.create_server(host_and_port(cluster.own), backlog=100) as server:
         while True:
             server.accept()[0].sendall(b"greeting")
-watch.start()
+peers.start()
+while peers.missing:
+    time.sleep(0.05)
 print("started", flush=True)
 time.sleep(1.5)
 ctypes.PyDLL(None).usleep(int(float(busy) * 1e6))  # holds Python's lock
@@ -146,7 +157,7 @@ def test_stopped_or_killed_worker_ends_all_others(pairs_folder: Path, number: in
     for command in (commands[0], commands[2]):
         assert command.wait(15) == EXIT_LOST
         assert command.output.strip().splitlines()[-1] == (
-            "error: worker 1 was lost. The last checkpoint is kept: start all machines again with the same commands"
+            "error: worker 1 was lost; the last checkpoint is kept: start all machines again with the same commands"
         )
     commands[1].process.kill()
 
@@ -186,6 +197,88 @@ def test_stopped_process_is_listening_and_not_answering(pairs_folder: Path) -> N
     until(lambda: not is_listening(address), 5)
     assert not is_answering(address)
     server.wait()
+
+
+TF_ERRORS = tf.errors
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (TF_ERRORS.UnavailableError(None, None, "Collective ops is aborted by: Socket closed"), True),
+        (TF_ERRORS.AbortedError(None, None, "Unable to find a context_id"), True),
+        (TF_ERRORS.DeadlineExceededError(None, None, "Deadline Exceeded"), True),
+        (TF_ERRORS.CancelledError(None, None, "Cancelled"), True),
+        (TF_ERRORS.InvalidArgumentError(None, None, "Unable to find the relevant tensor remote_handle"), True),
+        (TF_ERRORS.FailedPreconditionError(None, None, "Device current incarnation doesn't match"), True),
+        (TF_ERRORS.InternalError(None, None, "remote process exited or there was a network error"), True),
+        (TF_ERRORS.InternalError(None, None, "a bug"), False),
+        (TF_ERRORS.InvalidArgumentError(None, None, "indices[0] = 9 is not in [0, 9)"), False),
+        (TF_ERRORS.ResourceExhaustedError(None, None, "Collective ops is aborted by: OOM"), False),
+        (ConnectionError("Socket closed"), False),
+    ],
+)
+def test_only_errors_that_a_lost_machine_may_cause_end_the_process_to_be_started_again(
+    error: Exception, expected: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended: list[LostError] = []
+    monkeypatch.setattr(module, "end_process", ended.append)
+    monkeypatch.setattr(module, "PEER_TIMEOUT", 0.0)
+    with pytest.raises(type(error)), Peers({}, lambda _: None).errors():
+        raise error
+    assert [type(end) for end in ended] == [LostError] * expected
+    for end in ended:
+        assert str(end).startswith("the connection to the other machines failed (")
+
+
+def test_failure_of_a_thread_of_the_coordinator_ends_the_process(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Also one that no lost machine has caused: the results of the thread would never arrive."""
+    codes: list[int] = []
+    errors: list[BaseException] = []
+    monkeypatch.setattr(os, "_exit", codes.append)
+    monkeypatch.setattr(threading, "excepthook", threading.excepthook)
+    monkeypatch.setattr("logging.Logger.setLevel", lambda *_: None)
+    monkeypatch.setattr(tf.distribute, "ParameterServerStrategy", lambda _: None)
+    monkeypatch.setattr(tf.distribute.coordinator, "ClusterCoordinator", lambda _: None)
+    peers: Any = SimpleNamespace(missing=[], exit_after_error=errors.append)
+    connect(Cluster(("a:1",), "chief", 0, ("b:2",), "c:3"), peers)
+    thread = threading.Thread(target=lambda: 1 / 0)
+    thread.start()
+    thread.join()
+    assert [type(error) for error in errors] == [ZeroDivisionError]
+    assert codes == [1]
+    assert "ZeroDivisionError" in capsys.readouterr().err
+
+
+def test_text_of_an_error_in_a_graph_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It follows the lines of the graph's code."""
+    ended: list[LostError] = []
+    monkeypatch.setattr(module, "end_process", ended.append)
+    monkeypatch.setattr(module, "PEER_TIMEOUT", 0.0)
+    text = f"Graph execution error:\n\n  File 1\n\n{'Socket closed ' * 9}\nThe error could be\n\t [[{{x}}]]\n\n"
+    Peers({}, lambda _: None).exit_after_error(TF_ERRORS.UnavailableError(None, None, text))
+    assert str(ended[0]).startswith("the connection to the other machines failed (Socket closed Socket closed")
+    assert len(f"error: {ended[0]}") < 200
+
+
+def test_handlers_are_as_before_a_connection_also_in_a_thread() -> None:
+    """TensorFlow changes the handler of SIGTERM. Python sets handlers in the main thread only."""
+    handlers = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGALRM)]
+    of_sigterm, of_sigalrm = map(handler_of, (signal.SIGTERM, signal.SIGALRM))
+
+    def connect() -> None:
+        with join_timeout():
+            assert handler_of(signal.SIGALRM) is None  # the default, by which the signal ends the process
+            assert 0 < signal.alarm(1000) <= module.JOIN_TIMEOUT
+            set_handler(signal.SIGTERM, 1)
+
+    with ThreadPoolExecutor(1) as threads:
+        threads.submit(connect).result()
+    assert (handler_of(signal.SIGTERM), handler_of(signal.SIGALRM)) == (of_sigterm, of_sigalrm)
+    assert [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGALRM)] == handlers
+    assert signal.alarm(0) == 0
 
 
 def test_probe_connected_to_itself_is_not_listening() -> None:
