@@ -88,6 +88,8 @@ class Summation:
 
     Sums are exchanged in the order of the backward pass, each as soon as it is there: the counts, the projection, the
     groups, which begin with those of the decoder and end with those of the encoder, and the rows of the embedding.
+    The counts are one vector, of which every replica uses a part: TensorFlow removes an all-reduce whose result is not
+    used, and the other replicas would wait for it for ever.
     """
 
     def __init__(self, model: Seq2Seq, replicas: Sequence[tuple[Replica, Sequence[Tower]]], exchange: Exchange) -> None:
@@ -96,19 +98,21 @@ class Summation:
     def __call__(self, sums: Sequence[Sums], report: tf.Tensor, used: Sequence[tf.Tensor]) -> list[Total]:
         """Return the total of each replica. sums, report, used: as in `TowerSums`."""
         of_towers = iter(sums)
-        terms = []  # [replica][exchange][tensor]
+        terms = []  # [replica][tensor]
         for i, (replica, towers) in enumerate(self._replicas):
             own = [next(of_towers) for _ in towers]
             with tf.device(replica.home):
                 tokens = tf.add_n([counted_tokens(s) for s in own])
                 own_report = tf.identity(report) if i == 0 else tf.zeros_like(report)
-            terms.append([[tokens, own_report], *([gradient] for gradient in self._of_replica(replica, own))])
-        exchanged = [self._exchange(list(parts)) for parts in zip(*terms, strict=True)]  # [exchange][replica][tensor]
+                counts = tf.concat([[tokens], tf.reshape(own_report, [-1])], 0)
+            terms.append([counts, *self._of_replica(replica, own)])
+        exchanged = [self._exchange([[tensor] for tensor in tensors]) for tensors in zip(*terms, strict=True)]
         totals = []
-        for (replica, _), ids, ((tokens, all_report), *gradients) in zip(
-            self._replicas, used, zip(*exchanged, strict=True), strict=True
-        ):
-            *projection_and_groups, rows = (gradient for (gradient,) in gradients)
+        for (replica, _), ids, of_replica in zip(self._replicas, used, zip(*exchanged, strict=True), strict=True):
+            (counts,), *projection_and_groups, (rows,) = of_replica
+            with tf.device(replica.home):
+                tokens, all_report = counts[0], tf.reshape(counts[1:], [3, -1])
+            projection_and_groups = [gradient for (gradient,) in projection_and_groups]
             split = len(sums[0].projection)
             projection, of_groups = projection_and_groups[:split], projection_and_groups[split:]
             if replica.groups[-1].trained:
