@@ -10,6 +10,7 @@ matrix products are rounded to. Weights and states are float32.
 import contextlib
 from collections.abc import Iterator
 from contextvars import ContextVar
+from typing import Any
 
 import tensorflow as tf
 from tensorflow.python.framework.config import is_op_determinism_enabled
@@ -76,6 +77,13 @@ def matmul(
 def rounded(x: tf.Tensor, precision: str) -> tf.Tensor:
     """Round x as `matmul` rounds its factors."""
     return x if precision == "float32" else tf.cast(x, precision)
+
+
+@tf.custom_gradient
+def joined(*parts: tf.Tensor) -> tuple[tf.Tensor, Any]:
+    """[..., size] each -> [..., sum of the sizes], which are known. The gradient of tf.concat computes shapes."""
+    sizes = [part.shape[-1] for part in parts]
+    return tf.concat(parts, -1), lambda gradient: tf.split(gradient, sizes, -1)
 
 
 def scatter_add(tensor: tf.Tensor, indices: tf.Tensor, updates: tf.Tensor) -> tf.Tensor:
