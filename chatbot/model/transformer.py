@@ -72,9 +72,11 @@ class Product(keras.layers.Layer):
     would be rounding error, which Adam scales up to a whole step, different on each number of towers.
     """
 
-    def __init__(self, inputs: int, outputs: int, precision: str, *, bias: bool = True) -> None:
+    def __init__(self, inputs: int, outputs: int, precision: str, *, parts: int = 1, bias: bool = True) -> None:
+        """parts: the products, equal in size and side by side, that W consists of; see `built_model`."""
         super().__init__()
         self.kernel = self.add_weight(shape=(inputs, outputs), initializer="zeros", name="kernel")
+        self.kernel.parts = parts
         self.bias = self.add_weight(shape=(outputs,), initializer="zeros", name="bias") if bias else None
         self._precision = precision
         self.built = True
@@ -117,7 +119,7 @@ class SelfAttention(keras.layers.Layer):
         super().__init__()
         size = settings.embedding_size
         self.normalise = Normalisation(size)
-        self.project = Product(size, 3 * size, precision, bias=False)
+        self.project = Product(size, 3 * size, precision, parts=3, bias=False)
         self.combine = Product(size, size, precision)
         self._heads, self._precision = settings.heads, precision
         self.built = True
@@ -156,7 +158,8 @@ class CrossAttention(keras.layers.Layer):
         size, layers = settings.embedding_size, range(settings.num_layers)
         self.normalise = [Normalisation(size) for _ in layers]
         self.project = [Product(size, size, precision, bias=False) for _ in layers]
-        self.key_values = Product(size, 2 * len(layers) * size, precision, bias=False)
+        parts = 2 * len(layers)
+        self.key_values = Product(size, parts * size, precision, parts=parts, bias=False)
         self.combine = [Product(size, size, precision) for _ in layers]
         self._heads, self._precision = settings.heads, precision
         self.by_step = False  # as of `chatbot.model.attention.Attention`
