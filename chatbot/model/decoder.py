@@ -13,7 +13,7 @@ import tensorflow as tf
 from chatbot.config.model import ModelSettings
 from chatbot.model.attention import Attention, BahdanauAttention, LuongAttention
 from chatbot.model.copying import NO_COPIES, Copies, Copying
-from chatbot.model.operations import matmul, policy
+from chatbot.model.operations import joined, matmul, policy
 from chatbot.model.recurrent import DECODER, PROJECTION, Dropout, Stack, State, is_packed
 from chatbot.model.scan import scan
 from chatbot.model.sequences import Sequences, pack, unpack
@@ -96,7 +96,7 @@ class Decoder(keras.layers.Layer):
             padded, packed = outputs, pack(outputs, packing)
         if self.attention is not None:
             context = self.attention(padded, state["keys"], state["memory"], state["mask"])  # [rows, target, units]
-            packed = tf.concat([packed, pack(context, packing)], axis=-1)  # [tokens, 2 units]
+            packed = joined(packed, pack(context, packing))  # [tokens, 2 units]
         if self.copying is None:
             return self.combined(packed), NO_COPIES
         weights = self.copying.weights_of(padded, state["copy_keys"], state["mask"])  # [rows, target, source]

@@ -9,6 +9,7 @@ keras.layers.LSTM and GRU compute the lengths for cuDNN on the GPU, for which th
 
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from chatbot.model.operations import matmul, rounded
@@ -223,8 +224,7 @@ def lstm_params(kernel: tf.Tensor, recurrent: tf.Tensor, bias: tf.Tensor) -> tf.
 
     The gates are in Keras's order. cuDNN has a second bias, which is 0.
     """
-    matrices = [tf.reshape(tf.transpose(matrix), [-1]) for matrix in (kernel, recurrent)]
-    return tf.concat([*matrices, tf.zeros_like(bias), bias], 0)
+    return _in_one_vector(kernel, recurrent, tf.constant(np.zeros(bias.shape, np.float32)), bias)
 
 
 def gru_params(kernel: tf.Tensor, recurrent: tf.Tensor, bias: tf.Tensor) -> tf.Tensor:
@@ -235,5 +235,18 @@ def gru_params(kernel: tf.Tensor, recurrent: tf.Tensor, bias: tf.Tensor) -> tf.T
         z, r, h = tf.split(x, 3, axis=-1)
         return tf.concat([r, z, h], -1)
 
-    matrices = [tf.reshape(tf.transpose(reordered(matrix)), [-1]) for matrix in (kernel, recurrent)]
-    return tf.concat([*matrices, tf.reshape(reordered(bias), [-1])], 0)
+    return _in_one_vector(reordered(kernel), reordered(recurrent), *tf.unstack(reordered(bias)))
+
+
+@tf.custom_gradient
+def _in_one_vector(kernel: tf.Tensor, recurrent: tf.Tensor, *biases: tf.Tensor) -> tuple[tf.Tensor, Any]:
+    """Return both matrices, transposed, and then the biases. TensorFlow's gradient would take twice the operations."""
+    matrices = kernel, recurrent
+
+    def gradient(d_vector: tf.Tensor) -> list[tf.Tensor]:
+        parts = tf.split(d_vector, [x.shape.num_elements() for x in (*matrices, *biases)])
+        shapes = [tuple(reversed(matrix.shape)) for matrix in matrices]
+        d_matrices = [tf.transpose(tf.reshape(x, shape)) for x, shape in zip(parts, shapes, strict=False)]
+        return [*d_matrices, *parts[2:]]
+
+    return tf.concat([*(tf.reshape(tf.transpose(matrix), [-1]) for matrix in matrices), *biases], 0), gradient

@@ -25,19 +25,22 @@ def built_model(
     ngrams: Ngrams | None = None,
     label_smoothing: float = 0.0,
 ) -> Seq2Seq:
-    """Return a new model, whose weights are a function of the seed."""
+    """Return a new model, whose weights are a function of the seed.
+
+    Kernels have the variance of Glorot and Bengio (2010), 2 / (inputs + outputs). If one consists of several products,
+    and has their number as the attribute `parts`, the outputs are those of one of them.
+    """
     model = Seq2Seq(settings, vocabulary_size, precision, loss_size, spellings, ngrams, label_smoothing)
     for number, weight in enumerate(model.trainable_variables):
         weight_seed = seed + 1000 * number
-        initializers = {
-            "embeddings": keras.initializers.RandomNormal(stddev=0.05, seed=weight_seed),
-            "projection": keras.initializers.RandomNormal(stddev=0.05, seed=weight_seed),
-            "kernel": keras.initializers.GlorotUniform(seed=weight_seed),
-            "recurrent_kernel": keras.initializers.Orthogonal(seed=weight_seed),
-        }
         # The layers have set the others: biases to zeros, and ones for an LSTM's forget gate; gains to ones.
-        if weight.name in initializers:
-            weight.assign(initializers[weight.name](weight.shape))
+        if weight.name in ("embeddings", "projection"):
+            weight.assign(keras.initializers.RandomNormal(stddev=0.05, seed=weight_seed)(weight.shape))
+        elif weight.name == "kernel":
+            limit = (6 / (weight.shape[0] + weight.shape[1] / getattr(weight, "parts", 1))) ** 0.5
+            weight.assign(keras.initializers.RandomUniform(-limit, limit, seed=weight_seed)(weight.shape))
+        elif weight.name == "recurrent_kernel":
+            weight.assign(keras.initializers.Orthogonal(seed=weight_seed)(weight.shape))
     return model
 
 

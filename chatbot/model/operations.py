@@ -4,12 +4,15 @@ TensorFlow traces a function without the device that it is called on. So the cal
 `computed_on` for a function that is traced once and called on several devices, else `placed_on`.
 
 precision, in every function and layer of the model: "float32", "bfloat16" or "float16", the type that the factors of
-matrix products are rounded to. Weights and states are float32.
+matrix products are rounded to, and their results. The sum of a product is float32 (tried on a CPU) and rounded once:
+TensorFlow 2.21 has no kernel of a CPU or GPU with these factors and a float32 result. So in bfloat16, the gradients of
+weights and the logits have 8 bits, too. Weights, states and other sums are float32.
 """
 
 import contextlib
 from collections.abc import Iterator
 from contextvars import ContextVar
+from typing import Any
 
 import tensorflow as tf
 from tensorflow.python.framework.config import is_op_determinism_enabled
@@ -63,7 +66,7 @@ def policy(precision: str) -> str:
 def matmul(
     a: tf.Tensor, b: tf.Tensor, precision: str, transpose_a: bool = False, transpose_b: bool = False
 ) -> tf.Tensor:
-    """Return the product a b: float32 if the factors are rounded, else of the type of the factors (tests use float64).
+    """Return the product a b, of the type of the factors (tests use float64); rounded like them, it is float32 again.
 
     A factor of several products may be rounded beforehand by `rounded`.
     """
@@ -76,6 +79,13 @@ def matmul(
 def rounded(x: tf.Tensor, precision: str) -> tf.Tensor:
     """Round x as `matmul` rounds its factors."""
     return x if precision == "float32" else tf.cast(x, precision)
+
+
+@tf.custom_gradient
+def joined(*parts: tf.Tensor) -> tuple[tf.Tensor, Any]:
+    """[..., size] each -> [..., sum of the sizes], which are known. The gradient of tf.concat computes shapes."""
+    sizes = [part.shape[-1] for part in parts]
+    return tf.concat(parts, -1), lambda gradient: tf.split(gradient, sizes, -1)
 
 
 def scatter_add(tensor: tf.Tensor, indices: tf.Tensor, updates: tf.Tensor) -> tf.Tensor:

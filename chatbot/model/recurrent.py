@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from chatbot.config.model import TRANSFORMER, ModelSettings
 from chatbot.model.fast_recurrent import cudnn_sequence, lstm_sequence
-from chatbot.model.operations import on_gpu, policy
+from chatbot.model.operations import joined, on_gpu, policy
 from chatbot.model.sequences import Sequences, mirror, unpack
 
 PHILOX = 1  # the number of the generator in TensorFlow (Salmon et al., 2011)
@@ -35,17 +35,32 @@ class Dropout(keras.layers.Layer):
         if key is None or self.rate == 0.0:
             return inputs
 
-        @tf.custom_gradient
-        def run(inputs: tf.Tensor) -> tuple[tf.Tensor, Any]:
-            scale = self.scales(tf.shape(inputs), key)
-            return inputs * scale, lambda gradient: gradient * scale
+        return kept(inputs, self.scales(tf.shape(inputs), key))
 
-        return run(inputs)
+    def several(self, number: int, inputs: tf.Tensor, key: tf.Tensor | None) -> list[tf.Tensor | None]:
+        """Return the factors of `number` dropouts of inputs of this shape, drawn at once; None for each without key."""
+        if key is None or self.rate == 0.0:
+            return [None] * number
+        shape = tf.concat([[number], tf.shape(inputs)], 0)
+        factors: list[tf.Tensor | None] = tf.unstack(self.scales(shape, key), num=number)
+        return factors
 
     def scales(self, shape: tf.Tensor | list[Any], key: tf.Tensor) -> tf.Tensor:
         """Return the factors of inputs of this shape, float32: 0 or 1 / keep_prob."""
         is_kept = uniform(shape, key, self.number) >= self.rate
         return tf.cast(is_kept, tf.float32) * (1.0 / (1.0 - self.rate))
+
+
+def kept(inputs: tf.Tensor, scales: tf.Tensor | None) -> tf.Tensor:
+    """Return inputs times the factors of a dropout, in the same shape; None: of none."""
+    if scales is None:
+        return inputs
+
+    @tf.custom_gradient
+    def run(inputs: tf.Tensor) -> tuple[tf.Tensor, Any]:
+        return inputs * scales, lambda gradient: gradient * scales
+
+    return run(inputs)
 
 
 def uniform(shape: tf.Tensor | list[Any], key: tf.Tensor, number: int) -> tf.Tensor:
@@ -135,10 +150,15 @@ class Stack(keras.layers.Layer):
         """
         if initial is None:
             initial = self.zero_states(tf.shape(sequences.packing.lengths)[0], inputs.dtype)
+        if not last:
+            sequences = sequences._replace(mask=None)
+            if on_gpu():
+                lengths = tf.fill(tf.shape(sequences.packing.lengths), tf.shape(inputs)[1])
+                sequences = sequences._replace(packing=sequences.packing._replace(lengths=lengths))
         states: list[State] = []
         outputs = inputs
         for i, (layer, first) in enumerate(zip(self.recurrent, initial, strict=True)):
-            of_layer, state = self._layer(layer, self.dropouts[i](outputs, key), first, sequences, last)
+            of_layer, state = self._layer(layer, self.dropouts[i](outputs, key), first, sequences)
             outputs = outputs + of_layer if self._settings.residual and i > 0 else of_layer
             states.append(state)
         return outputs, states
@@ -155,7 +175,6 @@ class Stack(keras.layers.Layer):
         inputs: tf.Tensor,
         initial: State,
         sequences: Sequences,
-        last: bool,
     ) -> tuple[tf.Tensor, State]:
         cell, packing = layer.cell, sequences.packing
         weights = cell.kernel, cell.recurrent_kernel, cell.bias
@@ -164,10 +183,10 @@ class Stack(keras.layers.Layer):
             h, c = initial
             outputs, *state = lstm_sequence(inputs, h, c, kernel, recurrent, bias, packing, layer.compute_dtype)
         elif on_gpu() and not self._settings.plain_layers:
-            lengths = packing.lengths if last else tf.fill(tf.shape(packing.lengths), tf.shape(inputs)[1])
-            outputs, *state = cudnn_sequence(inputs, initial, kernel, recurrent, bias, lengths, layer.compute_dtype)
+            weights = kernel, recurrent, bias
+            outputs, *state = cudnn_sequence(inputs, initial, *weights, packing.lengths, layer.compute_dtype)
         else:
-            results = layer(inputs, initial_state=initial, mask=sequences.mask if last else None)
+            results = layer(inputs, initial_state=initial, mask=sequences.mask)
             outputs, *state = (tf.cast(x, inputs.dtype) for x in results)
         return outputs, state
 
@@ -231,9 +250,9 @@ class Encoder(keras.layers.Layer):
             # From the mask, because packing.lengths would have to be copied to a GPU.
             lengths = tf.reduce_sum(tf.cast(sequences.mask, tf.int64), 1) if on_gpu() else packing.lengths
             backward_outputs, backward_states = self.backward(reverse(embedded), None, sequences, key)
-            outputs = tf.concat([outputs, reverse(backward_outputs)], axis=-1)
+            outputs = joined(outputs, reverse(backward_outputs))
             states = [
-                [tf.concat(parts, axis=-1) for parts in zip(state, backward_state, strict=True)]
+                [joined(*parts) for parts in zip(state, backward_state, strict=True)]
                 for state, backward_state in zip(states, backward_states, strict=True)
             ]
         return unpack(outputs, packing) if packed else outputs, states

@@ -14,9 +14,20 @@ import tensorflow as tf
 from chatbot.config.model import ModelSettings
 from chatbot.model.copying import NO_COPIES, Copies, Copying
 from chatbot.model.decoder import DecoderState
-from chatbot.model.operations import matmul, size_on_device
-from chatbot.model.recurrent import DECODER, FORWARD_ENCODER, Dropout, is_packed
-from chatbot.model.sequences import Packing, Sequences, pack, unpack
+from chatbot.model.multi_head import (
+    Layout,
+    attended,
+    in_rows,
+    join_heads,
+    layout_of,
+    penalties,
+    row_by_row,
+    split_heads,
+    weights_of,
+)
+from chatbot.model.operations import joined, matmul, size_on_device
+from chatbot.model.recurrent import DECODER, FORWARD_ENCODER, Dropout, is_packed, kept
+from chatbot.model.sequences import Sequences, pack
 
 EPSILON = 1e-6
 # The longest wave of the positions, in tokens.
@@ -55,29 +66,25 @@ class Normalisation(keras.layers.Layer):
 
 
 class Product(keras.layers.Layer):
-    """x W + b, of vectors in any layout.
+    """x W + b.
 
     Queries, keys and values have no bias b. That of keys would change no weight of the attention, so that its gradient
     would be rounding error, which Adam scales up to a whole step, different on each number of towers.
     """
 
-    def __init__(self, inputs: int, outputs: int, precision: str, *, flat: bool, bias: bool = True) -> None:
-        """flat: multiply all vectors as one matrix, faster, but ONNX's converter mistakes the shapes of reshapes."""
+    def __init__(self, inputs: int, outputs: int, precision: str, *, parts: int = 1, bias: bool = True) -> None:
+        """parts: the products, equal in size and side by side, that W consists of; see `built_model`."""
         super().__init__()
         self.kernel = self.add_weight(shape=(inputs, outputs), initializer="zeros", name="kernel")
+        self.kernel.parts = parts
         self.bias = self.add_weight(shape=(outputs,), initializer="zeros", name="bias") if bias else None
-        self._sizes, self._precision, self._flat = (inputs, outputs), precision, flat
+        self._precision = precision
         self.built = True
 
     def call(self, x: tf.Tensor) -> tf.Tensor:
-        """[..., inputs] -> [..., outputs]."""
-        inputs, outputs = self._sizes
-        flat = self._flat and len(x.shape) > 2
-        factor = tf.reshape(x, [-1, inputs]) if flat else x
-        product = matmul(factor, tf.convert_to_tensor(self.kernel), self._precision)
-        if self.bias is not None:
-            product = tf.nn.bias_add(product, tf.convert_to_tensor(self.bias))
-        return tf.reshape(product, tf.concat([tf.shape(x)[:-1], [outputs]], 0)) if flat else product
+        """[vectors, inputs] -> [vectors, outputs]."""
+        product = matmul(x, tf.convert_to_tensor(self.kernel), self._precision)
+        return product if self.bias is None else tf.nn.bias_add(product, tf.convert_to_tensor(self.bias))
 
 
 class FeedForward(keras.layers.Layer):
@@ -85,16 +92,24 @@ class FeedForward(keras.layers.Layer):
 
     def __init__(self, settings: ModelSettings, precision: str) -> None:
         super().__init__()
-        size, hidden, flat = settings.embedding_size, settings.feed_forward_size, not settings.plain_layers
+        size, hidden = settings.embedding_size, settings.feed_forward_size
         self.normalise = Normalisation(size)
-        self.widen = Product(size, hidden, precision, flat=flat)
-        self.narrow = Product(hidden, size, precision, flat=flat)
+        self.widen = Product(size, hidden, precision)
+        self.narrow = Product(hidden, size, precision)
         self.built = True
 
     def call(self, x: tf.Tensor) -> tf.Tensor:
-        """[..., embedding] -> the same shape."""
+        """[vectors, embedding] -> the same shape."""
         # Rounding turns single units of a ReLU on or off, and Adam makes whole steps of that: towers would drift apart.
-        return self.narrow(tf.nn.silu(self.widen(self.normalise(x))))
+        return self.narrow(silu(self.widen(self.normalise(x))))
+
+
+@tf.custom_gradient
+def silu(x: tf.Tensor) -> tuple[tf.Tensor, Any]:
+    """Return x sigmoid(x). TensorFlow's multiplies by a factor of 1 as well, and computes the sigmoid twice."""
+    gate = tf.sigmoid(x)
+    result = x * gate
+    return result, lambda d_result: d_result * (gate + result * (1 - gate))
 
 
 class SelfAttention(keras.layers.Layer):
@@ -102,37 +117,37 @@ class SelfAttention(keras.layers.Layer):
 
     def __init__(self, settings: ModelSettings, precision: str) -> None:
         super().__init__()
-        size, flat = settings.embedding_size, not settings.plain_layers
+        size = settings.embedding_size
         self.normalise = Normalisation(size)
-        self.project = Product(size, 3 * size, precision, flat=flat, bias=False)
-        self.combine = Product(size, size, precision, flat=flat)
-        self._heads, self._precision, self._size = settings.heads, precision, size
+        self.project = Product(size, 3 * size, precision, parts=3, bias=False)
+        self.combine = Product(size, size, precision)
+        self._heads, self._precision = settings.heads, precision
         self.built = True
 
-    def call(self, x: tf.Tensor, mask: tf.Tensor, packing: Packing | None) -> tf.Tensor:
-        """[tokens, embedding] or [rows, time, embedding] -> the same shape.
+    def call(self, x: tf.Tensor, added: tf.Tensor, layout: Layout) -> tf.Tensor:
+        """[vectors, embedding] -> the same shape.
 
-        mask: of the positions that each one sees, broadcast to [rows, time, time], bool. packing: of packed tokens;
-        None: x is padded.
+        added: `penalties` of the positions that each one sees, broadcast to [rows, heads, time, time].
         """
-        projected = self.project(self.normalise(x))
-        padded = projected if packing is None else unpacked(projected, packing)
-        means = multi_head(tf.split(padded, 3, -1), mask, self._heads, self._precision)
-        return self.combine(means if packing is None else pack(means, packing))
+        factors = split_heads(self.project(self.normalise(x)), 3, self._heads, layout)
+        return self.combine(join_heads(attended(factors, added, self._precision), layout))
 
-    def step(self, x: tf.Tensor, cache: tf.Tensor, position: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    def step(
+        self, x: tf.Tensor, cache: Sequence[tf.Tensor], position: tf.Tensor
+    ) -> tuple[tf.Tensor, Sequence[tf.Tensor]]:
         """Compute one position: [hypotheses, embedding] -> the same shape, and the cache with its key and value.
 
-        cache: [hypotheses, positions, 2 embedding], keys and values. position: [hypotheses] float32.
+        cache: keys, and values, [hypotheses, heads, positions, embedding / heads] each, so that no step transposes
+        them. position: [hypotheses] float32.
         """
-        query, new = tf.split(self.project(self.normalise(x)), [self._size, 2 * self._size], -1)
-        places = tf.constant(np.arange(cache.shape[1], dtype=np.float32))[None]  # [1, positions]
-        cache = tf.where((places == position[:, None])[..., None], new[:, None], cache)
-        mask = (places <= position[:, None])[:, None]  # [hypotheses, 1, positions]
-        queries = tf.reshape(query, [-1, self._heads, 1, self._size // self._heads])
-        keys, values = (_of_heads(x, self._heads, tf.shape(cache)[0]) for x in tf.split(cache, 2, -1))
-        means = matmul(weights_of_heads(queries, keys, mask, self._precision), values, self._precision)
-        return self.combine(tf.reshape(means, [-1, self._size])), cache
+        layout = row_by_row(x[:, :1])
+        query, *new = split_heads(self.project(self.normalise(x)), 3, self._heads, layout)
+        places = tf.constant(np.arange(cache[0].shape[2], dtype=np.float32))
+        distances = places - position[:, None, None, None]  # [hypotheses, 1, 1, positions]
+        is_here = (distances == 0)[:, :, 0, :, None]
+        cache = [tf.where(is_here, now, before) for now, before in zip(new, cache, strict=True)]
+        means = attended([query, *cache], penalties(distances <= 0), self._precision)
+        return self.combine(join_heads(means, layout)), cache
 
 
 class CrossAttention(keras.layers.Layer):
@@ -140,43 +155,49 @@ class CrossAttention(keras.layers.Layer):
 
     def __init__(self, settings: ModelSettings, precision: str) -> None:
         super().__init__()
-        size, layers, flat = settings.embedding_size, range(settings.num_layers), not settings.plain_layers
+        size, layers = settings.embedding_size, range(settings.num_layers)
         self.normalise = [Normalisation(size) for _ in layers]
-        self.project = [Product(size, size, precision, flat=flat, bias=False) for _ in layers]
-        self.key_values = Product(size, len(layers) * 2 * size, precision, flat=flat, bias=False)
-        self.combine = [Product(size, size, precision, flat=flat) for _ in layers]
+        self.project = [Product(size, size, precision, bias=False) for _ in layers]
+        parts = 2 * len(layers)
+        self.key_values = Product(size, parts * size, precision, parts=parts, bias=False)
+        self.combine = [Product(size, size, precision) for _ in layers]
         self._heads, self._precision = settings.heads, precision
         self.by_step = False  # as of `chatbot.model.attention.Attention`
         self.built = True
 
     def keys(self, memory: tf.Tensor) -> tf.Tensor:
         """memory [rows, source, embedding] -> keys and values of all layers [rows, source, layers * 2 embedding]."""
-        return self.key_values(memory)
+        products = self.key_values(tf.reshape(memory, [-1, memory.shape[-1]]))
+        return tf.reshape(products, tf.concat([tf.shape(memory)[:2], [products.shape[-1]]], 0))
 
-    def of_layers(self, keys: tf.Tensor) -> list[tf.Tensor]:
-        """keys: from `keys` -> keys, then values, of each layer in turn, [rows, source, embedding] each."""
-        return tf.split(keys, 2 * len(self.project), -1)
+    def of_heads(self, keys: tf.Tensor, mask: tf.Tensor) -> list[tf.Tensor]:
+        """keys: from `keys` -> keys, then values, of each layer in turn, [rows, heads, source, embedding / heads].
 
-    def queries(self, number: int, x: tf.Tensor) -> tf.Tensor:
-        """[..., embedding] -> the same shape. number: of the layer, from 0."""
-        return self.project[number](self.normalise[number](x))
-
-    def means(self, number: int, queries: tf.Tensor, keys: list[tf.Tensor], mask: tf.Tensor) -> tf.Tensor:
-        """queries [rows, target, embedding] or [rows * target, embedding] -> means of the values, in the first shape.
-
-        number: of the layer. keys: from `of_layers`. mask: [rows, source] bool, True at real tokens.
+        mask: [rows, source], any values.
         """
-        factors = [queries, *keys[2 * number : 2 * number + 2]]
-        return multi_head(factors, mask[:, None], self._heads, self._precision)
+        flat = tf.reshape(keys, [-1, keys.shape[-1]])
+        return split_heads(flat, 2 * len(self.project), self._heads, row_by_row(mask))
 
-    def weights_of(self, queries: tf.Tensor, keys: list[tf.Tensor], mask: tf.Tensor) -> tf.Tensor:
+    def queries(self, number: int, x: tf.Tensor, layout: Layout) -> tf.Tensor:
+        """[vectors, embedding] -> [rows, heads, target, embedding / heads]. number: of the layer, from 0."""
+        (queries,) = split_heads(self.project[number](self.normalise[number](x)), 1, self._heads, layout)
+        return queries
+
+    def means(
+        self, number: int, queries: tf.Tensor, keys: list[tf.Tensor], added: tf.Tensor, layout: Layout
+    ) -> tf.Tensor:
+        """queries: from `queries` -> means of the values, [vectors, embedding].
+
+        number: of the layer, from 0. keys: from `of_heads`. added: `penalties` of the question, [rows, 1, 1, source].
+        """
+        return join_heads(attended([queries, *keys[2 * number : 2 * number + 2]], added, self._precision), layout)
+
+    def weights_of(self, queries: tf.Tensor, keys: list[tf.Tensor], added: tf.Tensor) -> tf.Tensor:
         """Return the weights of the last layer, the mean of its heads, [rows, target, source].
 
-        The arguments are those of `means`.
+        queries: of the last layer. The arguments are those of `means`.
         """
-        rows = tf.shape(mask)[0]
-        of_last, of_heads = (_of_heads(x, self._heads, rows) for x in (keys[-2], queries))
-        return tf.reduce_mean(weights_of_heads(of_heads, of_last, mask[:, None], self._precision), 1)
+        return tf.reduce_mean(weights_of(queries, keys[-2], added, self._precision), 1)
 
 
 class TransformerEncoder(keras.layers.Layer):
@@ -188,7 +209,7 @@ class TransformerEncoder(keras.layers.Layer):
         self.attentions = [SelfAttention(settings, precision) for _ in layers]
         self.feed_forwards = [FeedForward(settings, precision) for _ in layers]
         self.normalise = Normalisation(settings.embedding_size)
-        self.dropouts = [Dropout(settings.keep_prob, FORWARD_ENCODER + i) for i in range(1 + 2 * len(layers))]
+        self.dropout = Dropout(settings.keep_prob, FORWARD_ENCODER)
         self._settings = settings
         self.built = True
 
@@ -197,14 +218,15 @@ class TransformerEncoder(keras.layers.Layer):
 
         embedded: in the layout of `is_packed`. key: [1] uint64 draws the dropout masks; None: no dropout.
         """
-        packing = sequences.packing if is_packed(self._settings) else None
-        x = self.dropouts[0](with_positions(embedded, packing), key)
-        dropouts = iter(self.dropouts[1:])
+        layout = layout_of(sequences, is_packed(self._settings))
+        x = with_positions(embedded, layout)
+        scales = iter(self.dropout.several(1 + 2 * len(self.attentions), x, key))
+        x = kept(x, next(scales))
+        added = penalties(sequences.mask)[:, None, None]  # [rows, 1, 1, source]
         for attention, feed_forward in zip(self.attentions, self.feed_forwards, strict=True):
-            x = x + next(dropouts)(attention(x, sequences.mask[:, None], packing), key)
-            x = x + next(dropouts)(feed_forward(x), key)
-        memory = self.normalise(x)
-        return memory if packing is None else unpacked(memory, packing), []
+            x = sum_of(x, kept(attention(x, added, layout), next(scales)))
+            x = sum_of(x, kept(feed_forward(x), next(scales)))
+        return in_rows(self.normalise(x), layout), []
 
 
 class TransformerDecoder(keras.layers.Layer):
@@ -218,7 +240,7 @@ class TransformerDecoder(keras.layers.Layer):
         self.feed_forwards = [FeedForward(settings, precision) for _ in layers]
         self.normalise = Normalisation(settings.embedding_size)
         self.copying = Copying(settings.embedding_size, precision) if settings.copy else None
-        self.dropouts = [Dropout(settings.keep_prob, DECODER + i) for i in range(1 + 3 * len(layers))]
+        self.dropout = Dropout(settings.keep_prob, DECODER)
         self._settings = settings
         self.built = True
 
@@ -229,15 +251,16 @@ class TransformerDecoder(keras.layers.Layer):
 
     @property
     def cell_structure(self) -> Any:
-        """The structure of the state's "cells": the cache of each layer, and the position of the next token."""
-        return [[0] * self._settings.num_layers, [0]]
+        """The structure of the state's "cells": keys and values of each layer, and the position of the next token."""
+        return [[[0, 0]] * self._settings.num_layers, [0]]
 
     def start(self, memory: tf.Tensor, mask: tf.Tensor, states: list[Any]) -> DecoderState:
         """Return the state before the first token; see `chatbot.model.decoder.Decoder.start`."""
         assert not states
         rows, size = tf.shape(memory)[0], self._settings.embedding_size
-        cache = tf.zeros([rows, self._settings.max_length + 1, 2 * size], memory.dtype)
-        cells = [[cache] * self._settings.num_layers, [tf.zeros([rows])]]
+        heads = self._settings.heads
+        cache = tf.zeros([rows, heads, self._settings.max_length + 1, size // heads], memory.dtype)
+        cells = [[[cache, cache]] * self._settings.num_layers, [tf.zeros([rows])]]
         state = {"cells": cells, "keys": self.attention.keys(memory), "mask": mask}
         return state if self.copying is None else {**state, "copy_keys": self.copying.keys(memory)}
 
@@ -249,43 +272,46 @@ class TransformerDecoder(keras.layers.Layer):
         This is teacher forcing. embedded: in the layout of `is_packed`. key: [1] uint64 draws the dropout masks; None:
         no dropout.
         """
-        x, means, _ = self._sums(embedded, sequences, state, key)
-        attended, packing = self.normalise(x), sequences.packing
-        packed = is_packed(self._settings)
+        layout = layout_of(sequences, is_packed(self._settings))
+        x, means, _ = self._sums(embedded, layout, state, key)
+        attended, packed = self.normalise(x), layout.packing is not None
+
+        def packed_of(vectors: tf.Tensor) -> tf.Tensor:
+            return vectors if packed else pack(in_rows(vectors, layout), sequences.packing)
+
         copies: Copies | tuple[()] = NO_COPIES
         if self.copying is not None:
-            padded = unpacked(attended, packing) if packed else attended
-            weights = self.copying.weights_of(padded, state["copy_keys"], state["mask"])  # [rows, target, source]
-            of_gate = tf.concat([attended, means], -1)
-            log_actions = self.copying.log_actions(of_gate if packed else pack(of_gate, packing))
-            copies = Copies(log_actions, pack(weights, packing))
-        return attended if packed else pack(attended, packing), copies
+            weights = self.copying.weights_of(in_rows(attended, layout), state["copy_keys"], state["mask"])
+            log_actions = self.copying.log_actions(packed_of(joined(attended, means)))
+            copies = Copies(log_actions, pack(weights, sequences.packing))  # of [rows, target, source]
+        return packed_of(attended), copies
 
     def attention_weights(self, embedded: tf.Tensor, sequences: Sequences, state: DecoderState) -> tf.Tensor:
         """Return the weights of the question's tokens in the last layer, [rows, target, source], without dropout."""
-        _, _, queries = self._sums(embedded, sequences, state, None)
-        return self.attention.weights_of(queries, self.attention.of_layers(state["keys"]), state["mask"])
+        layout = layout_of(sequences, is_packed(self._settings))
+        _, _, queries = self._sums(embedded, layout, state, None)
+        keys = self.attention.of_heads(state["keys"], state["mask"])
+        return self.attention.weights_of(queries, keys, penalties(state["mask"])[:, None, None])
 
     def _sums(
-        self, embedded: tf.Tensor, sequences: Sequences, state: DecoderState, key: tf.Tensor | None
+        self, embedded: tf.Tensor, layout: Layout, state: DecoderState, key: tf.Tensor | None
     ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-        """Return the sums after the last layer, and the means of its cross attention, in the layout of `is_packed`.
+        """Return the sums after the last layer, [vectors, embedding], and of its cross attention the means and queries.
 
-        Also its queries, [rows, target, embedding]. The arguments are those of `call`.
+        layout: of the sequences. The other arguments are those of `call`.
         """
-        packing = sequences.packing if is_packed(self._settings) else None
-        x = self.dropouts[0](with_positions(embedded, packing), key)
-        time = places_of(sequences.packing.to_padded[0])
-        before = (time[None] <= time[:, None])[None]  # [1, target, target]
-        dropouts, keys = iter(self.dropouts[1:]), self.attention.of_layers(state["keys"])
+        x = with_positions(embedded, layout)
+        scales = iter(self.dropout.several(1 + 3 * len(self.attentions), x, key))
+        x = kept(x, next(scales))
+        before = penalties(layout.places[None] <= layout.places[:, None])  # [target, target]
+        keys = self.attention.of_heads(state["keys"], state["mask"])
+        of_question = penalties(state["mask"])[:, None, None]  # [rows, 1, 1, source]
         for i, (attention, feed_forward) in enumerate(zip(self.attentions, self.feed_forwards, strict=True)):
-            x = x + next(dropouts)(attention(x, before, packing), key)
-            queries = self.attention.queries(i, x)
-            queries = queries if packing is None else unpacked(queries, packing)
-            means = self.attention.means(i, queries, keys, state["mask"])
-            means = means if packing is None else pack(means, packing)
-            x = x + next(dropouts)(self.attention.combine[i](means), key)
-            x = x + next(dropouts)(feed_forward(x), key)
+            x = sum_of(x, kept(attention(x, before, layout), next(scales)))
+            queries = self.attention.queries(i, x, layout)
+            means = self.attention.means(i, queries, keys, of_question, layout)
+            x = sum_of(x, kept(self.attention.combine[i](means), next(scales)))
+            x = sum_of(x, kept(feed_forward(x), next(scales)))
         return x, means, queries
 
     def step(self, embedded: tf.Tensor, state: DecoderState) -> tuple[tf.Tensor, Copies | tuple[()], DecoderState]:
@@ -295,98 +321,48 @@ class TransformerDecoder(keras.layers.Layer):
         """
         caches, (position,) = state["cells"]
         rows = tf.shape(state["mask"])[0]
-
-        def of_rows(x: tf.Tensor) -> tf.Tensor:
-            return tf.reshape(x, [rows, -1, x.shape[-1]])  # [rows, beams, embedding]
-
-        x = embedded * self._scale + waves(position, self._settings.embedding_size)
-        after: list[tf.Tensor] = []
-        keys = self.attention.of_layers(state["keys"])
+        by_row = row_by_row(tf.reshape(position, [rows, -1]))  # [rows, beams]
+        x = scaled_with(waves(position, self._settings.embedding_size), embedded)
+        after: list[Any] = []
+        keys = self.attention.of_heads(state["keys"], state["mask"])
+        of_question = penalties(state["mask"])[:, None, None]  # [rows, 1, 1, source]
         for i, (attention, feed_forward) in enumerate(zip(self.attentions, self.feed_forwards, strict=True)):
             added, cache = attention.step(x, caches[i], position)
             x, after = x + added, [*after, cache]
-            queries = self.attention.queries(i, x)
-            means = tf.reshape(self.attention.means(i, queries, keys, state["mask"]), tf.shape(x))
+            queries = self.attention.queries(i, x, by_row)
+            means = self.attention.means(i, queries, keys, of_question, by_row)
             x = x + self.attention.combine[i](means)
             x = x + feed_forward(x)
         attended, state = self.normalise(x), {**state, "cells": [after, [position + 1]]}
         if "attention_sums" in state:
-            weights = self.attention.weights_of(queries, keys, state["mask"])
-            sums = state["attention_sums"]
+            weights, sums = self.attention.weights_of(queries, keys, of_question), state["attention_sums"]
             state["attention_sums"] = sums + tf.reshape(weights, tf.shape(sums))
         if self.copying is None:
             return attended, NO_COPIES, state
-        weights = self.copying.weights_of(of_rows(attended), state["copy_keys"], state["mask"])
+        weights = self.copying.weights_of(in_rows(attended, by_row), state["copy_keys"], state["mask"])
         log_actions = self.copying.log_actions(tf.concat([attended, means], -1))
         return attended, Copies(log_actions, tf.reshape(weights, [-1, tf.shape(weights)[2]])), state
 
-    @property
-    def _scale(self) -> float:
-        return self._settings.embedding_size**0.5
+
+def sum_of(x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
+    """Return x + y, of equal shapes. The gradient of + would compute them."""
+    return tf.add_n([x, y])
 
 
-def multi_head(factors: Sequence[tf.Tensor], mask: tf.Tensor, heads: int, precision: str) -> tf.Tensor:
-    """Return the means of the values by softmax(queries keys / sqrt(size)) in each head, [rows, target, size].
+def with_positions(embedded: tf.Tensor, layout: Layout) -> tf.Tensor:
+    """Return embeddings, scaled, with the waves of their positions: [vectors, size].
 
-    factors: queries [rows, target, size] or [rows * target, size], keys and values [rows, source, size]. mask: bool,
-    broadcast to [rows, target, source]. The gradient is written out, as in `weighted_means` of recurrent models.
+    embedded: [tokens, size], packed, or [rows, time, size], by the layout.
     """
-    scale = (factors[0].shape[-1] // heads) ** -0.5
-
-    @tf.custom_gradient
-    def run(queries: tf.Tensor, keys: tf.Tensor, values: tf.Tensor) -> tuple[tf.Tensor, Any]:
-        weights = weights_of_heads(queries, keys, mask, precision)
-
-        def gradient(d_means: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-            d_weights = matmul(d_means, values, precision, transpose_b=True) * weights
-            d_scores = (d_weights - weights * tf.reduce_sum(d_weights, -1, keepdims=True)) * scale
-            d_queries = matmul(d_scores, keys, precision)
-            d_keys = matmul(d_scores, queries, precision, transpose_a=True)
-            return d_queries, d_keys, matmul(weights, d_means, precision, transpose_a=True)
-
-        return matmul(weights, values, precision), gradient
-
-    rows = tf.shape(factors[1])[0]
-    means = tf.transpose(run(*(_of_heads(x, heads, rows) for x in factors)), [0, 2, 1, 3])
-    return tf.reshape(means, [rows, -1, factors[0].shape[-1]])
+    of_time = waves(layout.places, embedded.shape[-1])
+    if layout.packing is None:
+        return tf.reshape(scaled_with(of_time, embedded), [-1, embedded.shape[-1]])
+    return scaled_with(tf.gather(of_time, layout.packing.to_packed % size_on_device(layout.places)), embedded)
 
 
-def weights_of_heads(queries: tf.Tensor, keys: tf.Tensor, mask: tf.Tensor, precision: str) -> tf.Tensor:
-    """Return the weights of each head, [rows, heads, target, source].
-
-    queries: [rows, heads, target, part]. keys: [rows, heads, source, part]. mask: as in `multi_head`.
-    """
-    scores = matmul(queries, keys, precision, transpose_b=True) * queries.shape[-1] ** -0.5
-    return tf.nn.softmax(tf.where(mask[:, None], scores, tf.constant(scores.dtype.min, scores.dtype)))
-
-
-def _of_heads(x: tf.Tensor, heads: int, rows: tf.Tensor) -> tf.Tensor:
-    """[rows, time, size], or [rows * time, size] -> [rows, heads, time, size / heads]. rows: scalar int32.
-
-    It is one reshape, since the converter to ONNX mistakes the shapes of several in a row.
-    """
-    return tf.transpose(tf.reshape(x, [rows, -1, heads, x.shape[-1] // heads]), [0, 2, 1, 3])
-
-
-def unpacked(packed: tf.Tensor, packing: Packing) -> tf.Tensor:
-    """`unpack`, by whose gradient fillers have 0: [tokens, features] -> [rows, time, features], 0 at padding."""
-    tokens = tf.shape(packed)[0]
-    is_real = tf.cast(tf.range(tokens) < tokens - packing.fillers, packed.dtype)
-    return unpack(packed * is_real[:, None], packing)
-
-
-def with_positions(embedded: tf.Tensor, packing: Packing | None) -> tf.Tensor:
-    """Return embeddings, scaled, with the waves of their positions. The arguments are those of `SelfAttention`."""
-    size = embedded.shape[-1]
-    of_time = waves(places_of(embedded[0, :, 0] if packing is None else packing.to_padded[0]), size)
-    if packing is not None:
-        of_time = tf.gather(of_time, packing.to_packed % size_on_device(packing.to_padded[0]))
-    return embedded * size**0.5 + of_time
-
-
-def places_of(vector: tf.Tensor) -> tf.Tensor:
-    """Return 0, 1, 2 and so on for the elements of a vector, float32, computed on its device, where tf.range is not."""
-    return tf.cumsum(tf.ones_like(vector, tf.float32), exclusive=True)
+def scaled_with(of_positions: tf.Tensor, embedded: tf.Tensor) -> tf.Tensor:
+    """Return embeddings times the root of their size, plus the waves of their positions."""
+    return embedded * embedded.shape[-1] ** 0.5 + of_positions
 
 
 def waves(positions: tf.Tensor, size: int) -> tf.Tensor:

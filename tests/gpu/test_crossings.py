@@ -21,7 +21,7 @@ def test_static_count_is_that_of_a_step(tmp_path: Path) -> None:
         assert counts["device_to_device"] == pytest.approx(copies["device_to_device"], rel=0.25), name
         if "cpu" in name:
             for direction in ("host_to_device", "device_to_host"):
-                assert counts[direction] == pytest.approx(copies[direction], rel=0.05), direction
+                assert counts[direction] == pytest.approx(copies[direction], rel=0.05, abs=2), direction
         else:
             assert counts["host_to_device"] == copies["host_to_device"] == 1, name
             assert counts["device_to_host"] == copies["device_to_host"] == 0, name

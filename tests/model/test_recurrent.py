@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 
 from chatbot.config.model import ModelSettings
-from chatbot.model.recurrent import Dropout, Stack
+from chatbot.model.recurrent import Dropout, Stack, kept
 from chatbot.model.sequences import sequences_of, unpack
 
 LENGTHS = np.array([4, 2, 3])
@@ -41,3 +41,12 @@ def test_dropout_is_a_function_of_its_key_and_number() -> None:
     assert set(np.unique(outputs)) == {0.0, np.float32(1.25)}
     assert abs((outputs > 0).mean() - 0.8) < 0.02
     np.testing.assert_array_equal(Dropout(0.8, 3)(ones, None), ones)
+
+
+def test_dropouts_that_are_drawn_at_once_differ() -> None:
+    dropout, ones, key = Dropout(0.8, 3), tf.ones([50, 20]), tf.constant([1], tf.uint64)
+    first, second = (kept(ones, scales).numpy() for scales in dropout.several(2, ones, key))
+    assert first.shape == second.shape == ones.shape
+    assert 0 < (first != second).mean() < 1
+    assert dropout.several(2, ones, None) == [None, None]
+    assert Dropout(1.0, 3).several(2, ones, key) == [None, None]

@@ -113,6 +113,18 @@ def test_weights_of_equal_shape_are_drawn_independently() -> None:
     assert len({weight.tobytes() for weight in drawn}) == len(drawn)
 
 
+def test_products_that_are_computed_as_one_are_drawn_as_several() -> None:
+    """Queries, keys and values of a layer, and keys and values of all layers: each has its own variance."""
+    settings = ModelSettings(**{**TRANSFORMER, "embedding_size": 64, "num_layers": 3})
+    fused = [
+        w for w in built_model(settings, VOCABULARY, SEED).trainable_variables if w.shape in ((64, 192), (64, 384))
+    ]
+    assert len(fused) == 7
+    for weight in fused:
+        for part in np.split(weight.numpy(), weight.shape[1] // 64, axis=1):
+            np.testing.assert_allclose(part.var(), 2 / (64 + 64), rtol=0.1)
+
+
 def test_bias_starts_at_the_log_frequencies_of_the_replies() -> None:
     """Two shards of three replies. The tokens 8 and 9 occur once."""
     model = built_model(SMALL, VOCABULARY, SEED)

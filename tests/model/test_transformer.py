@@ -12,10 +12,11 @@ from chatbot.config.model import ModelSettings
 from chatbot.corpus.vocabulary import BOS
 from chatbot.errors import UserError
 from chatbot.inference.responder import attention_weights
+from chatbot.model.multi_head import attended, join_heads, row_by_row, split_heads
 from chatbot.model.new_model import built_model
 from chatbot.model.seq2seq import Seq2Seq
 from chatbot.model.sequences import unpack
-from chatbot.model.transformer import CrossAttention, FeedForward, Normalisation, Product, SelfAttention
+from chatbot.model.transformer import CrossAttention, FeedForward, Normalisation, Product, SelfAttention, silu
 from tests.model.small_transformer import TRANSFORMER
 
 Array = npt.NDArray[np.float64]
@@ -122,6 +123,20 @@ def test_cache_gives_the_logits_and_the_attention_of_the_whole_reply(model: Seq2
         logits, state = model.step(state, tf.constant([token, token]))
         np.testing.assert_allclose(logits, [expected[position]] * 2, atol=1e-4)
         np.testing.assert_allclose(state["attention_sums"], [attention[position]] * 2, atol=1e-5)
+
+
+def attention_of_heads(x: tf.Tensor) -> tf.Tensor:
+    """Of two heads, in rows of three vectors; the last vector of a row sees all, the others themselves alone."""
+    layout = row_by_row(tf.zeros([2, 3]))
+    sees = tf.constant([[0, -9, -9], [-9, 0, -9], [0, 0, 0]], tf.float64)
+    return join_heads(attended(split_heads(x, 3, 2, layout), sees, "float32"), layout)
+
+
+@pytest.mark.parametrize(("function", "size"), [(silu, 4), (attention_of_heads, 12)])
+def test_gradients_equal_finite_differences(function: Any, size: int) -> None:
+    value = tf.constant(np.random.default_rng(1).normal(size=(6, size)))
+    analytic, numeric = tf.test.compute_gradient(lambda x: tf.sin(function(x)), [value], delta=1e-5)
+    np.testing.assert_allclose(analytic[0], numeric[0], atol=1e-7)
 
 
 @pytest.mark.parametrize(
