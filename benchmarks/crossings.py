@@ -48,6 +48,8 @@ UPDATES: tuple[dict[str, str], ...] = (
 )
 # Operations without a computation: their results are known before the step, or are their inputs.
 NO_WORK = frozenset({"Const", "NoOp", "Identity", "IdentityN"})
+# Operations on device memory that start nothing on the GPU: their results are their inputs, seen in another way.
+NO_LAUNCH = NO_WORK | {"Bitcast", "ExpandDims", "ReadVariableOp", "Reshape", "Squeeze"}
 CALLS = frozenset({"PartitionedCall", "StatefulPartitionedCall"})
 LOOPS, BRANCHES = frozenset({"While", "StatelessWhile"}), frozenset({"If", "StatelessIf"})
 # GPU kernels that copy the size of their result to the host.
@@ -84,7 +86,7 @@ def crossings_benchmark(arguments: Sequence[str]) -> int:
     first = rows[0]
     print(
         f"Verdict: a {first['precision']} step of one tower makes the host wait {first['device_to_host']} times for "
-        f"the GPU, and has {first['operations']:,} operations."
+        f"the GPU, and has {first['operations']:,} operations, of which {first['launches']:,} start work on the GPU."
     )
     print_json({**dataclasses.asdict(flags), **first, "steps": rows})
     return 0
@@ -151,6 +153,8 @@ class Crossings:
         self._copied: set[tuple[Value, str]] = set()
         self.operations: collections.Counter[str] = collections.Counter()
         self.operations_on_cpu: collections.Counter[str] = collections.Counter()
+        # Those that make a GPU compute something. Each is one kernel or a few.
+        self.launches: collections.Counter[str] = collections.Counter()
         # Copies from device to host by the number of loops that they are in.
         self.device_to_host_by_loops: collections.Counter[int] = collections.Counter()
         self.loops = 0  # round the operations that are counted now
@@ -163,6 +167,7 @@ class Crossings:
             "device_to_device": self.device_to_device.total(),
             "operations": self.operations.total(),
             "operations_on_cpu": self.operations_on_cpu.total(),
+            "launches": self.launches.total(),
         }
 
     def table(self) -> str:
@@ -323,11 +328,15 @@ def _results(
             crossings.use(next(remaining), memory_of(node.op, attributes, argument.name), node.op, place)
     if node.op in WAITING and computed_on_gpu:
         crossings.wait(node.op, "size of the result", place)
-    return [
+    results = [
         Value(memory_of(node.op, attributes, output.name), node.op, place)
         for output in definition.output_arg
         for _ in _types(node, output)
     ]
+    # An update of a variable has no result.
+    if computed_on_gpu and node.op not in NO_LAUNCH and (not results or any(r.memory != HOST for r in results)):
+        crossings.launches[node.op] += 1
+    return results
 
 
 @functools.cache
