@@ -17,6 +17,7 @@ from chatbot.training.groups import part_names
 from chatbot.training.reporting.terminal import line_stream, steps_left, time_left
 from chatbot.training.run import Run
 from chatbot.training.share import Prepared
+from chatbot.training.step import Synchronous
 from chatbot.training.update import chosen_update
 
 DRY_RUN = "--dry-run"
@@ -104,11 +105,16 @@ def memory_table(run: Run, growth: Sequence[int] | None) -> list[str]:
     parallel = chosen_update(run.settings, run.towers).parallel
     weights = 4 * sum(map(parameters, run.model.trainable_variables))
     state = sum(value.nbytes for values in run.train_step.gather_state() for value in values)
+    own = {id(variable.value) for variable in run.model.trainable_variables}
+    assert isinstance(run.train_step, Synchronous), "a plan is of one machine"
+    vectors = sum(4 * parameters(w) for w in run.train_step.replicas[0].weights if id(w) not in own)
+    if run.settings.learning.average:
+        vectors = 0  # a part of the state
     rows: list[tuple[str, ...]] = [("tower", "weights", "optimizer", "gradients", "activations", "sum", "device")]
     for number, tower in enumerate(run.towers):
         single = parallel.variable_update == "parameter_server"
         holds = not single or (number == 0 and parallel.local_parameter_device != "cpu")
-        held = [weights, state] if holds else [0, 0]
+        held = [weights + (vectors if number == 0 else 0), state] if holds else [0, 0]
         grown = [weights, max(0, growth[number] - weights)] if growth else [weights, 0]
         cells = [f"{size / 1e6:,.1f} MB" for size in (*held, *grown, sum([*held, *grown]))]
         if not growth:

@@ -57,6 +57,19 @@ def test_plan_of_a_new_run_on_two_towers(pairs_file: Path, capsys: pytest.Captur
     assert not Path("tensorboard").exists()
 
 
+def test_plan_counts_the_vectors_beside_the_weights_of_the_model(
+    pairs_file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The first of two replicas has both, the other one vectors only."""
+    sizes = {"rnn_size": 128, "embedding_size": 64, "variable_update": "replicated"}
+    settings = small_settings(data=(str(pairs_file),), dry_run=True, **sizes)
+    dry_run(open_run(settings, prepare(settings), TOWERS))
+    plan = capsys.readouterr().out
+    first, second = (float(found) for found in re.findall(r"\n  cpu_\d +(\d+\.\d) MB", plan))
+    assert second > 0.5
+    assert 1.8 * second < first <= 2.1 * second
+
+
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
