@@ -63,7 +63,7 @@ class Replica:
         if place is None:
             place = [self._own[group.indices[0]].device for group in groups]
         self.devices = [place] * len(groups) if isinstance(place, str) else list(place)
-        self.weights = self._variables(copies or settings.average is not None)
+        self.weights = self._variables(copies or settings.average > 0)
         self._averages = self._variables(copies) if settings.average and keeps_average else []
         self.trained = [i for i, group in enumerate(groups) if group.trained]
         slots = make_slots(settings.optimizer, [self.weights[i] for i in self.trained])

@@ -9,20 +9,21 @@ import tensorflow as tf
 from chatbot.corpus.batches import Batch
 from chatbot.model.seq2seq import Seq2Seq
 from chatbot.training.gradients import Sums
+from chatbot.training.groups import Group
 from chatbot.training.share import Share
 
 FLOAT16_MAX = 65504.0
 
 
-def scaled_gradients(model: Seq2Seq, *_: Any) -> Any:
+def scaled_gradients(model: Seq2Seq, groups: Sequence[Group], *_: Any) -> Any:
     """In place of `gradient_function`: every gradient is the scaled weight of the share's tokens, or infinite."""
 
     def gradients(weights: list[tf.Tensor], share: Share, loss_scale: tf.Tensor) -> Sums:
         weight = share.counts[0] * loss_scale
         value = tf.where(weight > FLOAT16_MAX, float("inf"), weight)
-        *groups, embedding = weights
+        embedding = weights[-1]
         rows = tf.zeros([tf.shape(share.used)[0], embedding.shape[1]])
-        of_groups = [tf.fill(weight.shape, value) for weight in groups]
+        of_groups = [tf.fill(w.shape, value) for w, g in zip(weights[:-1], groups[:-1], strict=True) if g.trained]
         return Sums(share.counts[0], weight, [tf.fill(embedding.shape, value)], of_groups, rows)
 
     return gradients

@@ -89,7 +89,8 @@ def test_update_equals_the_formulas(cpus: list[Tower], name: str) -> None:
         assert_close([weight.numpy() for weight in replica.of_variables(replica.weights)], expected_weights)
     assert_close(averages, expected_averages)
     start = built_model(settings.model, VOCABULARY, settings.learning.seed).trainable_variables
-    for final in (averages, [weight.numpy() for weight in update.replicas[0].weights]):
+    trained = update.replicas[0].of_variables(update.replicas[0].weights)
+    for final in (averages, [weight.numpy() for weight in trained]):
         changed = [not np.array_equal(value, old.numpy()) for value, old in zip(final, start, strict=True)]
         assert changed == are_trained(update._model)
 
