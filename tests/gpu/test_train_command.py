@@ -92,20 +92,25 @@ def whole(folder: Path) -> Ended:
 def resumed(folder: Path) -> tuple[Ended, int, Ended]:
     """The same run, in which a GPU falls off the bus at step LOST_AT; the step of its checkpoint; the command again.
 
-    The others wait for the lost one in NCCL. The minute of the step's watch passes in six seconds.
+    The others wait for the lost one in NCCL.
     """
-    program = (
-        "from chatbot import commands; from chatbot.training import signals; "
-        "signals.TICK = 0.1; raise SystemExit(commands.main('train'))"
-    )
-    fault = f"fallen gpu=1 operation={BACKWARD} number={AFTER_SAVE + (LOST_AT - 5) * KERNELS + 1}"
     flags = *VALIDATED, "--gpus", "0,1,2,3", "--deterministic", "--attempt", "lost", "--steps", str(LAST)
+    return train_in_haste("fallen", *flags), saved_step("lost"), train(*flags)
+
+
+def train_in_haste(fault: str, *flags: str) -> Ended:
+    """Train with a fault of GPU 1 in step LOST_AT. The minutes of the step's watch pass in six seconds."""
+    program = (
+        "from chatbot import commands; from chatbot.training import watch; "
+        "watch.TICK = 0.1; raise SystemExit(commands.main('train'))"
+    )
+    faults = f"{fault} gpu=1 operation={BACKWARD} number={AFTER_SAVE + (LOST_AT - 5) * KERNELS + 1}"
     completed = subprocess.run(
         [sys.executable, "-c", program, *FLAGS, *flags],
-        env=gpus(faults=fault), capture_output=True, text=True, check=False, timeout=200,
+        env=gpus(faults=faults), capture_output=True, text=True, check=False, timeout=200,
     )  # fmt: skip
     print(completed.stderr)
-    return Ended(completed.returncode, completed.stdout, completed.stderr), saved_step("lost"), train(*flags)
+    return Ended(completed.returncode, completed.stdout, completed.stderr)
 
 
 def test_run_shows_its_gpus_and_the_loss_of_each(whole: Ended) -> None:
@@ -161,6 +166,15 @@ def test_gpu_that_falls_silent_ends_the_run_and_the_same_command_resumes(
     names = "loss", "tower_losses", "gradient_norm"
     for record, other in zip(metrics("lost")[:STEPS], metrics("whole")[:STEPS], strict=True):
         assert [record[name] for name in names] == [other[name] for name in names]
+
+
+def test_a_replica_that_fails_in_the_exchange_does_not_let_the_others_wait_for_ever(folder: Path) -> None:
+    """Memory runs out on one of four GPUs, in one graph with the exchange, at a size that had enough before."""
+    flags = *VALIDATED, "--gpus", "0,1,2,3", "--attempt", "waiting", "--steps", str(LAST), "--step-timeout", "1"
+    ended = train_in_haste("memory", *flags)
+    assert ended.code == EXIT_LOST
+    assert f"error: step {LOST_AT} has made no progress for 60 seconds (--step-timeout)" in ended.errors
+    assert saved_step("waiting") == 4
 
 
 def test_attempt_goes_on_on_a_mig_instance_and_then_in_two_processes(
