@@ -299,7 +299,7 @@ LEAST = {
 }
 ABOVE_0 = (
     "forget_minutes keep_prob learning_rate max_gradient_norm min_p ngram_weight reply_seconds request_timeout "
-    "save_minutes temperature top_p typical"
+    "save_minutes start_timeout temperature top_p typical"
 )
 MOST = {
     0.9: "label_smoothing",
