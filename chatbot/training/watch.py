@@ -55,7 +55,7 @@ class Interrupts:
 
 
 class StepWatch:
-    """Says once in a run that a step has made no progress for LIMIT seconds, and ends the process of a hopeless one.
+    """Says once in a run that a step has made no progress for LIMIT seconds, and ends one that cannot go on.
 
     It ends after `timeout` seconds without progress, or if a GPU is lost: a collective between GPUs of which one has
     failed cannot be cancelled, and would wait for ever. The time in which graphs are traced does not count.
