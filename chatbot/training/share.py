@@ -237,14 +237,19 @@ class Preparation:
 
 
 def on_device(share: Any, device: str) -> Any:
-    """Copy arrays to a device. What is int32 stays in the host's memory, where the step wants it.
+    """Copy arrays to a device. What is int32 stays in the host's memory, where the step wants it. Any thread may call.
 
     TensorFlow would hold Python's lock while it copies an array to a GPU, so that a GPU that is silent would stop all
-    threads. It does not hold it while an operation copies a tensor.
+    threads. It does not hold it while an operation copies a tensor. But of operations of a GPU on int32, in the host's
+    memory, each gives its caller the result of another thread's now and then (TensorFlow's issue 123980).
     """
-    with tf.device("/CPU:0" if is_gpu(device) else device):
-        tensors = [tf.convert_to_tensor(array) for array in tf.nest.flatten(share)]
-    if is_gpu(device):
+
+    def copied(array: Any) -> tf.Tensor:
+        with tf.device("/CPU:0" if is_gpu(device) else device):
+            tensor = tf.convert_to_tensor(array)
+        if not is_gpu(device) or tensor.dtype == tf.int32:
+            return tensor
         with tf.device(device):
-            tensors = [tf.identity(tensor) for tensor in tensors]
-    return tf.nest.pack_sequence_as(share, tensors)
+            return tf.identity(tensor)
+
+    return tf.nest.map_structure(copied, share)

@@ -30,7 +30,7 @@ def test_report_of_a_standin(capsys: pytest.CaptureFixture[str]) -> None:
     assert [row["what"] for row in speeds] == [
         "recurrent float32 8", "recurrent bfloat16 8", "transformer float32 8", "transformer bfloat16 8",
     ]  # fmt: skip
-    assert all(row["result"].endswith(" tokens/s") and len(row["rates"]) == 4 for row in speeds)
+    assert [row for row in speeds if not row["result"].endswith(" tokens/s") or len(row["rates"]) != 4] == []
     assert len(table) == 7 + len(results)
 
 

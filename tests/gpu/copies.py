@@ -1,6 +1,8 @@
 """The copies between host and GPUs in training steps on stand-ins."""
 
 import itertools
+import sys
+from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
 import numpy as np
@@ -12,6 +14,7 @@ from chatbot.corpus.batches import Batches
 from chatbot.flags import replace
 from chatbot.training.devices.towers import Tower
 from chatbot.training.selftest import random_pairs
+from chatbot.training.share import on_device
 from chatbot.training.update import open_update
 from tests.gpu import standin
 from tests.gpu.comparisons import ADAM, new_model
@@ -76,3 +79,23 @@ def all_deterministic_copies() -> dict[str, Copies]:
     """Return the copies of each case with deterministic operations."""
     tf.config.experimental.enable_op_determinism()
     return all_copies()
+
+
+def copies_in_threads() -> list[str]:
+    """Return the types of the arrays that differ from their copies, of many that eight threads make at once."""
+
+    def differing(thread: int) -> list[str]:
+        random, found = np.random.default_rng(thread), list[str]()
+        for _ in range(500):
+            size = random.integers(5, 30)
+            arrays = [random.integers(1000, size=size).astype(kind) for kind in (np.int32, np.int64, np.float64)]
+            found += [
+                str(array.dtype)
+                for array, copy in zip(arrays, on_device(arrays, "/GPU:0"), strict=True)
+                if not np.array_equal(array, copy.numpy())
+            ]
+        return found
+
+    sys.setswitchinterval(1e-5)  # seconds
+    with ThreadPoolExecutor(8) as pool:
+        return list(itertools.chain.from_iterable(pool.map(differing, range(8))))

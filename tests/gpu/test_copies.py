@@ -1,5 +1,7 @@
 """A step copies one buffer to each GPU, and nothing to the host before it reads a result; so do deterministic ones."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -42,3 +44,7 @@ def test_deterministic_operations_change_weights_by_their_rounding_only(
 ) -> None:
     for one, other in zip(ordinary[case].weights, deterministic[case].weights, strict=True):
         np.testing.assert_allclose(one, other, atol=1e-4)
+
+
+def test_copies_of_several_threads_are_their_own(tmp_path: Path) -> None:
+    assert on_standins(copies.copies_in_threads, tmp_path) == []
