@@ -9,10 +9,13 @@ import numpy.typing as npt
 from chatbot.config.model import ModelSettings
 from chatbot.corpus.ngrams import Ngrams
 from chatbot.corpus.pair_ids import EncodedPairs
-from chatbot.corpus.vocabulary import ASK, BOS, EOS, PAD
+from chatbot.corpus.vocabulary import ASK, BOS, EOS, PAD, Vocabulary
 from chatbot.corpus.word_vectors import WordVectors
 from chatbot.model.loss import LossSize
+from chatbot.model.saved import Trained, weights_of
 from chatbot.model.seq2seq import Seq2Seq
+
+Array = npt.NDArray[np.float32]
 
 
 def built_model(
@@ -63,3 +66,33 @@ def start_from_frequencies(model: Seq2Seq, shards: Sequence[EncodedPairs]) -> No
         smoothed[EOS] += len(pairs)
     smoothed[[PAD, BOS, ASK]] = 1e-6
     model.bias.assign(np.log(smoothed / smoothed.sum()))
+
+
+def start_from_trained(model: Seq2Seq, vocabulary: Vocabulary, other: Trained) -> None:
+    """Set all weights to those of a trained model of the same sizes, whose vocabulary may be another."""
+    recurrent = {id(v.value) for layer in (model.encoder, model.decoder) for v in layer.trainable_variables}
+    sizes = len(vocabulary), len(other.vocabulary)
+    for weight, old in zip(weights_of(model), weights_of(other.model), strict=True):
+        value = old.numpy()
+        of_tokens = [axis for axis, both in enumerate(zip(weight.shape, old.shape, strict=True)) if both == sizes]
+        if of_tokens and id(weight) not in recurrent:
+            axis = of_tokens[0]
+            drawn, value = (np.moveaxis(array, axis, 0) for array in (weight.numpy(), value))
+            value = np.moveaxis(rows_by_token(drawn, vocabulary, value, other.vocabulary), 0, axis)
+        weight.assign(value)
+
+
+def rows_by_token(drawn: Array, vocabulary: Vocabulary, other: Array, old: Vocabulary) -> Array:
+    """Return the rows of the tokens of a vocabulary, taken from those of an old one.
+
+    drawn: at random, [vocabulary, ...]. other: [old, ...]. A new token starts with the mean of the rows of its
+    characters or bytes; its bias, and a byte, stay as they are.
+    """
+    ids = {token: i for i, token in enumerate(old.tokens)}
+    rows = drawn.copy()
+    for i, token in enumerate(vocabulary.tokens):
+        if token in ids:
+            rows[i] = other[ids[token]]
+        elif i < vocabulary.first_byte and drawn.ndim > 1:
+            rows[i] = other[old.ids([token])].mean(axis=0)
+    return rows

@@ -13,12 +13,12 @@ from chatbot.corpus.vocabulary import BYTES, SPECIALS, Vocabulary, load_vocabula
 from chatbot.errors import UserError
 from chatbot.inference.ratings import RATINGS, append_rating, rating_of
 from chatbot.inference.responder import Responder
-from chatbot.model.new_model import built_model
+from chatbot.model.new_model import built_model, rows_by_token
 from chatbot.model.saved import load_trained
 from chatbot.training.attempt import grown_vocabulary
 from chatbot.training.data import prepare
 from chatbot.training.loop import train as train_run
-from chatbot.training.run import open_run, rows_by_token, set_initial_weights
+from chatbot.training.run import open_run, set_initial_weights
 from chatbot.training.validation import Validator
 from tests.training.attempts import metrics
 from tests.training.small_run import SMALL, TOWERS, train_small

@@ -177,12 +177,6 @@ def connect_to(address: str) -> socket.socket | None:
     return None
 
 
-def is_listening(address: str) -> bool:
-    """Return whether a process accepts connections at host:port; the operating system does so for a stopped one."""
-    with connect_to(address) or contextlib.nullcontext() as connection:
-        return connection is not None
-
-
 def is_answering(address: str) -> bool:
     """Return whether a process at host:port sends something to, or closes, a new connection within two seconds."""
     with connect_to(address) or contextlib.nullcontext() as connection:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar
 
+from chatbot.training.machines.peers import connect_to
 from tests.commands import ENVIRONMENT
 from tests.training.machines.preloaded import Process
 
@@ -122,3 +123,9 @@ def write_pairs(path: Path, count: int = 24, question: str = "what is") -> None:
     """Write numbered questions with answers of two lengths."""
     lines = [f"{question} {i}\tit is {i * 7 % 10}" + " and a few words more" * (i % 2) for i in range(count)]
     path.write_text("".join(f"{line}\n" for line in lines))
+
+
+def is_listening(address: str) -> bool:
+    """Return whether a process accepts connections at host:port; the operating system does so for a stopped one."""
+    with connect_to(address) or contextlib.nullcontext() as connection:
+        return connection is not None

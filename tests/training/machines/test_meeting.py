@@ -21,6 +21,7 @@ from chatbot.training.devices.towers import Tower
 from chatbot.training.machines import meeting, peers
 from chatbot.training.machines.cluster import Cluster, free_addresses, host_and_port
 from chatbot.training.machines.meeting import facts_of, meet
+from tests.training.machines.running import is_listening
 
 
 def start(workers: int, function: Callable[[Cluster], Any], absent: tuple[int, ...] = ()) -> list[Future[Any]]:
@@ -81,7 +82,7 @@ def test_strangers_and_workers_that_have_left_are_not_counted(monkeypatch: pytes
     addresses = tuple(free_addresses(2))
     with ThreadPoolExecutor(1) as threads:
         host = threads.submit(meet, Cluster(addresses, "worker", 0), {}, 30)
-        while not peers.is_listening(addresses[0]):
+        while not is_listening(addresses[0]):
             time.sleep(0.01)
         connections = [socket.create_connection(host_and_port(addresses[0])) for _ in STRANGERS]
         for connection, text in zip(connections, STRANGERS, strict=True):
