@@ -204,11 +204,13 @@ def cudnn_sequence(
     lstm = len(initial) == 2
     dtype = CUDNN_TYPES[precision]
     params = lstm_params(kernel, recurrent, bias) if lstm else gru_params(kernel, recurrent, bias)
-    h, *c = (tf.expand_dims(tf.cast(state, dtype), 1) for state in initial)  # [rows, 1, units] each
+    h = c = tf.expand_dims(tf.cast(initial[0], dtype), 1)  # [rows, 1, units]
+    if initial[-1] is not initial[0]:  # not the same zeros
+        c = tf.expand_dims(tf.cast(initial[-1], dtype), 1)
     outputs, h, c, _, _ = tf.raw_ops.CudnnRNNV3(
         input=tf.cast(inputs, dtype),
         input_h=h,
-        input_c=c[0] if lstm else tf.constant(0, dtype),
+        input_c=c if lstm else tf.constant(0, dtype),
         params=tf.cast(params, dtype),
         sequence_lengths=lengths,
         rnn_mode="lstm" if lstm else "gru",

@@ -135,7 +135,7 @@ class Stack(keras.layers.Layer):
     def call(
         self,
         inputs: tf.Tensor,
-        initial: list[State] | None,
+        initial: list[State],
         sequences: Sequences,
         key: tf.Tensor | None,
         last: bool = True,
@@ -144,16 +144,15 @@ class Stack(keras.layers.Layer):
 
         The outputs at padding are undefined. The last states are those of each layer.
 
-        initial: the first state of each layer; None: zeros. sequences: the lengths and indices of the rows.
-        key: [1] uint64 draws the dropout masks; None: no dropout. last: whether the last states are used. If not,
-        they are undefined, and cuDNN runs all rows to the same length, which is faster.
+        initial: the first state of each layer. sequences: the lengths and indices of the rows. key: [1] uint64 draws
+        the dropout masks; None: no dropout. last: whether the last states are used. If not, they are undefined, and
+        cuDNN runs all rows to the same length, which is faster.
         """
-        if initial is None:
-            initial = self.zero_states(tf.shape(sequences.packing.lengths)[0], inputs.dtype)
         if not last:
             sequences = sequences._replace(mask=None)
             if on_gpu():
-                lengths = tf.fill(tf.shape(sequences.packing.lengths), tf.shape(inputs)[1])
+                rows, time, _ = tf.unstack(tf.shape(inputs), num=3)
+                lengths = tf.fill([rows], time)
                 sequences = sequences._replace(packing=sequences.packing._replace(lengths=lengths))
         states: list[State] = []
         outputs = inputs
@@ -240,7 +239,8 @@ class Encoder(keras.layers.Layer):
         embedded: in the layout of `is_packed`. key: [1] uint64 draws the dropout masks; None: no dropout.
         """
         packed, packing = is_packed(self._settings), sequences.packing
-        outputs, states = self.forward(embedded, None, sequences, key)
+        zeros = self.forward.zero_states(tf.size(packing.lengths), embedded.dtype)
+        outputs, states = self.forward(embedded, zeros, sequences, key)
         if self.backward is not None:
 
             def reverse(x: tf.Tensor) -> tf.Tensor:
@@ -249,10 +249,15 @@ class Encoder(keras.layers.Layer):
 
             # From the mask, because packing.lengths would have to be copied to a GPU.
             lengths = tf.reduce_sum(tf.cast(sequences.mask, tf.int64), 1) if on_gpu() else packing.lengths
-            backward_outputs, backward_states = self.backward(reverse(embedded), None, sequences, key)
+            backward_outputs, backward_states = self.backward(reverse(embedded), zeros, sequences, key)
             outputs = joined(outputs, reverse(backward_outputs))
-            states = [
-                [joined(*parts) for parts in zip(state, backward_state, strict=True)]
-                for state, backward_state in zip(states, backward_states, strict=True)
-            ]
+            states = joined_states(states, backward_states)
         return unpack(outputs, packing) if packed else outputs, states
+
+
+def joined_states(forward: list[State], backward: list[State]) -> list[State]:
+    """Join the units of two stacks' states, all of one size, at once: an operation for each would make a GPU wait."""
+    pairs = [pair for of_layers in zip(forward, backward, strict=True) for pair in zip(*of_layers, strict=True)]
+    parts = tf.stack([part for pair in pairs for part in pair], 1)  # [rows, 2 states, units]
+    states = iter(tf.unstack(tf.reshape(parts, [-1, len(pairs), 2 * parts.shape[2]]), axis=1))
+    return [[next(states) for _ in state] for state in forward]

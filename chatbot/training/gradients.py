@@ -50,8 +50,8 @@ class Stage:
     ) -> None:
         self._device, self._inputs = device, inputs
         with _on(device), tf.GradientTape(watch_accessed_variables=False) as self._tape:
-            # One copy to this device; otherwise a loop over time would fetch the weights at each step.
-            self._weights = [tf.identity(value) for _, value in weights]
+            # To another device one copy; otherwise a loop over time would fetch the weights at each step.
+            self._weights = [value if device is None else tf.identity(value) for _, value in weights]
             self._tape.watch((inputs, self._weights))
             mapping = [(variable, copy) for (variable, _), copy in zip(weights, self._weights, strict=True)]
             with keras.StatelessScope(state_mapping=mapping):
@@ -150,7 +150,7 @@ def gradient_function(model: Seq2Seq, groups: Sequence[Group], device: str, part
                 tf.reshape(gradient, [-1, gradient.shape[-1]])  # [ids, embedding]
                 for gradient in (source_gradient, target_gradient, *sampled_gradients)
             ]
-            rows = tf.math.unsorted_segment_sum(tf.concat(lookups, 0), share.places, tf.shape(share.used)[0])
+            rows = tf.math.unsorted_segment_sum(tf.concat(lookups, 0), share.places, tf.size(share.used))
         of_variables = *encoder_gradients, *decoder_gradients, *own_gradients
         gradients = dict(zip(map(id, (*encoder, *decoder, *own)), of_variables, strict=True))
         of_groups = []

@@ -36,14 +36,19 @@ class Group(NamedTuple):
         """Return the tensors of the variables as one vector; that of a single variable as it is."""
         if len(tensors) == 1:
             return tensors[0]
-        return tf.concat([tf.reshape(tensor, [-1]) for tensor in tensors], 0)
+        return tf.concat([_reshaped(tensor, [-1], len(tensor.shape) == 1) for tensor in tensors], 0)
 
     def divided(self, tensor: tf.Tensor) -> list[tf.Tensor]:
         """Undo `joined`."""
         if len(self.shapes) == 1:
             return [tensor]
         parts = tf.split(tensor, [math.prod(shape) for shape in self.shapes])
-        return [tf.reshape(part, shape) for part, shape in zip(parts, self.shapes, strict=True)]
+        return [_reshaped(part, shape, len(shape) == 1) for part, shape in zip(parts, self.shapes, strict=True)]
+
+
+def _reshaped(tensor: tf.Tensor, shape: Sequence[int], is_vector: bool) -> tf.Tensor:
+    """Return a tensor in another shape; a vector that stays one as it is, without an operation."""
+    return tensor if is_vector else tf.reshape(tensor, shape)
 
 
 def groups_of(model: Seq2Seq, settings: LearningSettings, least_bytes: int) -> list[Group]:

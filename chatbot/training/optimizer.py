@@ -70,24 +70,24 @@ class Scalars(NamedTuple):
     power_1: tf.Tensor  # beta_1 to the power of the number of updates
     power_2: tf.Tensor
     momentum: tf.Tensor
+    epsilon: tf.Tensor
     applied: tf.Tensor  # 1, or 0 for an update that changes nothing
 
 
 def update_scalars(rate: tf.Tensor, number: tf.Tensor, finite: tf.Tensor) -> Scalars:
     """Return the scalars of update `number`, int64, from 1; those of one that changes nothing if it is not finite."""
     exponent = tf.cast(tf.maximum(number, 1), tf.float32)  # 0 before the first update that is applied
-
-    def unless_skipped(value: tf.Tensor | float, skipped: float) -> tf.Tensor:
-        return tf.where(finite, value, skipped)
-
+    one, *factors = map(tf.constant, (1.0, BETA_1, BETA_2, MOMENTUM))
+    beta_1, beta_2, momentum = (tf.where(finite, factor, one) for factor in factors)
     return Scalars(
-        unless_skipped(rate, 0.0),
-        unless_skipped(BETA_1, 1.0),
-        unless_skipped(BETA_2, 1.0),
-        BETA_1**exponent,
-        BETA_2**exponent,
-        unless_skipped(MOMENTUM, 1.0),
-        tf.cast(finite, tf.float32),
+        rate=tf.where(finite, rate, 0.0),
+        beta_1=beta_1,
+        beta_2=beta_2,
+        power_1=factors[0] ** exponent,
+        power_2=factors[1] ** exponent,
+        momentum=momentum,
+        epsilon=tf.constant(EPSILON),
+        applied=tf.cast(finite, tf.float32),
     )
 
 
@@ -144,7 +144,7 @@ def _apply_gradient(
             lr=scalars.rate,
             beta1=scalars.beta_1,
             beta2=scalars.beta_2,
-            epsilon=EPSILON,
+            epsilon=scalars.epsilon,
             grad=gradient,
             use_locking=True,
         )

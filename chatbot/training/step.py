@@ -4,6 +4,7 @@ Variable updates differ in the replicas of the weights, and in the exchange betw
 """
 
 import abc
+import functools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -325,9 +326,10 @@ class Synchronous(VariableUpdate):
             for replica, total, scale in zip(self.replicas, totals, loss_scales, strict=True)
         ]
         with tf.device(self.replicas[0].home):
-            finite = tf.reduce_all([clipped.finite for clipped in applied])
+            finite = functools.reduce(tf.logical_and, [clipped.finite for clipped in applied])
             # Independent replicas skip for themselves: the step is an overflow if none skipped it for another reason.
-            overflow = ~finite & tf.reduce_all([clipped.finite | clipped.overflow for clipped in applied])
+            skipped_by_none = functools.reduce(tf.logical_and, [x.finite | x.overflow for x in applied])
+            overflow = ~finite & skipped_by_none
             return packed_result(report, applied[0].norm, finite, overflow)
 
     def gather_state(self) -> TrainState:

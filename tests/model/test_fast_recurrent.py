@@ -149,7 +149,7 @@ def test_stack_uses_fast_lstm_without_gpu(monkeypatch: pytest.MonkeyPatch, fast:
     monkeypatch.setattr(recurrent, "lstm_sequence", recorded)
     stack = recurrent.Stack(ModelSettings(keep_prob=1.0, plain_layers=not fast), 2, 5, 3, 0)
     sequences = sequences_of(np.ones((2, 4)), packed=fast)
-    stack.call(tf.ones((*sequences.ids.shape, 5)), None, sequences, None)
+    stack.call(tf.ones((*sequences.ids.shape, 5)), stack.zero_states(2, tf.float32), sequences, None)
     assert input_sizes == ([5, 3] if fast else [])
 
 

@@ -21,7 +21,8 @@ def test_stack_equals_its_layers_one_after_another(cell: str, residual: bool) ->
     sequences = sequences_of(np.where(np.arange(4) < LENGTHS[:, None], 1, 0), packed=cell == "lstm")
     inputs = rng.normal(size=(3, 4, 5)).astype(np.float32)
     packed = tf.gather(tf.reshape(inputs, [-1, 5]), sequences.packing.to_packed)
-    outputs, _ = stack(packed if cell == "lstm" else tf.constant(inputs), None, sequences, None)
+    zeros = stack.zero_states(3, tf.float32)
+    outputs, _ = stack(packed if cell == "lstm" else tf.constant(inputs), zeros, sequences, None)
     outputs = unpack(outputs, sequences.packing) if cell == "lstm" else outputs
 
     expected = inputs
