@@ -154,34 +154,17 @@ def train_here(settings: Settings, cluster: Cluster | None = None) -> TrainingRe
         data = prepare(settings, read_probe(settings.run.probe) if chief else ())
         settings = replace(settings, **data.chosen)
         if cluster is None:
-            return train_alone(settings, data, gpus)
+            return train_on(settings, data, open_and_print_towers(settings, gpus))
         print(f"{cluster.job} {cluster.index} of {len(cluster.workers)} workers, by {cluster.source}.")
         if settings.parallel.asynchronous:
             return train_as_chief(settings, data, cluster)
-        return train_as_worker(settings, data, gpus, cluster)
+        return train_as_worker(settings, data, open_and_print_towers(settings, gpus), cluster)
 
 
-def train_alone(settings: Settings, data: Data, gpus: list[Gpu]) -> TrainingResult:
-    """Train on the devices of this machine, or with --dry-run plan to."""
-    towers = open_and_print_towers(settings, gpus)
-    from chatbot.training.devices.failures import device_errors
-    from chatbot.training.dry_run import dry_run
-    from chatbot.training.loop import train
-    from chatbot.training.run import open_run
-
-    with device_errors(towers):
-        run = open_run(settings, data, towers)
-        return dry_run(run) if settings.run.dry_run else train(run)
-
-
-def train_as_worker(settings: Settings, data: Data, gpus: list[Gpu], cluster: Cluster) -> TrainingResult:
+def train_as_worker(settings: Settings, data: Data, towers: list[Tower], cluster: Cluster) -> TrainingResult:
     """Train as one worker of a synchronous cluster."""
-    towers = open_and_print_towers(settings, gpus)
-    from chatbot.training.devices.failures import device_errors
-    from chatbot.training.loop import train
     from chatbot.training.machines.meeting import facts_of, meet
     from chatbot.training.machines.team import join
-    from chatbot.training.run import open_run
 
     def lost(name: str) -> None:
         peers.exit_process(f"{name} ({cluster.others[name]}) was lost")
@@ -190,24 +173,20 @@ def train_as_worker(settings: Settings, data: Data, gpus: list[Gpu], cluster: Cl
     facts = facts_of(settings, data, towers)
     cluster = meet(cluster, facts, 60 * parallel.start_timeout, parallel.least_workers)
     if len(cluster.workers) == 1:
-        with device_errors(towers):
-            return train(open_run(settings, data, towers))
+        return train_on(settings, data, towers)
     peers = Peers(cluster.others, lost)
     with peers.errors():
         team = join(cluster, peers, towers)
         workers = counted(team.machines, "worker")
         print(f"Synchronous training on {workers} with {counted(len(towers), 'tower')} each.")
-        with device_errors(towers):
-            return train(open_run(settings, data, towers, team))
+        return train_on(settings, data, towers, team)
 
 
 def train_as_chief(settings: Settings, data: Data, cluster: Cluster) -> TrainingResult:
     """Train as the chief of an asynchronous cluster."""
     open_towers([], None)  # the chief only validates, on the CPU
     from chatbot.training.asynchronous import CHIEF_DEVICE
-    from chatbot.training.loop import train
     from chatbot.training.machines.team import Team
-    from chatbot.training.run import open_run
 
     def lost(name: str) -> None:
         address = cluster.others[name]
@@ -221,9 +200,21 @@ def train_as_chief(settings: Settings, data: Data, cluster: Cluster) -> Training
         coordinator = connect(cluster, peers)
         workers, servers = len(cluster.workers), len(cluster.ps)
         print(f"Asynchronous training on {counted(workers, 'worker')}; {counted(servers, 'parameter server')}.")
-        towers = [Tower(CHIEF, CHIEF_DEVICE, cpu_name(), None)]
         team = Team(leave=peers.stop, coordinator=coordinator, workers_and_servers=(workers, servers))
-        return train(open_run(settings, data, towers, team))
+        return train_on(settings, data, [Tower(CHIEF, CHIEF_DEVICE, cpu_name(), None)], team)
+
+
+def train_on(settings: Settings, data: Data, towers: list[Tower], team: Any = None) -> TrainingResult:
+    """Train on the towers of this machine, or with --dry-run plan to. team: None for a single machine."""
+    from chatbot.training.devices.failures import device_errors
+    from chatbot.training.dry_run import dry_run
+    from chatbot.training.loop import train
+    from chatbot.training.machines.team import ALONE
+    from chatbot.training.run import open_run
+
+    with device_errors(towers):
+        run = open_run(settings, data, towers, team or ALONE)
+        return dry_run(run) if settings.run.dry_run else train(run)
 
 
 def open_and_print_towers(settings: Settings, gpus: list[Gpu], fewest: int = 1) -> list[Tower]:

@@ -17,7 +17,6 @@ from chatbot.flags import compose, fields_of, replace, shown_default
 from chatbot.training import start
 from chatbot.training.attempt import write_attempt
 from chatbot.training.data import Data, prepare
-from chatbot.training.devices.gpus import Gpu
 
 SMALL = {"copy": True, "ngrams": 3, "keep_prob": 0.8, "both_directions": "on"}
 
@@ -144,9 +143,10 @@ def test_attempt_keeps_what_its_preset_has_set(
 def test_run_trains_with_its_preset(small: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     trained: list[Settings] = []
 
-    def train_alone(settings: Settings, data: Data, gpus: list[Gpu]) -> None:
+    def train_on(settings: Settings, *_: object) -> None:
         trained.append(settings)
 
-    monkeypatch.setattr(start, "train_alone", train_alone)
+    monkeypatch.setattr(start, "open_and_print_towers", lambda *_: [])
+    monkeypatch.setattr(start, "train_on", train_on)
     start.train_here(start.for_one_process(settings_over_config(small)))
     assert (trained[0].run.preset, trained[0].model.copy, trained[0].model.ngrams) == ("small", True, 3)

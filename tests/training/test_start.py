@@ -104,10 +104,9 @@ def test_gpu_that_fails_in_mid_run_is_named(monkeypatch: pytest.MonkeyPatch) -> 
     Nvml(monkeypatch).lost = {1}
     monkeypatch.setattr("chatbot.training.loop.train", fail)
     monkeypatch.setattr("chatbot.training.run.open_run", lambda *_: None)
-    monkeypatch.setattr(module, "open_and_print_towers", lambda *_: [Tower("gpu_1", "/GPU:0", "NVIDIA", 1 << 30)])
     data: Any = None
     with pytest.raises(LostError, match=r"^GPU 1 does not answer \(GPU is lost\)"):
-        module.train_alone(Settings(), data, [])
+        module.train_on(Settings(), data, [Tower("gpu_1", "/GPU:0", "NVIDIA", 1 << 30)])
 
 
 def test_gpu_that_does_not_answer_is_left_out_and_named(
