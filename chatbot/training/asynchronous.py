@@ -14,7 +14,6 @@ import numpy as np
 import tensorflow as tf
 
 from chatbot.config.learning import LearningSettings
-from chatbot.corpus.batches import GlobalBatch
 from chatbot.model.seq2seq import Seq2Seq
 from chatbot.training.allreduce import counted_tokens
 from chatbot.training.gradients import dense, gradient_function
@@ -93,24 +92,16 @@ class Asynchronous(VariableUpdate):
         self._replica = Replica(model, settings, groups, [devices[i] for i in range(len(sizes))], copies=True)
         self._device = device_of_workers(workers)
         self._gradients = gradient_function(model, groups, self._device)
-        self._preparation = Preparation(model, settings.seed, [self._device], home=CHIEF_DEVICE)
+        self.preparation = Preparation(model, settings.seed, [self._device], home=CHIEF_DEVICE)
         self._train_step_graph = Graph(self._train_step)
         self._in_flight: collections.deque[Any] = collections.deque()
         self._next_step = 0
-
-    def prepare(self, batch: GlobalBatch, number: int) -> Prepared:
-        """Prepare the batch, for the chief to keep until a worker takes it."""
-        return self._preparation(batch, number)
-
-    def begin_copies(self, prepared: Prepared) -> None:
-        """Make tensors of the batch, in the chief's memory."""
-        self._preparation.begin_copies(prepared)
 
     def __call__(self, prepared: Prepared, rate: float) -> None:
         """Schedule a step on a worker. Waits while every worker has its full number of steps."""
         with tf.device(CHIEF_DEVICE):
             number = tf.constant(prepared.number, tf.int64)
-            inputs = self._preparation.copied(prepared)[0][0], number, tf.constant(rate, tf.float32)
+            inputs = self.preparation.copied(prepared)[0][0], number, tf.constant(rate, tf.float32)
             function = self._train_step_graph.concrete(*inputs)
         self._in_flight.append(self._coordinator.schedule(function, args=inputs))
         self._next_step = prepared.number + 1
@@ -145,7 +136,7 @@ class Asynchronous(VariableUpdate):
         replica = self._replica
         weights = [tf.identity(weight) for weight in replica.weights]
         scale = None if replica.loss_scale is None else replica.loss_scale.read()
-        share = self._preparation.tensors(prepared)
+        share = self.preparation.tensors(prepared)
         sums = self._gradients(weights, share, scale)
         gradients = list(sums.groups)
         if replica.groups[-1].trained:

@@ -107,6 +107,8 @@ class VariableUpdate(abc.ABC):
     of a share, source and target together, since a device ran out of memory with more; None before.
     """
 
+    preparation: Preparation
+
     def __init__(self, tower_names: list[str], num_shares: int) -> None:
         self.tower_names, self.num_shares = tower_names, num_shares
         self.most_positions: int | None = None
@@ -117,13 +119,13 @@ class VariableUpdate(abc.ABC):
         """Whether a graph of the step is being traced. Any thread may ask."""
         return any(graph.is_tracing for graph in vars(self).values() if isinstance(graph, Graph))
 
-    @abc.abstractmethod
     def prepare(self, batch: GlobalBatch, number: int) -> Prepared:
         """Prepare the global batch of step `number`, counted from 0, on the host. Any thread may call this."""
+        return self.preparation(batch, number)
 
-    @abc.abstractmethod
     def begin_copies(self, prepared: Prepared) -> None:
         """Begin to copy a batch to the devices. A step does so itself if nobody has done so before."""
+        self.preparation.begin_copies(prepared)
 
     @abc.abstractmethod
     def __call__(self, prepared: Prepared, rate: float) -> None:
@@ -210,10 +212,6 @@ class Synchronous(VariableUpdate):
         """Prepare the batch on the host, each share in pieces of at most `most_positions`."""
         return self.preparation(batch, number, self._pieces(batch))
 
-    def begin_copies(self, prepared: Prepared) -> None:
-        """Begin to copy a batch to the towers' devices."""
-        self.preparation.begin_copies(prepared)
-
     def _pieces(self, batch: GlobalBatch) -> int:
         """Return the number of pieces of each share, a function of the batch and `most_positions` alone."""
         if self.most_positions is None:
@@ -250,10 +248,9 @@ class Synchronous(VariableUpdate):
         # A batch that was at least as large in every dimension did not run out of memory.
         is_proven = is_alone or any(all(a >= b for a, b in zip(proven, size, strict=True)) for proven in self._proven)
         if len(pieces) == 1 and is_proven:
-            result = self._train_at_once(pieces[0], rate)
-        else:
-            result = self._train_in_order(pieces, rate)
-        if len(pieces) == 1 and not is_proven:
+            return self._train_at_once(pieces[0], rate)
+        result = self._train_in_order(pieces, rate)
+        if len(pieces) == 1:
             self._proven.append(size)
         return result
 
