@@ -124,38 +124,32 @@ def apply_update(
     of the uncorrected mean of squares, as in Keras. Weight decay is decoupled (Loshchilov and Hutter, 2019): the weight
     is multiplied by 1 - rate * decay before the update, as in PyTorch's AdamW, with every rule.
     """
+    first = []
     if decayed and settings.weight_decay:
-        decay = scalars.rate * settings.weight_decay
-        with tf.control_dependencies([weight.assign_sub(decay * weight, read_value=False)]):
-            return _apply_gradient(settings, weight, slots, gradient, scalars)
-    return _apply_gradient(settings, weight, slots, gradient, scalars)
-
-
-def _apply_gradient(
-    settings: LearningSettings, weight: tf.Variable, slots: Sequence[tf.Variable], gradient: tf.Tensor, scalars: Scalars
-) -> tf.Operation:
-    if settings.optimizer == "adam":
-        return tf.raw_ops.ResourceApplyAdam(
-            var=weight.handle,
-            m=slots[0].handle,
-            v=slots[1].handle,
-            beta1_power=scalars.power_1,
-            beta2_power=scalars.power_2,
-            lr=scalars.rate,
-            beta1=scalars.beta_1,
-            beta2=scalars.beta_2,
-            epsilon=scalars.epsilon,
-            grad=gradient,
-            use_locking=True,
+        first.append(weight.assign_sub(scalars.rate * settings.weight_decay * weight, read_value=False))
+    with tf.control_dependencies(first):
+        if settings.optimizer == "adam":
+            return tf.raw_ops.ResourceApplyAdam(
+                var=weight.handle,
+                m=slots[0].handle,
+                v=slots[1].handle,
+                beta1_power=scalars.power_1,
+                beta2_power=scalars.power_2,
+                lr=scalars.rate,
+                beta1=scalars.beta_1,
+                beta2=scalars.beta_2,
+                epsilon=scalars.epsilon,
+                grad=gradient,
+                use_locking=True,
+            )
+        if settings.optimizer == "momentum":
+            # No kernel with Keras's rule leaves the weight as it is when there is nothing to add.
+            velocity = scalars.momentum * slots[0] - scalars.rate * gradient
+            with tf.control_dependencies([slots[0].assign(velocity, read_value=False)]):
+                return weight.assign_add(scalars.applied * velocity, read_value=False)
+        return tf.raw_ops.ResourceApplyGradientDescent(
+            var=weight.handle, alpha=scalars.rate, delta=gradient, use_locking=True
         )
-    if settings.optimizer == "momentum":
-        # No kernel with Keras's rule leaves the weight as it is when there is nothing to add.
-        velocity = scalars.momentum * slots[0] - scalars.rate * gradient
-        with tf.control_dependencies([slots[0].assign(velocity, read_value=False)]):
-            return weight.assign_add(scalars.applied * velocity, read_value=False)
-    return tf.raw_ops.ResourceApplyGradientDescent(
-        var=weight.handle, alpha=scalars.rate, delta=gradient, use_locking=True
-    )
 
 
 class LossScale:
