@@ -66,9 +66,6 @@ class Staged(Synchronous):
             totals = [total._replace(tokens=tf.identity(total.tokens)) for total in totals]
         return towers, self._late_update(totals, towers.report, pending.loss_scales, rate)
 
-    def _sum(self, towers: TowerSums) -> list[Total]:
-        return self._summation(towers.sums, towers.report, towers.used)
-
     def _late_update(
         self, totals: Sequence[Total], report: tf.Tensor, loss_scales: Sequence[Any], rate: tf.Tensor
     ) -> tf.Tensor:

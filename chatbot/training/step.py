@@ -153,11 +153,6 @@ class TowerSums(NamedTuple):
     used: list[tf.Tensor]  # of each replica, [used] int64, the ids of Sums.rows
     loss_scales: list[Any]  # of each replica, scalar float32: the scale of the gradients, in float16; else None
 
-    def added_to(self, before: "TowerSums") -> "TowerSums":
-        """Return the sums with those of earlier pieces of the same batch."""
-        sums, report = tf.nest.map_structure(tf.add, before[:2], self[:2])
-        return self._replace(sums=sums, report=report)
-
 
 class Synchronous(VariableUpdate):
     """A training step over one or several replicas of the weights.
@@ -303,7 +298,9 @@ class Synchronous(VariableUpdate):
 
     def _further_gradients(self, shares: Sequence[Share | Buffer], before: TowerSums) -> TowerSums:
         """Add the sums over a piece of each share to those of the pieces before."""
-        return self._gradients(shares).added_to(before)
+        towers = self._gradients(shares)
+        sums, report = tf.nest.map_structure(tf.add, before[:2], towers[:2])
+        return towers._replace(sums=sums, report=report)
 
     def first_tower_sums(self, inputs: Inputs, share: Share | Buffer) -> Sums:
         """Return the sums that the first tower would return for a share, computed on the device of the caller."""
@@ -311,8 +308,11 @@ class Synchronous(VariableUpdate):
 
     def _update(self, towers: TowerSums, rate: tf.Tensor) -> tf.Tensor:
         """Sum the gradients over all towers and update every replica."""
-        totals = self._summation(towers.sums, towers.report, towers.used)
+        totals = self._sum(towers)
         return self._updated(totals, totals[0].report, towers.loss_scales, rate)
+
+    def _sum(self, towers: TowerSums) -> list[Total]:
+        return self._summation(towers.sums, towers.report, towers.used)
 
     def _updated(
         self, totals: Sequence[Total], report: tf.Tensor, loss_scales: Sequence[Any], rate: tf.Tensor
