@@ -50,18 +50,21 @@ class Cluster:
     source: str = dataclasses.field(default="flags", compare=False)
 
     @property
+    def hosts(self) -> dict[str, list[str]]:
+        """The addresses of each job that has some, as TensorFlow takes them."""
+        hosts = {WORKER: [*self.workers], PS: [*self.ps], CHIEF: [self.chief] if self.chief else []}
+        return {job: addresses for job, addresses in hosts.items() if addresses}
+
+    @property
     def own(self) -> str | None:
         """The address of this machine; None for a chief without --chief-host."""
-        if self.job == CHIEF:
-            return self.chief
-        return (self.workers if self.job == WORKER else self.ps)[self.index]
+        return self.hosts[self.job][self.index] if self.job in self.hosts else None
 
     @property
     def others(self) -> dict[str, str]:
         """The addresses of the other workers and parameter servers, by name, such as worker 1."""
-        named = {f"{WORKER} {i}": address for i, address in enumerate(self.workers)}
-        named |= {f"{PS} {i}": address for i, address in enumerate(self.ps)}
-        return {name: address for name, address in named.items() if name != f"{self.job} {self.index}"}
+        named = {f"{job} {i}": host for job, hosts in self.hosts.items() for i, host in enumerate(hosts)}
+        return {name: host for name, host in named.items() if name not in (f"{self.job} {self.index}", f"{CHIEF} 0")}
 
 
 def cluster_of(settings: ParallelSettings, environment: Mapping[str, str] = os.environ) -> Cluster | None:
@@ -84,13 +87,13 @@ def cluster_of(settings: ParallelSettings, environment: Mapping[str, str] = os.e
             )
         return None
     job, index = cluster.job, cluster.index
-    count = {CHIEF: 1, WORKER: len(cluster.workers), PS: len(cluster.ps)}[job]
+    count = len(cluster.hosts.get(job, [None] if job == CHIEF else []))
     if not 0 <= index < count:
         source = {"flags": "--task-index", "TF_CONFIG": "TF_CONFIG: task index"}.get(cluster.source, cluster.source)
         raise UserError(f"{source} {index}: expected 0 to {count - 1}, since the number of {job} hosts is {count}")
     if not settings.asynchronous and len(cluster.workers) == 1:
         return None
-    addresses = [*cluster.workers, *cluster.ps, *([cluster.chief] if cluster.chief else [])]
+    addresses = [*itertools.chain.from_iterable(cluster.hosts.values())]
     for address in addresses:
         host_and_port(address)
         if addresses.count(address) > 1:

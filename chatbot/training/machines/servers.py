@@ -24,18 +24,17 @@ def serve(settings: Settings, cluster: Cluster, peer_timeout: float | None = PEE
         print(table(towers))
     import tensorflow as tf
 
-    server = tf.distribute.Server(_spec(cluster), job_name=cluster.job, task_index=cluster.index, protocol="grpc")
+    def exit_after_chief(_: str) -> None:
+        print("The chief has ended.", flush=True)
+        os._exit(0)
+
+    server = tf.distribute.Server(cluster.hosts, job_name=cluster.job, task_index=cluster.index, protocol="grpc")
     print(f"{cluster.job} {cluster.index} serves at {cluster.own}.", flush=True)
     if peer_timeout is not None and cluster.chief is not None:
         limit = 60 * settings.parallel.start_timeout
-        Peers({CHIEF: cluster.chief}, _exit_after_chief, peer_timeout, limit).start()
+        Peers({CHIEF: cluster.chief}, exit_after_chief, peer_timeout, limit).start()
     server.join()
     return 0
-
-
-def _exit_after_chief(_: str) -> None:
-    print("The chief has ended.", flush=True)
-    os._exit(0)
 
 
 def connect(cluster: Cluster, peers: Peers) -> Any:
@@ -47,7 +46,7 @@ def connect(cluster: Cluster, peers: Peers) -> Any:
     while peers.missing:
         time.sleep(0.1)
     resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
-        _spec(cluster), task_type=CHIEF, task_id=0, rpc_layer="grpc"
+        tf.train.ClusterSpec(cluster.hosts), task_type=CHIEF, task_id=0, rpc_layer="grpc"
     )
 
     # When a thread of the coordinator fails, the results of its worker never arrive: fetching one would not return.
@@ -59,12 +58,3 @@ def connect(cluster: Cluster, peers: Peers) -> Any:
     threading.excepthook = end
     with join_timeout():
         return tf.distribute.coordinator.ClusterCoordinator(tf.distribute.ParameterServerStrategy(resolver))
-
-
-def _spec(cluster: Cluster) -> Any:
-    import tensorflow as tf
-
-    jobs = {"worker": list(cluster.workers), "ps": list(cluster.ps)}
-    if cluster.chief is not None:
-        jobs[CHIEF] = [cluster.chief]
-    return tf.train.ClusterSpec(jobs)

@@ -108,7 +108,7 @@ def tower_names(team: Team, names: Sequence[str]) -> list[str]:
 def join(cluster: Cluster, peers: Peers, towers: Sequence[Tower]) -> Team:
     """Connect to the other workers, which have met. TensorFlow's devices cannot be changed afterwards."""
     resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
-        tf.train.ClusterSpec({"worker": list(cluster.workers)}),
+        tf.train.ClusterSpec(cluster.hosts),
         task_type="worker",
         task_id=cluster.index,
         # Without it, tf.distribute would sum on the CPU of each machine.
