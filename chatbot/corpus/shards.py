@@ -11,6 +11,8 @@ read it shard by shard. Within a shard, pairs are in the order of the files.
 
 import dataclasses
 import functools
+import itertools
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -23,7 +25,7 @@ from chatbot.corpus.chunks import Chunk
 from chatbot.corpus.history import questions_alone, rows_with_history, turns_that_fit
 from chatbot.corpus.pair_ids import EncodedPairs, Hashes, Lengths, Mask, Ragged, lengths_of
 from chatbot.corpus.tokenizer import SPACE
-from chatbot.corpus.vocabulary import MARKS, UNK, Vocabulary, code_points
+from chatbot.corpus.vocabulary import MARKS, SPECIALS, UNK, Vocabulary, code_points
 from chatbot.errors import UserError
 
 # The mean number of pairs in a shard, which takes about ten megabytes.
@@ -31,6 +33,8 @@ PAIRS_PER_SHARD = 1 << 17
 # Bytes that are collected in memory before they are written to their shards.
 BUFFER = 32_000_000
 CHARACTERS = 2  # the column of lengths after those of the source and of the answer
+# Questions that the chat offers to somebody who does not know what to ask, and the tokens of the longest.
+OFFERED, OFFERED_TOKENS = 3, 8
 PAIR_BYTES = 3 * np.dtype(np.uint32).itemsize  # of a row of lengths
 
 
@@ -130,6 +134,15 @@ class Shards(Sequence[EncodedPairs]):
             pairs += backwards if self.max_length is None else backwards.within(self.max_length)
         return pairs
 
+    def spread(self, number: int) -> Iterator[tuple[list[int], list[int]]]:
+        """Yield the ids of at most this many pairs, spread over all shards. Opens at most as many shards."""
+        filled = [n for n in range(self.number) if self.pairs_in_file(n)]
+        places = (divmod(i * len(filled), number) for i in range(number))  # a shard, and one of `number` parts of it
+        for n, parts in itertools.groupby(places, key=lambda place: place[0]):
+            pairs = self[filled[n]]
+            for row in dict.fromkeys(part * len(pairs) // number for _, part in parts) if len(pairs) else ():
+                yield pairs.sources.row(row).tolist(), pairs.targets.row(row).tolist()
+
     def _mapped(self, index: int) -> EncodedPairs:
         note_use(self.folder)
         tokens, lengths = (self.folder / f"{index:05}.{name}" for name in ShardArrays._fields)
@@ -138,6 +151,16 @@ class Shards(Sequence[EncodedPairs]):
         return EncodedPairs.question_to_answer(
             rows.select(np.arange(0, len(rows), 2)), rows.select(np.arange(1, len(rows), 2)), sizes[:, CHARACTERS]
         )
+
+
+def frequent_questions(shards: Shards, vocabulary: Vocabulary) -> list[str]:
+    """Return short questions, those with the most pairs in a shard first. Questions after other turns do not count."""
+    pairs = next(shards[n] for n in range(len(shards)) if shards.pairs_in_file(n))
+    rows = np.flatnonzero(pairs.sources.lengths <= OFFERED_TOKENS)
+    counts = Counter(tuple(pairs.sources.row(int(row)).tolist()) for row in rows)
+    words = range(len(SPECIALS), vocabulary.first_mark)
+    texts = (vocabulary.text(ids) for ids, _ in counts.most_common() if all(i in words for i in ids))
+    return list(itertools.islice((text for text in texts if len(text) > 1), OFFERED))
 
 
 def _map(path: Path, dtype: np.dtype[Any]) -> npt.NDArray[Any]:

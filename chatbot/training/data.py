@@ -1,13 +1,9 @@
 """The training and validation pairs of a run, read and checked before any device is used."""
 
 import dataclasses
-import itertools
-from collections import Counter, defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from chatbot.config.attempts import CONFIG, VOCABULARY
 from chatbot.config.corpus import AUTO, NONE
@@ -19,9 +15,9 @@ from chatbot.corpus.dataset import Corpus, described, training_set, validation_s
 from chatbot.corpus.files import SPACES, left_out, validation_files, without_word_spaces
 from chatbot.corpus.history import source_of, with_history
 from chatbot.corpus.reading.report import Report
-from chatbot.corpus.shards import Shards
+from chatbot.corpus.shards import Shards, frequent_questions
 from chatbot.corpus.tokenizer import print_unused_words, tokens_of
-from chatbot.corpus.vocabulary import SPECIALS, Vocabulary, load_vocabulary
+from chatbot.corpus.vocabulary import Vocabulary, load_vocabulary
 from chatbot.corpus.word_vectors import check_readable
 from chatbot.display import counted, visible
 from chatbot.errors import UserError
@@ -39,8 +35,6 @@ from chatbot.training.attempt import (
 )
 
 SAMPLES = 3
-# Questions that the chat offers to somebody who does not know what to ask, and the tokens of the longest.
-OFFERED, OFFERED_TOKENS = 3, 8
 # Replies to this many validation questions are measured, in about a sixth of the time that scoring 2,000 pairs takes.
 MEASURED = 200
 FILES_SHOWN = 5
@@ -110,7 +104,7 @@ def prepare(settings: Settings, probe: Sequence[str] = ()) -> Data:
         "fingerprint": corpus.fingerprint,
         "vocabulary": vocabulary.fingerprint(),
         "both_directions": both,
-        "questions": _frequent_questions(shards, vocabulary),
+        "questions": frequent_questions(shards, vocabulary),
         # Such as one in which all replies are rated bad.
         "without_pairs": [r.file for r in corpus.reports if not r.pairs and r.file in settings.corpus.data],
     }
@@ -122,14 +116,15 @@ def prepare(settings: Settings, probe: Sequence[str] = ()) -> Data:
         )
     if both:
         print("Each pair is learned in both directions (--both-directions).")
+    shown = validation.shards if validation else shards
     return Data(
         vocabulary=vocabulary,
         training=dataclasses.replace(shards, both_directions=both),
         validation=validation,
         chosen=chosen,
         description=description,
-        samples=_samples(validation.shards if validation else shards, SAMPLES, vocabulary),
-        measured=_samples(validation.shards, MEASURED, vocabulary) if validation else [],
+        samples=[sample_of(*pair, vocabulary) for pair in shown.spread(SAMPLES)],
+        measured=[sample_of(*pair, vocabulary) for pair in validation.shards.spread(MEASURED)] if validation else [],
         probe=probe_samples(probe, settings, vocabulary),
     )
 
@@ -230,7 +225,7 @@ def _print_training(settings: Settings, corpus: Corpus) -> None:
     if pairs < corpus.pairs:
         longest = settings.model.max_length
         print(f"  left out: pairs longer than --max-length {longest} tokens: {corpus.pairs - pairs:,}")
-    for pair in _spread(corpus.shards, SAMPLES):
+    for pair in corpus.shards.spread(SAMPLES):
         question, reply = (" ".join(corpus.vocabulary.tokens_of(side)) for side in pair)
         print(visible(f"  {question} -> {reply}"))
     if turns := settings.encoding.history:
@@ -246,36 +241,6 @@ def _print_reports(reports: list[Report]) -> None:
         print(f"  {report.file}: {kinds}, {counted(report.pairs, 'pair')}")
         for line in described(report):
             print(f"  {line}")
-
-
-def _samples(shards: Shards, number: int, vocabulary: Vocabulary) -> list[Sample]:
-    """Return at most this many pairs, spread over all shards."""
-    return [sample_of(source, target, vocabulary) for source, target in _spread(shards, number)]
-
-
-def _spread(shards: Shards, number: int) -> list[tuple[list[int], list[int]]]:
-    """Return the ids of at most this many pairs, spread over all shards. Opens at most as many shards."""
-    filled = [n for n in range(len(shards)) if shards.pairs_in_file(n)]
-    parts = defaultdict(list)  # by shard: in which of `number` parts of it a pair is chosen
-    for i in range(number):
-        n, part = divmod(i * len(filled), number)
-        parts[filled[n]].append(part)
-    samples = []
-    for shard, chosen in parts.items():
-        pairs = shards[shard]
-        for row in dict.fromkeys(part * len(pairs) // number for part in chosen) if len(pairs) else ():
-            samples.append((pairs.sources.row(row).tolist(), pairs.targets.row(row).tolist()))
-    return samples
-
-
-def _frequent_questions(shards: Shards, vocabulary: Vocabulary) -> list[str]:
-    """Return short questions, those with the most pairs in a shard first. Questions after other turns do not count."""
-    pairs = next(shards[n] for n in range(len(shards)) if shards.pairs_in_file(n))
-    rows = np.flatnonzero(pairs.sources.lengths <= OFFERED_TOKENS)
-    counts = Counter(tuple(pairs.sources.row(int(row)).tolist()) for row in rows)
-    words = range(len(SPECIALS), vocabulary.first_mark)
-    texts = (vocabulary.text(ids) for ids, _ in counts.most_common() if all(i in words for i in ids))
-    return list(itertools.islice((text for text in texts if len(text) > 1), OFFERED))
 
 
 def read_probe(file: str | None) -> list[str]:

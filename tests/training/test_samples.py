@@ -11,7 +11,7 @@ from chatbot.corpus import shards
 from chatbot.corpus.pair_ids import EncodedPairs, Ragged
 from chatbot.corpus.vocabulary import BYTES, MARKS, SPECIALS, Vocabulary
 from chatbot.inference.ratings import rating_of
-from chatbot.training.data import _frequent_questions, prepare
+from chatbot.training.data import prepare
 from chatbot.training.start import train_here
 from tests.training.small_run import small_settings
 
@@ -77,5 +77,5 @@ def test_offered_questions_have_words_of_the_vocabulary_only() -> None:
     rows = [[first, first, byte + 65]] * 3 + [[mark, first, first]] * 2 + [[first, first + 1]]
     sources = Ragged.from_rows(rows)
     one = EncodedPairs.question_to_answer(sources, sources, sources.lengths)
-    shards = MagicMock(__len__=lambda _: 1, __getitem__=lambda _, n: one)
-    assert _frequent_questions(shards, vocabulary) == ["你好"]
+    one_shard = MagicMock(__len__=lambda _: 1, __getitem__=lambda _, n: one)
+    assert shards.frequent_questions(one_shard, vocabulary) == ["你好"]
