@@ -124,8 +124,7 @@ class Reporter:
             self._print_metrics()
         if self._run.team.chief:
             self._try("metrics.jsonl", append_record, self._metrics, record)
-        if self._tensorboard:
-            self._try("TensorBoard", self._tensorboard.record, record)
+        self._chart(TensorBoard.record, record)
         for warning in self._slow_towers.record(record.get("tower_seconds", ())):
             self.warn(warning)
 
@@ -148,21 +147,21 @@ class Reporter:
         self._print(line)
         self._print_probe(validation.replies)
         if best is not None:
-            self._write_replies(validation.replies)
+            self._chart(TensorBoard.replies, data.questions, validation.replies, progress.step)
             if validation.warning:
                 self.warn(validation.warning)
 
     def replies(self, replies: Sequence[str]) -> None:
         """Show and write the replies to `Data.questions` where nothing is validated."""
-        self._print(f"step {self._run.progress.step:,}: replies")
+        step = self._run.progress.step
+        self._print(f"step {step:,}: replies")
         self._print_probe(replies)
-        self._write_replies(replies)
+        self._chart(TensorBoard.replies, self._run.data.questions, replies, step)
 
     def warn(self, text: str) -> None:
         """Show and write a warning, without a full stop at its end."""
         self._print_warning(text)
-        if self._tensorboard:
-            self._try("TensorBoard", self._tensorboard.warning, text, self._run.progress.step)
+        self._chart(TensorBoard.warning, text, self._run.progress.step)
 
     def went_back(self) -> None:
         """Begin again at the step of the run, which is earlier than the last record's, after which nothing counts."""
@@ -171,16 +170,14 @@ class Reporter:
         self._bar.update(step - self._bar.n)
         if self._run.team.chief:
             drop_after(self._metrics, step)
-        if self._tensorboard:
-            self._try("TensorBoard", self._tensorboard.begin_after, step)
+        self._chart(TensorBoard.begin_after, step)
 
     def close(self) -> None:
         """Show the metrics since the last line, remove the bar, and close the files."""
         if self._since_line:
             self._print_metrics()
         self._bar.close()
-        if self._tensorboard:
-            self._try("TensorBoard", self._tensorboard.close)
+        self._chart(TensorBoard.close)
         if self._wandb:
             self._try("wandb", self._wandb.finish, 0 if self.stopped else 1)
 
@@ -216,11 +213,10 @@ class Reporter:
         for sample, reply in zip(data.probe, replies[len(data.samples) :], strict=True):
             self._print(question_line(sample.question, reply))
 
-    def _write_replies(self, replies: Sequence[str]) -> None:
+    def _chart(self, write: Callable[..., None], *arguments: Any) -> None:
+        """Write to TensorBoard if the run has it. write: a method of `TensorBoard`."""
         if self._tensorboard:
-            self._try(
-                "TensorBoard", self._tensorboard.replies, self._run.data.questions, replies, self._run.progress.step
-            )
+            self._try("TensorBoard", write, self._tensorboard, *arguments)
 
     def _try(self, name: str, write: Callable[..., object], *arguments: Any) -> None:
         """Write; if that fails, warn once until it works again."""
