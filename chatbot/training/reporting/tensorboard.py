@@ -9,8 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import tensorflow as tf
+from tensorboard.compat.proto.event_pb2 import Event, SessionLog
+from tensorboard.compat.proto.summary_pb2 import Summary
 from tensorboard.plugins.custom_scalar import layout_pb2
 from tensorboard.plugins.custom_scalar import summary as custom_scalar
+from tensorboard.plugins.scalar.summary_v2 import scalar_pb
 from tensorboard.summary.writer.record_writer import RecordWriter
 
 from chatbot.config.attempts import TENSORBOARD
@@ -27,7 +30,6 @@ SECTIONS = {
     "throughput": ("examples_per_s", "target_tokens_per_s", "input_wait", "padding", "tower_skew"),
 }
 TAGS = {name: f"{section}/{name}" for section, names in SECTIONS.items() for name in names}
-SCALAR = tf.compat.v1.SummaryMetadata(plugin_data=tf.compat.v1.SummaryMetadata.PluginData(plugin_name="scalars"))
 # The Custom Scalars page: the title of each chart, and the tags of its curves as regular expressions that TensorBoard
 # matches from the start of a tag. Every run with such a tag has a curve: the whole batch, each tower, or all.
 RUN_CHARTS = {
@@ -73,8 +75,8 @@ class TensorBoard:
 
     def begin_after(self, step: int) -> None:
         """Let readers forget what this and earlier files have of later steps, as after a killed run."""
-        log = tf.compat.v1.SessionLog(status=tf.compat.v1.SessionLog.START)
-        event = tf.compat.v1.Event(wall_time=time.time(), step=step + 1, session_log=log)
+        log = SessionLog(status=SessionLog.START)
+        event = Event(wall_time=time.time(), step=step + 1, session_log=log)
         # tf.summary.create_file_writer has no purge_step, which this event is.
         tf.raw_ops.ImportEvent(writer=self._writer._resource, event=event.SerializeToString())
         for file in self._files_of_towers:
@@ -84,10 +86,11 @@ class TensorBoard:
         """Write the metrics of a logged step."""
         step = record["step"]
         for i, file in enumerate(self._files_of_towers):
-            of_tower = {tag: record[key][i] for tag, key in OF_TOWERS.items() if key in record}
-            # The loss of a tower without tokens is None.
-            values = [scalar(tag, value) for tag, value in of_tower.items() if value is not None]
-            append_event(file, step=step, summary=tf.compat.v1.Summary(value=values))
+            summary = Summary()
+            for tag, key in OF_TOWERS.items():
+                if key in record and record[key][i] is not None:  # the loss of a tower without tokens is
+                    summary.MergeFrom(scalar_pb(tag, record[key][i]))
+            append_event(file, step=step, summary=summary)
         with self._writer.as_default():
             for name, value in record.items():
                 if name != "step" and isinstance(value, int | float):  # not a list with a value of each tower
@@ -111,15 +114,10 @@ class TensorBoard:
         self._writer.close()
 
 
-def scalar(tag: str, value: float) -> Any:
-    """Return the value of a summary that shows a scalar."""
-    return tf.compat.v1.Summary.Value(tag=tag, tensor=tf.make_tensor_proto(value, tf.float32), metadata=SCALAR)
-
-
 def append_event(file: Path, **content: Any) -> None:
     """Append an event to a file at once, so that TensorBoard never reads a part of it. content: fields of the event."""
     event = io.BytesIO()
-    RecordWriter(event).write(tf.compat.v1.Event(wall_time=time.time(), **content).SerializeToString())
+    RecordWriter(event).write(Event(wall_time=time.time(), **content).SerializeToString())
     with file.open("ab", buffering=0) as appended:
         appended.write(event.getvalue())
 
