@@ -20,7 +20,6 @@ from chatbot.training.devices.towers import Tower, choose_gpus, cpu_name, open_t
 from chatbot.training.machines.cluster import CHIEF, PS, WORKER, Cluster, check_port, cluster_of, free_addresses
 from chatbot.training.machines.peers import PEER_TIMEOUT, Peers, print_status
 from chatbot.training.machines.processes import Job, run_jobs
-from chatbot.training.machines.servers import connect, serve
 
 # --asynchronous without host flags: the number of workers without --local-workers, --towers and GPUs, and their
 # restarts.
@@ -142,6 +141,30 @@ def run_process(settings: Settings, peer_timeout: float | None = PEER_TIMEOUT) -
     return train_here(settings, cluster).exit_code
 
 
+def serve(settings: Settings, cluster: Cluster, peer_timeout: float | None) -> int:
+    """Run a worker or a server until the chief has not answered for these seconds; None: until the parent ends it."""
+    on_gpu = cluster.job == WORKER
+    gpus = choose_gpus(settings.parallel.gpus, None, find_gpus())[:1] if on_gpu else []
+    if on_gpu and not cluster.index and peer_timeout is not None:  # else the parent prints it
+        warn_without_gpu(gpus)
+    towers = open_towers(gpus, None)
+    if on_gpu:
+        print(table(towers))
+    import tensorflow as tf
+
+    def exit_after_chief(_: str) -> None:
+        print("The chief has ended.", flush=True)
+        os._exit(0)
+
+    server = tf.distribute.Server(cluster.hosts, job_name=cluster.job, task_index=cluster.index, protocol="grpc")
+    print(f"{cluster.job} {cluster.index} serves at {cluster.own}.", flush=True)
+    if peer_timeout is not None and cluster.chief is not None:
+        limit = 60 * settings.parallel.start_timeout
+        Peers({CHIEF: cluster.chief}, exit_after_chief, timeout=peer_timeout, limit=limit).start()
+    server.join()
+    return 0
+
+
 def train_here(settings: Settings, cluster: Cluster | None = None) -> TrainingResult:
     """Train in this process. TensorFlow is imported after settings and data are checked. Raises UserError."""
     settings = with_deadline(settings)
@@ -186,7 +209,7 @@ def train_as_chief(settings: Settings, data: Data, cluster: Cluster) -> Training
     """Train as the chief of an asynchronous cluster."""
     open_towers([], None)  # the chief only validates, on the CPU
     from chatbot.training.asynchronous import CHIEF_DEVICE
-    from chatbot.training.machines.team import Team
+    from chatbot.training.machines.team import Team, connect
 
     def lost(name: str) -> None:
         address = cluster.others[name]

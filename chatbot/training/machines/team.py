@@ -1,8 +1,12 @@
-"""The machines of a synchronous run: their connection, and the exchange of texts."""
+"""The machines of a run: their connection, and the exchange of texts."""
 
 import dataclasses
 import functools
+import logging
 import math
+import os
+import threading
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -12,7 +16,7 @@ import tensorflow as tf
 
 from chatbot.training.allreduce import Exchange, exchange_by
 from chatbot.training.devices.towers import Tower
-from chatbot.training.machines.cluster import Cluster
+from chatbot.training.machines.cluster import CHIEF, Cluster
 from chatbot.training.machines.peers import Peers, join_timeout
 
 # Texts are padded to a multiple of this many bytes, so that few shapes are traced.
@@ -125,3 +129,24 @@ def join(cluster: Cluster, peers: Peers, towers: Sequence[Tower]) -> Team:
         strategy = tf.distribute.MultiWorkerMirroredStrategy(resolver, options)
     peers.start()
     return Team(cluster.index, len(cluster.workers), strategy, peers.stop)
+
+
+def connect(cluster: Cluster, peers: Peers) -> Any:
+    """Wait until all workers and parameter servers run. Return a coordinator connected to them."""
+    # TensorFlow prints several lines for each lost worker; `peers` prints one.
+    logging.getLogger("tensorflow").setLevel(logging.CRITICAL)
+    while peers.missing:
+        time.sleep(0.1)
+    resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
+        tf.train.ClusterSpec(cluster.hosts), task_type=CHIEF, task_id=0, rpc_layer="grpc"
+    )
+
+    # When a thread of the coordinator fails, the results of its worker never arrive: fetching one would not return.
+    def end(failure: threading.ExceptHookArgs) -> None:
+        peers.exit_after_error(failure.exc_value or failure.exc_type())
+        threading.__excepthook__(failure)
+        os._exit(1)
+
+    threading.excepthook = end
+    with join_timeout():
+        return tf.distribute.coordinator.ClusterCoordinator(tf.distribute.ParameterServerStrategy(resolver))

@@ -15,7 +15,6 @@ from chatbot.training.devices.towers import open_towers
 from chatbot.training.machines.cluster import CHIEF, PS, WORKER, cluster_of, free_addresses
 from chatbot.training.machines.peers import Peers
 from chatbot.training.machines.processes import Job, run_jobs
-from chatbot.training.machines.servers import connect
 from chatbot.training.start import run_process
 
 SERVERS, WORKERS = 2, 2
@@ -54,6 +53,7 @@ def count_steps(settings: Settings) -> int:
     from chatbot.model.new_model import built_model
     from chatbot.training import asynchronous
     from chatbot.training.gradients import Sums
+    from chatbot.training.machines.team import connect
     from chatbot.training.selftest import VOCABULARY, random_pairs
 
     def constant_gradients(*_: Any) -> Any:

@@ -22,7 +22,7 @@ from chatbot.errors import EXIT_LOST, LostError
 from chatbot.training.machines import peers as module
 from chatbot.training.machines.cluster import Cluster, free_addresses
 from chatbot.training.machines.peers import Peers, is_answering, join_timeout
-from chatbot.training.machines.servers import connect
+from chatbot.training.machines.team import connect
 from tests.training.machines.running import Command, is_listening, until
 
 handler_of, set_handler = ctypes.pythonapi.PyOS_getsig, ctypes.pythonapi.PyOS_setsig
