@@ -3,18 +3,14 @@
 GPUs compute in float32 (TF32 from compute capability 8.0 on).
 """
 
-import contextlib
-import re
-from pathlib import Path
-
 from chatbot.config.attempts import CONFIG
 from chatbot.config.corpus import AUTO
 from chatbot.config.model import RECURRENT, TRANSFORMER
 from chatbot.config.stored import stored_settings
 from chatbot.config.training import Settings
 from chatbot.training.attempt import has_checkpoint
+from chatbot.training.devices.towers import cpu_info
 
-CPU_INFO = Path("/proc/cpuinfo")
 # A step is faster in bfloat16 on a CPU with these instructions, in layers of these units (docs/experiments.md). Smaller
 # layers and other instructions were not measured, and a CPU without any for bfloat16 is slower with it.
 MEASURED_INSTRUCTIONS = "avx512_bf16"
@@ -32,18 +28,10 @@ def chosen_precision(settings: Settings, device: str) -> str:
     # The CPUs of the workers of an asynchronous run are not known here.
     if "GPU" in device or settings.parallel.asynchronous:
         return "float32"
-    instructions, least = cpu_instructions(), MEASURED_UNITS[settings.model.architecture]
+    instructions, least = cpu_info("flags", "Features").split(), MEASURED_UNITS[settings.model.architecture]
     if MEASURED_INSTRUCTIONS in instructions and settings.model.units >= least:
         print(f"Precision: bfloat16, which is faster on such a CPU from {least} units on (--precision to choose).")
         return "bfloat16"
     if any("bf16" in name for name in instructions):
         print("Precision: float32; bfloat16 was not measured at this size on such a CPU (--precision to choose).")
     return "float32"
-
-
-def cpu_instructions() -> list[str]:
-    """Return the names of this CPU's instructions; none where the system is not Linux, which lists them."""
-    with contextlib.suppress(OSError):
-        listed = re.search(r"^(?:flags|Features)\s*:(.*)$", CPU_INFO.read_text(encoding="utf-8"), re.MULTILINE)
-        return listed[1].split() if listed else []
-    return []

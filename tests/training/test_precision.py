@@ -17,7 +17,7 @@ from chatbot.durable import write_json
 from chatbot.flags import compose, replace
 from chatbot.memory import keep_freed_memory
 from chatbot.model.new_model import built_model
-from chatbot.training import precision
+from chatbot.training.devices import towers
 from chatbot.training.gradients import gradient_function
 from chatbot.training.precision import chosen_precision
 from tests.commands import ENVIRONMENT, ROOT
@@ -36,7 +36,7 @@ BATCH = Batch(
 @pytest.fixture
 def cpuinfo(work_dir: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The file in which Linux describes the CPU."""
-    monkeypatch.setattr(precision, "CPU_INFO", Path("cpuinfo"))
+    monkeypatch.setattr(towers, "CPU_INFO", Path("cpuinfo"))
     return Path("cpuinfo")
 
 

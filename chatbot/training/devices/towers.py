@@ -3,11 +3,13 @@
 Call `open_towers` before TensorFlow is used: CUDA reads CUDA_VISIBLE_DEVICES only once.
 """
 
+import contextlib
 import dataclasses
 import os
 import re
 import sys
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from chatbot.display import aligned, counted
@@ -15,6 +17,8 @@ from chatbot.errors import UserError
 from chatbot.memory import keep_freed_memory, let_gpu_memory_grow
 from chatbot.quiet import import_tensorflow
 from chatbot.training.devices.gpus import Gpu, warn_of_used_memory
+
+CPU_INFO = Path("/proc/cpuinfo")
 
 
 class Parts(NamedTuple):
@@ -176,15 +180,17 @@ def table(towers: list[Tower]) -> str:
     return "\n".join(aligned(rows, [True] * len(rows[0])))
 
 
+def cpu_info(*names: str) -> str:
+    """Return the value that Linux lists for the first CPU under one of these names, or ""."""
+    with contextlib.suppress(OSError):  # another system
+        listed = re.search(rf"^(?:{'|'.join(names)})\s*:(.*)$", CPU_INFO.read_text(encoding="utf-8"), re.MULTILINE)
+        return listed[1].strip() if listed else ""
+    return ""
+
+
 def cpu_name() -> str:
     """Return the model and the number of cores of this machine's CPU."""
-    try:
-        with open("/proc/cpuinfo", encoding="utf-8") as lines:
-            names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-            name = next(names, "CPU")
-    except OSError:
-        name = "CPU"
-    return f"{name}, {os.cpu_count()} cores"
+    return f"{cpu_info('model name') or 'CPU'}, {os.cpu_count()} cores"
 
 
 def spread(towers: Sequence[Tower]) -> list[Tower]:
