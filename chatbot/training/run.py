@@ -31,7 +31,7 @@ from chatbot.training.attempt import other_attempt, write_attempt
 from chatbot.training.checkpoints.manifest import Progress, Provenance, read_progress, value_text
 from chatbot.training.checkpoints.store import Checkpoints
 from chatbot.training.data import Data
-from chatbot.training.devices.memory import check_sampled_logits, least_memory, loss_size, most_tokens
+from chatbot.training.devices.memory import least_memory, loss_size
 from chatbot.training.devices.towers import Tower
 from chatbot.training.machines.team import ALONE, Team
 from chatbot.training.precision import chosen_precision
@@ -245,7 +245,6 @@ def new_model(settings: Settings, data: Data, towers: Sequence[Tower], team: Tea
     """Return a model with weights drawn at random, on the device of the first tower."""
     learning, tokens = settings.learning, len(data.vocabulary)
     with tf.device(towers[0].device):
-        check_sampled_logits(settings, most_tokens(settings, len(towers) * team.machines))
         size = loss_size(settings, towers, team.machines)
         tables = spelling_table(data.vocabulary.spellings()), ngrams, learning.label_smoothing
         return built_model(settings.model, tokens, learning.seed, learning.precision, size, *tables)

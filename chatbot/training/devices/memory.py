@@ -13,23 +13,23 @@ from chatbot.training.devices.towers import Tower
 
 
 def loss_size(settings: Settings, towers: Sequence[Tower], machines: int = 1) -> LossSize:
-    """Return the size of the loss on these towers. towers: of this machine; each machine has as many."""
-    return LossSize(logits_in(least_memory(towers)), most_tokens(settings, len(towers) * machines))
+    """Return the size of the loss on these towers. towers: of this machine; each machine has as many.
 
-
-def least_memory(towers: Sequence[Tower]) -> int | None:
-    """Return the bytes of the device that has the least; None for CPUs, whose memory is not known."""
-    return min((tower.memory for tower in towers if tower.memory is not None), default=None)
-
-
-def check_sampled_logits(settings: Settings, tokens: int) -> None:
-    """Raise UserError when a sampled softmax, which has no chunks, has more logits than kernels can index."""
+    Raises UserError when a sampled softmax, which has no chunks, has more logits than kernels can index.
+    """
+    tokens = most_tokens(settings, len(towers) * machines)
     logits = 0 if settings.model.sampled_softmax is None else tokens * (1 + settings.model.sampled_softmax)
     if logits > MOST_ELEMENTS:
         raise UserError(
             f"--sampled-softmax: {logits:,} logits of a tower's share at once, more than {MOST_ELEMENTS:,}; "
             "use a smaller --batch-size, with --accumulate"
         )
+    return LossSize(logits_in(least_memory(towers)), tokens)
+
+
+def least_memory(towers: Sequence[Tower]) -> int | None:
+    """Return the bytes of the device that has the least; None for CPUs, whose memory is not known."""
+    return min((tower.memory for tower in towers if tower.memory is not None), default=None)
 
 
 def most_tokens(settings: Settings, towers: int) -> int:

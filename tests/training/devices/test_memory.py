@@ -10,7 +10,7 @@ from chatbot.errors import UserError
 from chatbot.flags import compose
 from chatbot.model.loss import LOGITS, MOST_ELEMENTS, LossSize, logits_in
 from chatbot.model.sequences import packing_of
-from chatbot.training.devices.memory import check_sampled_logits, loss_size, most_tokens
+from chatbot.training.devices.memory import loss_size, most_tokens
 from chatbot.training.devices.towers import Tower
 from chatbot.training.selftest import random_pairs
 
@@ -64,12 +64,12 @@ def test_logits_of_a_sampled_softmax_are_checked() -> None:
         compose(Settings, batch_size=64, max_length=10, sampled_softmax=samples)
         for samples in (None, 2**31 // 700, 2**31 // 600)
     )
-    tokens = most_tokens(exact, 1)
-    assert 600 < tokens < 700
+    tower = Tower("cpu_0", "/CPU:0", "", None)
+    assert 600 < most_tokens(exact, 1) < 700
     for chosen in (exact, few):
-        check_sampled_logits(chosen, tokens)
+        loss_size(chosen, [tower])
     with pytest.raises(UserError, match=r"^--sampled-softmax: 2,.* logits of a tower's share at once, more") as raised:
-        check_sampled_logits(many, tokens)
+        loss_size(many, [tower])
     assert len(str(raised.value)) < 200
 
 
