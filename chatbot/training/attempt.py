@@ -108,10 +108,7 @@ def _ctrl_c_removes(directory: Path) -> Iterator[None]:
 
 
 def remove_unused(directory: Path) -> bool:
-    """Remove the files of an attempt in which no step was recorded or saved, and its folder if it has no others.
-
-    Returns whether there was none.
-    """
+    """Remove the files of an attempt without a recorded or saved step, and its folder; return whether it has none."""
     if any((directory / name).exists() for name in (BEST, LAST, METRICS, SAVING)) or any(directory.glob("ckpt-*")):
         return False
     shutil.rmtree(directory / RETRIEVAL, ignore_errors=True)

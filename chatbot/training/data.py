@@ -164,10 +164,7 @@ def _check_ratings(data: Sequence[str]) -> None:
 
 
 def _read(settings: Settings, resumed: bool) -> tuple[Corpus, Corpus | None]:
-    """Return the pairs to train on, up to --max-length, and those to validate on.
-
-    Raises UserError when all pairs to train on are longer.
-    """
+    """Return the pairs to train on, up to --max-length, and to validate on. Raises UserError if all are longer."""
     max_length = settings.model.max_length
     corpus = training_set(settings.corpus, settings.encoding, None, max_length)
     vocabulary = corpus.vocabulary

@@ -58,10 +58,7 @@ class Stage:
                 self.outputs = function(*inputs)
 
     def backward(self, output_gradients: Any = None) -> tuple[Any, list[Any]]:
-        """Return the gradients of the inputs, in their structure, and of the weights.
-
-        output_gradients: in the structure of `outputs`; None for ones.
-        """
+        """Return the gradients of the inputs and of the weights. output_gradients: of the outputs; None for ones."""
         with _on(self._device):
             return self._tape.gradient(
                 tf.nest.flatten(self.outputs),

@@ -174,10 +174,7 @@ class Loop:
             self._reporter.warn(f"{skipped}. Further ones are only counted, as skipped_updates in metrics.jsonl")
 
     def _go_back(self) -> None:
-        """Go back to the last checkpoint with half the learning rate.
-
-        Raises UserError without a checkpoint, and after MOST_RETURNS times.
-        """
+        """Go back to the last checkpoint with half the learning rate. Raises UserError after MOST_RETURNS times."""
         run, progress = self._run, self._run.progress
         failure = f"{self._skipped.describe()}, {progress.skipped_in_a_row} in a row"
         if not self._saved or progress.rate_halvings >= MOST_RETURNS:
@@ -209,10 +206,7 @@ class Loop:
 
 
 class Window:
-    """Times the steps between two records, waits for their batches, and begins to copy them to the devices.
-
-    begin_copies: that of the training step.
-    """
+    """Times the steps between two records, waits for their batches, and begins to copy them to the devices."""
 
     def __init__(
         self, batches: Generator[Prepared, None, None], begin_copies: Callable[[Prepared], None] = lambda _: None

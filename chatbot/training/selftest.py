@@ -132,10 +132,7 @@ def every_pair_once(towers: int) -> bool:
 
 
 def selftest(requested: Settings, towers: Sequence[Tower]) -> int:
-    """Print each check of the requested variable update and a verdict; return the exit code.
-
-    Raises UserError for one device.
-    """
+    """Print each check of the requested variable update; return the exit code. Raises UserError for one device."""
     if len(towers) < 2:
         raise UserError("--selftest compares several towers with one; use --towers 2 or more, or several GPUs")
     tf.config.experimental.enable_tensor_float_32_execution(False)

@@ -190,10 +190,7 @@ class Preparation:
         self._copying = ThreadPoolExecutor((1 + COPIED_AHEAD) * len(devices), "copies")
 
     def __call__(self, batch: GlobalBatch, number: int, pieces: int = 1) -> Prepared:
-        """Compute on the host all that step `number` needs.
-
-        Each share is divided into pieces, or into single pairs if it has fewer pairs.
-        """
+        """Compute on the host all that step `number` needs, each share in pieces, or in pairs if these are fewer."""
         parts = min(pieces, max(len(share.source) for share in batch.shares))
         samples = samples_of(self._model, self._seed, number)
         used = ids_used(batch, self._model, samples)

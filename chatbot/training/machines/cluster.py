@@ -37,17 +37,14 @@ FIRST_SLURM_PORT, SLURM_PORTS = 12_000, 10_000
 
 @dataclasses.dataclass(frozen=True)
 class Cluster:
-    """The addresses, host:port, of each job, and the job and index of this machine.
-
-    source: what has given them, for messages.
-    """
+    """The addresses, host:port, of each job, and the job and index of this machine."""
 
     workers: tuple[str, ...]
     job: str
     index: int
     ps: tuple[str, ...] = ()
     chief: str | None = None
-    source: str = dataclasses.field(default="flags", compare=False)
+    source: str = dataclasses.field(default="flags", compare=False)  # what has given them, for messages
 
     @property
     def hosts(self) -> dict[str, list[str]]:
