@@ -17,7 +17,7 @@ from chatbot.training.optimizer import is_decayed
 
 # Gradients are exchanged between CPUs in groups of at least this size. A smaller one would pay the latency of an
 # exchange more often; with a larger one, the first gradients would wait longer for the others. It is also about what
-# GPUs exchange in the time that a group costs them in addition (`group_bytes`).
+# GPUs exchange in the time that a group costs them in addition (`least_bytes`).
 GROUP_BYTES = 4 << 20
 
 ENCODER, DECODER, PROJECTION = "encoder", "decoder", "projection"
@@ -96,19 +96,16 @@ def least_bytes(model: Seq2Seq, on_gpus: bool, is_exchanged: bool) -> int:
     """Return the size of groups. is_exchanged: whether the gradients of several replicas are added.
 
     On CPUs, an update of many variables costs no more than that of one, so that without an exchange none are joined.
-    """
-    return group_bytes(sum(map(size_of, model.trainable_variables)), on_gpus) if on_gpus or is_exchanged else 0
-
-
-def group_bytes(total: int, on_gpus: bool) -> int:
-    """Return the size of a group that is exchanged. total: bytes of all gradients.
 
     Between GPUs, a group costs time beside its exchange, since NCCL calls the host back after it; but the last group is
     exchanged when the backward pass is over, so that a large one delays the update. If that time is the one of an
     exchange of GROUP_BYTES, n equal groups cost n * GROUP_BYTES + total / n, the least where total / n is the geometric
     mean of both.
     """
-    return max(GROUP_BYTES, math.isqrt(total * GROUP_BYTES)) if on_gpus else GROUP_BYTES
+    if on_gpus:
+        total = sum(map(size_of, model.trainable_variables))
+        return max(GROUP_BYTES, math.isqrt(total * GROUP_BYTES))
+    return GROUP_BYTES if is_exchanged else 0
 
 
 def part_names(model: Seq2Seq) -> list[str]:
