@@ -51,7 +51,7 @@ def replicas_of(
     if not team.alone and team.replicas != len(towers):  # tf.distribute has one replica for the CPU of a machine
         return [(Replica(model, settings.learning, groups), towers)]
     if team.alone and settings.parallel.variable_update == "parameter_server":
-        return parameter_server(model, settings, groups, towers)
+        return [(parameter_server(model, settings, groups, towers[0]), towers)]
     return copies(model, settings, groups, towers)
 
 
@@ -76,24 +76,22 @@ def chosen_update(settings: Settings, towers: Sequence[Tower]) -> Settings:
     return replace(settings, variable_update=update, all_reduce=all_reduce, worker_hosts=None)
 
 
-def parameter_server(model: Seq2Seq, settings: Settings, groups: Sequence[Group], towers: Sequence[Tower]) -> Replicas:
-    """Let all towers share the model's own weights, or a copy on the CPU (--local-parameter-device cpu).
+def parameter_server(model: Seq2Seq, settings: Settings, groups: Sequence[Group], first: Tower) -> Replica:
+    """Return the replica of all towers: the model's own weights, or a copy on the CPU (--local-parameter-device cpu).
 
     This needs the least memory and starts fastest: no copies, one trace of the update. With --model-parallel each
     weight is where the first tower uses it. Raises UserError for --local-parameter-device gpu without a GPU.
     """
-    if settings.parallel.local_parameter_device == "gpu" and "GPU" not in towers[0].device:
+    device = settings.parallel.local_parameter_device
+    if device == "gpu" and "GPU" not in first.device:
         raise UserError(
             "--local-parameter-device gpu: the towers run on the CPU; leave it out, or name GPUs with --gpus"
         )
-    parts = towers[0].parts
-    if parts is not None:
-        device_of = parts._asdict()
-        devices = [device_of[group.stage] for group in groups]
-        return [(Replica(model, settings.learning, groups, devices, copies=True), towers)]
-    if settings.parallel.local_parameter_device == "cpu":
-        return [(Replica(model, settings.learning, groups, "/CPU:0", copies=True), towers)]
-    return [(Replica(model, settings.learning, groups, towers[0].device), towers)]
+    if first.parts is not None:
+        devices = [getattr(first.parts, group.stage) for group in groups]
+        return Replica(model, settings.learning, groups, devices, copies=True)
+    is_on_cpu = device == "cpu"
+    return Replica(model, settings.learning, groups, "/CPU:0" if is_on_cpu else first.device, copies=is_on_cpu)
 
 
 def copies(model: Seq2Seq, settings: Settings, groups: Sequence[Group], towers: Sequence[Tower]) -> Replicas:
