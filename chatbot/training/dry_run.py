@@ -1,7 +1,6 @@
 """--dry-run: what a run would train, in how much memory and time, by a few measured steps. Nothing is written."""
 
 import itertools
-import math
 import time
 from collections import defaultdict
 from collections.abc import Sequence
@@ -13,8 +12,8 @@ from chatbot.display import aligned, counted
 from chatbot.flags import flags_for
 from chatbot.training.attempt import TrainingResult
 from chatbot.training.devices.memory import peak_growth
-from chatbot.training.groups import part_names
-from chatbot.training.reporting.terminal import line_stream, steps_left, time_left
+from chatbot.training.groups import part_names, size_of
+from chatbot.training.reporting.terminal import print_lines, steps_left, time_left
 from chatbot.training.run import Run
 from chatbot.training.share import Prepared
 from chatbot.training.step import Synchronous
@@ -45,9 +44,7 @@ def dry_run(run: Run) -> TrainingResult:
         f"Time: {count}; {f'{time_left(run, seconds)}, without validations' if steps else 'the run is over'}",
         f"Nothing was written. {WITHOUT}.",
     ]
-    output = line_stream()
-    output.write("".join(f"{line}\n" for line in lines))
-    output.flush()
+    print_lines(lines)
     progress = run.progress
     return TrainingResult(run.settings.run.directory, progress.step, DRY_RUN, progress.best_step, progress.best_nats)
 
@@ -91,23 +88,18 @@ def parameter_table(run: Run) -> list[str]:
     rows = [("part", "layer", "shapes", "millions")]
     for (part, layer), weights in layers.items():
         shapes = " + ".join("x".join(map(str, weight.shape)) for weight in weights)
-        rows.append((part, layer, shapes, f"{sum(map(parameters, weights)) / 1e6:.3f}"))
-    return [f"Parameters: {sum(map(parameters, variables)):,}", *aligned(rows, [True, True, True, False], "  ")]
-
-
-def parameters(variable: Any) -> int:
-    """Return the number of elements of a variable."""
-    return math.prod(variable.shape)
+        rows.append((part, layer, shapes, f"{sum(map(size_of, weights)) / 4e6:.3f}"))
+    return [f"Parameters: {sum(map(size_of, variables)) // 4:,}", *aligned(rows, [True, True, True, False], "  ")]
 
 
 def memory_table(run: Run, growth: Sequence[int] | None) -> list[str]:
     """Return the memory of each tower. growth: in bytes, during a step of the largest batch."""
     parallel = chosen_update(run.settings, run.towers).parallel
-    weights = 4 * sum(map(parameters, run.model.trainable_variables))
+    weights = sum(map(size_of, run.model.trainable_variables))
     state = sum(value.nbytes for values in run.train_step.gather_state() for value in values)
     own = {id(variable.value) for variable in run.model.trainable_variables}
     assert isinstance(run.train_step, Synchronous), "a plan is of one machine"
-    vectors = sum(4 * parameters(w) for w in run.train_step.replicas[0].weights if id(w) not in own)
+    vectors = sum(size_of(w) for w in run.train_step.replicas[0].weights if id(w) not in own)
     if run.settings.learning.average:
         vectors = 0  # a part of the state
     rows: list[tuple[str, ...]] = [("tower", "weights", "optimizer", "gradients", "activations", "sum", "device")]

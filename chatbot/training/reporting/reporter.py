@@ -32,6 +32,7 @@ from chatbot.training.reporting.terminal import (
     error_stream,
     line_stream,
     metrics_line,
+    print_lines,
     question_line,
     time_left,
 )
@@ -275,7 +276,7 @@ def start_client(settings: Settings) -> Any:
 
 def conclude(run: Run, stop: str, first_step: int, seconds: float) -> None:
     """Print why the run ended, on the chief also replies, a summary and the next command. Draws curves.png."""
-    attempt, progress, output = run.settings.run.attempt, run.progress, line_stream()
+    attempt, progress = run.settings.run.attempt, run.progress
     stopped = f"Stopped at step {progress.step:,}: {stop}."
     if not run.team.chief or not progress.step:
         print(stopped if progress.step else f"{stopped} Nothing was saved; the same command begins again.")
@@ -292,8 +293,7 @@ def conclude(run: Run, stop: str, first_step: int, seconds: float) -> None:
     chat = f"{program('chat')} --attempt {attempt}"
     resumes = f"Saved. The same command resumes from here; to talk to it: {chat}"
     lines.append(resumes if stop == INTERRUPTED else f"Talk to it: {chat}")
-    output.write("".join(f"{line}\n" for line in lines))
-    output.flush()
+    print_lines(lines)
 
 
 def _replies(run: Run) -> list[str]:

@@ -7,7 +7,7 @@ import math
 import os
 import statistics
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, TextIO
 
 from chatbot.display import one_line
@@ -92,6 +92,13 @@ def line_stream() -> Stream:
     """Return the stream that --quiet does not discard: standard output, or standard error if nothing reads that."""
     output = kept_output()
     return Stream(sys.stderr if _is_null(output) and not _is_null(sys.stderr) else output)
+
+
+def print_lines(lines: Iterable[str]) -> None:
+    """Print lines to `line_stream`."""
+    output = line_stream()
+    output.write("".join(f"{line}\n" for line in lines))
+    output.flush()
 
 
 def _is_null(stream: Any) -> bool:
