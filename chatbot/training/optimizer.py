@@ -25,13 +25,10 @@ SMALLEST_SCALE, LARGEST_SCALE = 2.0**-24, 2.0**24
 DOUBLED_AFTER = 2000
 
 
-def make_slots(rule: str, weights: Sequence[tf.Variable]) -> list[list[tf.Variable]]:
-    """Return the rule's slots for each weight that is trained, filled with zeros, on the device of the weight."""
-    slots = []
-    for weight in weights:
-        with tf.device(weight.device):
-            slots.append([tf.Variable(tf.zeros_like(weight), trainable=False) for _ in range(NUM_SLOTS[rule])])
-    return slots
+def make_slots(rule: str, weight: tf.Variable) -> list[tf.Variable]:
+    """Return the rule's slots of a weight, filled with zeros, on its device."""
+    with tf.device(weight.device):
+        return [tf.Variable(tf.zeros_like(weight), trainable=False) for _ in range(NUM_SLOTS[rule])]
 
 
 class Clipped(NamedTuple):

@@ -66,8 +66,7 @@ class Replica:
         self.weights = self._variables(copies or settings.average > 0)
         self._averages = self._variables(copies) if settings.average and keeps_average else []
         self.trained = [i for i, group in enumerate(groups) if group.trained]
-        slots = make_slots(settings.optimizer, [self.weights[i] for i in self.trained])
-        self._slots = dict(zip(self.trained, slots, strict=True))
+        self._slots = {i: make_slots(settings.optimizer, self.weights[i]) for i in self.trained}
         with tf.device(self.home):
             self.updates = tf.Variable(0, trainable=False, dtype=tf.int64)
             self.calls = tf.Variable(0, trainable=False, dtype=tf.int64)

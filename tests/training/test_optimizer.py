@@ -36,7 +36,7 @@ GRADIENTS = np.array([[0.5, -1.0], [2.0, 0.1], [-0.3, 0.7], [1.0, 1.0]])
 def updated(settings: LearningSettings, decayed: bool = False) -> list[np.ndarray]:
     """The weight after each update."""
     weight, weights = tf.Variable(START, dtype=tf.float32), []
-    (slots,) = make_slots(settings.optimizer, [weight])
+    slots = make_slots(settings.optimizer, weight)
     for number, gradient in enumerate(tf.constant(GRADIENTS, tf.float32), 1):
         scalars = update_scalars(tf.constant(RATE), tf.constant(number), tf.constant(True))
         apply_update(settings, weight, slots, gradient, scalars, decayed)
@@ -129,7 +129,7 @@ def test_update_that_is_not_finite_changes_nothing(rule: str, where: str, bad: f
     """The square of 3e38 overflows. The first update is skipped as well."""
     settings = LearningSettings(optimizer=rule, weight_decay=0.3)
     weight, average = tf.Variable(START, dtype=tf.float32), tf.Variable([5.0, 6.0])
-    (slots,) = make_slots(rule, [weight])
+    slots = make_slots(rule, weight)
     updates = 0
     for value in (bad, 0.5, bad, 0.25):
         skipped = value is bad
