@@ -107,23 +107,11 @@ def calendar_of(
     settings: Settings, steps_per_epoch: int, pairs_per_step: float, validation_pairs: int, validation_decides: bool
 ) -> Calendar:
     """Return the calendar. validation_pairs: 0 without validation. validation_decides: whether it may end the run."""
-    run, last = settings.run, last_step(settings, steps_per_epoch, validation_decides)
-    validate_every = run.validate_every or steps_between(steps_per_epoch, pairs_per_step, validation_pairs)
-    return Calendar(run.log_every, run.save_every, validate_every if validation_pairs else None, last)
-
-
-def steps_between(steps_per_epoch: int, pairs_per_step: float, validation_pairs: int) -> int:
-    """Return the number of steps between two validations."""
-    affordable = validation_pairs * SCORING_COST / VALIDATION_SHARE / pairs_per_step
-    return max(FEWEST_STEPS_BETWEEN, math.ceil(affordable), min(steps_per_epoch, MOST_STEPS_BETWEEN))
-
-
-def last_step(settings: Settings, steps_per_epoch: int, validation_decides: bool) -> int | None:
-    """Return the last step of the run; None if only validation ends it."""
-    if settings.learning.steps is not None:
-        return settings.learning.steps
-    if settings.learning.epochs is not None:
-        return settings.learning.epochs * steps_per_epoch
-    if validation_decides:
-        return None
-    return max(LEAST_STEPS, EPOCHS * steps_per_epoch)
+    run, last = settings.run, settings.learning.steps
+    if last is None and settings.learning.epochs is not None:
+        last = settings.learning.epochs * steps_per_epoch
+    elif last is None and not validation_decides:
+        last = max(LEAST_STEPS, EPOCHS * steps_per_epoch)
+    affordable = math.ceil(validation_pairs * SCORING_COST / VALIDATION_SHARE / pairs_per_step)
+    every = run.validate_every or max(FEWEST_STEPS_BETWEEN, affordable, min(steps_per_epoch, MOST_STEPS_BETWEEN))
+    return Calendar(run.log_every, run.save_every, every if validation_pairs else None, last)

@@ -16,9 +16,7 @@ from chatbot.training.schedule import (
     Due,
     Schedule,
     calendar_of,
-    last_step,
     schedule_of,
-    steps_between,
 )
 
 NOTHING = Due(log=False, validate=False, save=False)
@@ -141,8 +139,8 @@ def test_intervals_continue_without_last_step() -> None:
 )
 def test_last_step_of_flags_and_defaults(flags: dict, steps_per_epoch: int, expected: int) -> None:
     settings = compose(Settings, **flags)
-    assert last_step(settings, steps_per_epoch, validation_decides=False) == expected
-    assert last_step(settings, steps_per_epoch, validation_decides=True) == (expected if flags else None)
+    for decides, last_step in ((False, expected), (True, expected if flags else None)):
+        assert calendar_of(settings, steps_per_epoch, 64, 500, decides).last_step == last_step
 
 
 @pytest.mark.parametrize(
@@ -151,7 +149,8 @@ def test_last_step_of_flags_and_defaults(flags: dict, steps_per_epoch: int, expe
 )
 def test_interval_of_validations_follows_both_sets(steps_per_epoch: int, validation_pairs: int, expected: int) -> None:
     """An epoch, within bounds; scoring 6,000 pairs takes as long as 31 steps of 64 pairs, a tenth of 313."""
-    assert steps_between(steps_per_epoch, 64, validation_pairs) == expected
+    calendar = calendar_of(Settings(), steps_per_epoch, 64, validation_pairs, validation_decides=True)
+    assert calendar.validate_every == expected
 
 
 def test_interval_of_validations_may_be_given() -> None:
