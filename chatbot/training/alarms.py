@@ -1,7 +1,6 @@
-"""Runs that go wrong: skipped updates, a loss that diverges, a tower that is slow."""
+"""Runs that go wrong: skipped updates, a loss that diverges."""
 
 import math
-import statistics
 from collections.abc import Sequence
 
 import numpy as np
@@ -16,9 +15,6 @@ LEAST_RECORDS, HUGE = 3, 10.0
 MARGIN = 1.0
 # After this many skipped updates in a row, a run goes back to its last checkpoint; it does so MOST_RETURNS times.
 PATIENCE, MOST_RETURNS = 5, 3
-
-# A tower is slow if it takes so many times the median of the others. Less may be chance.
-SLOW = 2.0
 
 
 class Divergence:
@@ -96,24 +92,3 @@ class SkippedUpdates:
     def describe(self) -> str:
         """Return the step of the last one in a row."""
         return f"the loss or the gradient was not finite at step {self._last_in_a_row:,}"
-
-
-class SlowTowers:
-    """Warns of a tower when it becomes slower than the others."""
-
-    def __init__(self, towers: Sequence[str]) -> None:
-        """towers: their names."""
-        self._towers, self._slow = towers, set[int]()
-
-    def record(self, seconds: Sequence[float]) -> list[str]:
-        """Return a warning about each tower that has become slow. seconds: of `TowerTimes`; [] if not measured."""
-        if not seconds:
-            return []
-        others = [statistics.median([*seconds[:i], *seconds[i + 1 :]]) for i in range(len(seconds))]
-        slow = {i for i, median in enumerate(others) if seconds[i] > SLOW * median}
-        new, self._slow = slow - self._slow, slow
-        return [
-            f"{self._towers[i]} takes {1000 * seconds[i]:.0f} ms for its share of a step, the median of the others "
-            f"{1000 * others[i]:.0f} ms: all wait for it; `nvidia-smi -q -d PERFORMANCE` may show why"
-            for i in sorted(new)
-        ]

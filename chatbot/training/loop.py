@@ -136,6 +136,8 @@ class Loop:
         if due.save and team.chief and run.data.validation is None and run.data.probe:
             reporter.replies(run.validator.replies())
         reporter.record(record)
+        for warning in self._times.slow(record.get("tower_seconds", ())):
+            reporter.warn(warning)
         if state is not None and not self._divergence.diverges:
             run.save(state, best)
             del state  # the arrays are freed as they are written

@@ -1,5 +1,6 @@
 """The time that each GPU takes for a step, and the traces of --profile."""
 
+import statistics
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -18,6 +19,8 @@ from chatbot.training.step import Graph, Synchronous, VariableUpdate
 
 # A tower takes the least time of so many measurements.
 REPEATS = 3
+# A tower is slow if it takes so many times the median of the others. Less may be chance.
+SLOW = 2.0
 
 
 class TowerTimes:
@@ -25,7 +28,7 @@ class TowerTimes:
 
     def __init__(self, train_step: VariableUpdate, towers: Sequence[Tower]) -> None:
         """towers: those of `train_step`."""
-        self._towers = towers
+        self._towers, self._slow = towers, set[int]()
         self._step: Synchronous | None = None
         are_apart = all("GPU" in tower.device and not tower.virtual for tower in towers)
         if len(towers) > 1 and are_apart and isinstance(train_step, Synchronous):
@@ -43,6 +46,19 @@ class TowerTimes:
             return [*map(min, *(self._measure_once(shares) for _ in range(REPEATS)))]
         except tf.errors.OpError:  # the next step shows a failure of a device or of memory, and reacts to it
             return []
+
+    def slow(self, seconds: Sequence[float]) -> list[str]:
+        """Return a warning about each tower that has become slower than the others. seconds: of `measure`."""
+        if not seconds:
+            return []
+        others = [statistics.median([*seconds[:i], *seconds[i + 1 :]]) for i in range(len(seconds))]
+        slow = {i for i, median in enumerate(others) if seconds[i] > SLOW * median}
+        new, self._slow = slow - self._slow, slow
+        return [
+            f"{self._towers[i].name} takes {1000 * seconds[i]:.0f} ms for its share of a step, the median of the others"
+            f" {1000 * others[i]:.0f} ms: all wait for it; `nvidia-smi -q -d PERFORMANCE` may show why"
+            for i in sorted(new)
+        ]
 
     def _measure_once(self, shares: Sequence[Share | Buffer]) -> list[float]:
         assert self._step is not None

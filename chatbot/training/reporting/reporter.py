@@ -21,7 +21,6 @@ from chatbot.display import counted
 from chatbot.durable import write_file
 from chatbot.evaluation.curves import METRICS, draw, read_records
 from chatbot.model.checkpoint import better_last
-from chatbot.training.alarms import SlowTowers
 from chatbot.training.attempt import INTERRUPTED
 from chatbot.training.checkpoints.manifest import value_text
 from chatbot.training.reporting.tensorboard import TensorBoard
@@ -71,7 +70,6 @@ class Reporter:
         settings, step, last = run.settings.run, run.progress.step, run.calendar.last_step
         self._run, self._now = run, now
         self.stopped = ""  # the reason of the end of the run, in words
-        self._slow_towers = SlowTowers(towers)
         self._failing: set[str] = set()  # what could not be written at the last attempt
         self._prints = run.team.chief and not settings.quiet
         self._lines, self._errors = line_stream(), error_stream()
@@ -126,8 +124,6 @@ class Reporter:
         if self._run.team.chief:
             self._try("metrics.jsonl", append_record, self._metrics, record)
         self._chart(TensorBoard.record, record)
-        for warning in self._slow_towers.record(record.get("tower_seconds", ())):
-            self.warn(warning)
 
     def validation(self, validation: Validation, best: bool | None) -> None:
         """Show and write a validation. best: whether it is the best so far; None if it does not count, and is not
