@@ -75,7 +75,7 @@ def _read_on_gpu(share: Share, model: Seq2Seq) -> Share:
     of_cudnn = () if model.is_transformer else ("lengths",)
     return share._replace(
         source=with_only(share.source, *of_cudnn),
-        target_in=with_only(share.target_in, *of_cudnn, "to_packed", "to_padded")._replace(mask=()),
+        target_in=with_only(share.target_in, "to_packed", "to_padded")._replace(mask=()),
         samples=() if model.sampled is None else share.samples,
     )
 
