@@ -13,8 +13,7 @@
 
 This module creates an attempt, whose settings may follow from the number of its pairs (--preset) and from another
 attempt (--init-from), and checks the settings and data of a resumed one; checkpoints/ reads and writes the
-checkpoints. Batches and dropout masks are functions of (seed, step), so the step is also the position in the data and
-the random state.
+checkpoints.
 """
 
 import dataclasses
@@ -55,7 +54,7 @@ from chatbot.display import counted
 from chatbot.durable import read_json, remove_unfinished, write_file, write_json
 from chatbot.errors import UserError
 from chatbot.evaluation.curves import METRICS
-from chatbot.flags import flags_for, flatten, replace
+from chatbot.flags import flags_for, replace
 from chatbot.model.checkpoint import check_model_size
 from chatbot.training.watch import EXIT_INTERRUPTED
 
@@ -245,14 +244,6 @@ def preset_values(settings: Settings, pairs: int, validated: bool) -> dict[str, 
     without = f"; without {flags_for(Settings, excluded)}, which other settings exclude" if excluded else ""
     print(f"Preset {name}, for {counted(pairs, 'pair')} (--preset): {values}{without}.")
     return chosen
-
-
-def kept_values(settings: Settings, began: Settings) -> dict[str, Any]:
-    """Return the preset of a resumed attempt and the settings that are not given, by name, as it began with them."""
-    values = flatten(began)
-    return {name: values[name] for name in settings.run.not_given} | (
-        {"preset": began.run.preset} if settings.run.preset == AUTO else {}
-    )
 
 
 # Why a run is over, if not for a reason in other words.

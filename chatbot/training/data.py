@@ -22,14 +22,13 @@ from chatbot.corpus.word_vectors import check_readable
 from chatbot.display import counted, visible
 from chatbot.errors import UserError
 from chatbot.evaluation.measures import Sample, sample_of
-from chatbot.flags import replace
+from chatbot.flags import flatten, replace
 from chatbot.inference.ratings import RATINGS
 from chatbot.training.attempt import (
     check_data,
     check_settings,
     grown_vocabulary,
     has_checkpoint,
-    kept_values,
     other_attempt,
     preset_values,
 )
@@ -132,7 +131,10 @@ def prepare(settings: Settings, probe: Sequence[str] = ()) -> Data:
 def _kept_choices(settings: Settings) -> dict[str, Any]:
     """Return the settings that a resumed attempt keeps, by name."""
     began = stored_settings(settings.run.directory / CONFIG)
-    kept = kept_values(settings, began)
+    values = flatten(began)
+    kept = {name: values[name] for name in settings.run.not_given}
+    if settings.run.preset == AUTO:
+        kept["preset"] = began.run.preset
     if SPACES in began.corpus.clean and not {SPACES, NONE} & {*settings.corpus.clean}:  # as the corpus needed it then
         kept["clean"] = (*settings.corpus.clean, SPACES)
     if settings.encoding.validation == AUTO:

@@ -16,7 +16,7 @@ from chatbot.quiet import quiet
 from chatbot.training.attempt import TrainingResult, attempt_lock
 from chatbot.training.data import Data, prepare, read_probe
 from chatbot.training.devices.gpus import Gpu, find_gpus, silent_gpus, warn_without_gpu
-from chatbot.training.devices.towers import Tower, choose_gpus, cpu_name, open_towers, plan, spread, table
+from chatbot.training.devices.towers import Tower, choose_gpus, cpu_name, open_towers, spread, table
 from chatbot.training.machines.cluster import CHIEF, PS, WORKER, Cluster, check_port, cluster_of, free_addresses
 from chatbot.training.machines.peers import PEER_TIMEOUT, Peers, print_status
 from chatbot.training.machines.processes import Job, run_jobs
@@ -256,6 +256,7 @@ def open_and_print_towers(settings: Settings, gpus: list[Gpu], fewest: int = 1) 
     print(table(towers))
     if parallel.model_parallel:
         towers = spread(towers)
-        for line in plan(towers):
-            print(line)
+        text = "tower {}: encoder on {}, decoder and attention on {}, embedding, projection and loss on {}"
+        for i, tower in enumerate(towers):
+            print(text.format(i, *tower.parts or ()))
     return towers

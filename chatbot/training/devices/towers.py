@@ -212,9 +212,3 @@ def spread(towers: Sequence[Tower]) -> list[Tower]:
         name = "+".join(device.name for device in devices)
         joined.append(Tower(name, parts.projection, devices[-1].model, None, parts))
     return joined
-
-
-def plan(towers: Sequence[Tower]) -> list[str]:
-    """Return a line for each tower with the devices of its parts."""
-    text = "tower {}: encoder on {}, decoder and attention on {}, embedding, projection and loss on {}"
-    return [text.format(i, *tower.parts or ()) for i, tower in enumerate(towers)]
