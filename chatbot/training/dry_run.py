@@ -19,8 +19,6 @@ from chatbot.training.share import Prepared
 from chatbot.training.step import Synchronous
 from chatbot.training.update import chosen_update
 
-DRY_RUN = "--dry-run"
-WITHOUT = "Without --dry-run, the same command trains"
 # Batches of an epoch among which the largest one is sought.
 PLANNED = 5000
 # Consecutive steps that are timed, and the seconds after which no further one begins.
@@ -42,11 +40,11 @@ def dry_run(run: Run) -> TrainingResult:
         f"Steps: {run.batches.steps_per_epoch:,} an epoch of {counted(run.batches.pairs, 'pair')}; "
         f"{1000 * seconds:.1f} ms a step",
         f"Time: {count}; {f'{time_left(run, seconds)}, without validations' if steps else 'the run is over'}",
-        f"Nothing was written. {WITHOUT}.",
+        "Nothing was written. Without --dry-run, the same command trains.",
     ]
     print_lines(lines)
-    progress = run.progress
-    return TrainingResult(run.settings.run.directory, progress.step, DRY_RUN, progress.best_step, progress.best_nats)
+    directory, progress = run.settings.run.directory, run.progress
+    return TrainingResult(directory, progress.step, "--dry-run", progress.best_step, progress.best_nats)
 
 
 def largest_batch(run: Run) -> Prepared:

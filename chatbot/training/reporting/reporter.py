@@ -95,16 +95,13 @@ class Reporter:
         self._tensorboard: TensorBoard | None = None
         if run.team.chief:
             drop_after(self._metrics, step)
-            if settings.report_to == WANDB:
-                self._start_wandb()  # it follows the files that TensorBoard opens
+            if settings.report_to == WANDB:  # it follows the files that TensorBoard opens
+                try:
+                    self._wandb = start_client(run.settings)
+                except Exception as error:  # the client may raise any
+                    self._print_warning(f"wandb cannot be started ({_reason(error)}); training goes on without it")
             if settings.report_to != NONE:
                 self._tensorboard = TensorBoard(settings.attempt, towers, step)
-
-    def _start_wandb(self) -> None:
-        try:
-            self._wandb = start_client(self._run.settings)
-        except Exception as error:  # the client may raise any
-            self._print_warning(f"wandb cannot be started ({_reason(error)}); training goes on without it")
 
     def advance(self) -> None:
         """Count a step."""
