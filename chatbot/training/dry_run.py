@@ -43,7 +43,7 @@ def dry_run(run: Run) -> TrainingResult:
         "Nothing was written. Without --dry-run, the same command trains.",
     ]
     print_lines(lines)
-    directory, progress = run.settings.run.directory, run.progress
+    directory, progress = run.settings.run.directory.absolute(), run.progress
     return TrainingResult(directory, progress.step, "--dry-run", progress.best_step, progress.best_nats)
 
 

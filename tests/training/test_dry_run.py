@@ -33,6 +33,7 @@ def test_plan_of_an_attempt_that_exists_changes_no_file(
     capsys.readouterr()
     result = chatbot.train(attempt="default", steps=9, dry_run=True)
     assert (result.step, result.stopped, result.interrupted) == (3, "--dry-run", False)
+    assert result.directory == Path("checkpoints/default").absolute()
     assert files() == before
     plan = capsys.readouterr().out
     lines = plan[plan.index("Settings: --data") :].splitlines()
