@@ -30,12 +30,10 @@ class TowerTimes:
         """towers: those of `train_step`."""
         self._towers, self._slow = towers, set[int]()
         self._step: Synchronous | None = None
-        are_apart = all("GPU" in tower.device and not tower.virtual for tower in towers)
+        are_apart = all("GPU" in tower.device and not tower.virtual and tower.parts is None for tower in towers)
         if len(towers) > 1 and are_apart and isinstance(train_step, Synchronous):
-            function, *others = train_step.gradient_functions
-            if all(other is function for other in others):
-                self._step = train_step
-                self._gradients = Graph(train_step.first_tower_sums)
+            self._step = train_step
+            self._gradients = Graph(train_step.first_tower_sums)
 
     def measure(self, batch: Prepared) -> list[float]:
         """Return the seconds of each tower for the first piece of its share, computed again; [] if not measured."""
