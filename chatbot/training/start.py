@@ -189,15 +189,12 @@ def train_as_worker(settings: Settings, data: Data, towers: list[Tower], cluster
     from chatbot.training.machines.meeting import facts_of, meet
     from chatbot.training.machines.team import join
 
-    def lost(name: str) -> None:
-        peers.exit_process(f"{name} ({cluster.others[name]}) was lost")
-
     parallel = settings.parallel
     facts = facts_of(settings, data, towers)
     cluster = meet(cluster, facts, 60 * parallel.start_timeout, parallel.least_workers)
     if len(cluster.workers) == 1:
         return train_on(settings, data, towers)
-    peers = Peers(cluster.others, lost)
+    peers = Peers(cluster.others, lambda name: peers.exit_process(f"{name} ({cluster.others[name]}) was lost"))
     with peers.errors():
         team = join(cluster, peers, towers)
         workers = counted(team.machines, "worker")
