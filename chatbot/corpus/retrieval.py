@@ -1,5 +1,6 @@
 """The training pairs of an attempt on disk, found by the similarity of their questions."""
 
+import functools
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -28,10 +29,15 @@ VERSION = 2
 ELSEWHERE = ("@", "http://", "https://", "www.")
 # Several questions have the same reply: as many pairs are looked up for each reply that is wanted.
 PAIRS_PER_REPLY = 2
+# Pairs whose texts are kept, some hundred bytes each: users ask about much the same things.
+KEPT_PAIRS = 10_000
 
 
 class Pair(NamedTuple):
-    """A question and a reply to it, with the ids of the reply. rating: "good" or "bad"; "" for a training pair."""
+    """A question and a reply to it, with the ids of the reply, without begin and end symbols.
+
+    rating: "good" or "bad"; "" for a training pair.
+    """
 
     question: str
     reply: str
@@ -42,11 +48,9 @@ class Pair(NamedTuple):
 class Retrieved(NamedTuple):
     """A reply that a person wrote to a question like the one that was asked."""
 
-    ids: list[int]  # of the reply, without begin and end symbols
-    question: str  # that it was written to
+    pair: Pair
     similarity: float  # of the questions: 1 if they are equal, 0 if they share no character
     shared: float  # the similarity of the reply to the question that was asked
-    rating: str = ""  # as in `Pair`
 
 
 class Retrieval:
@@ -62,7 +66,10 @@ class Retrieval:
         try:
             description = read_json(folder / DESCRIPTION)
             names = (*ARRAYS, QUESTIONS, REPLIES, LENGTHS, TOKENS)
-            arrays = {name: np.load(folder / f"{name}.npy", mmap_mode="r", allow_pickle=False) for name in names}
+            # As plain arrays: a slice of NumPy's class for mapped files takes several times as long.
+            arrays = {
+                name: np.asarray(np.load(folder / f"{name}.npy", mmap_mode="r", allow_pickle=False)) for name in names
+            }
             index = CharacterIndex(len(arrays[LENGTHS]), description["mean_length"], **{n: arrays[n] for n in ARRAYS})
             lengths = arrays[LENGTHS].astype(np.int64)
             sizes_agree = [len(arrays[name]) for name in (QUESTIONS, REPLIES)] == lengths.sum(axis=0).tolist()
@@ -76,10 +83,11 @@ class Retrieval:
             raise UserError(f"{folder}: damaged, or of another version; {remedy}")
         if not is_of_vocabulary:
             raise UserError(f"{folder}: of another attempt, whose vocabulary differs; {remedy}")
-        self._index, self._vocabulary, self._of_tokens = index, vocabulary, arrays[TOKENS]
+        self._index, self._vocabulary, self._of_tokens = index, vocabulary, arrays[TOKENS].tolist()
         self._questions, self._replies = (
             Ragged.from_lengths(arrays[name], lengths[:, side]) for side, name in enumerate((QUESTIONS, REPLIES))
         )
+        self._pair = functools.lru_cache(KEPT_PAIRS)(self._read_pair)
 
     def nearest(self, question: str, number: int) -> list[Retrieved]:
         """Return different replies to the most similar questions, at most `number`, the most similar first.
@@ -91,17 +99,17 @@ class Retrieval:
         similarities = self._index.similarities(question, texts).reshape(2, -1)
         different: dict[str, Retrieved] = {}
         for i in np.argsort(-similarities[0], kind="stable").tolist():
-            pair, (similarity, shared) = pairs[i], map(float, similarities[:, i])
-            found = Retrieved(pair.ids, pair.question, similarity, shared, pair.rating)
-            different.setdefault(pair.reply, found)
-        return [found for found in different.values() if found.rating != "bad"][:number]
+            different.setdefault(pairs[i].reply, Retrieved(pairs[i], *similarities[:, i].tolist()))
+        return [found for found in different.values() if found.pair.rating != "bad"][:number]
 
     def _similar_pairs(self, question: str, number: int) -> list[Pair]:
         """Return the pairs with the most similar questions, of training about `number`."""
         numbers, _ = self._index.nearest(question, number)
-        text, replies = self._vocabulary.text, [self._replies.row(i).tolist() for i in numbers]
-        asked = [text(self._questions.row(i).tolist()) for i in numbers]
-        return [Pair(q, text(ids), ids) for q, ids in zip(asked, replies, strict=True)]
+        return [self._pair(i) for i in numbers.tolist()]
+
+    def _read_pair(self, number: int) -> Pair:
+        question, reply = (rows.row(number).tolist() for rows in (self._questions, self._replies))
+        return Pair(self._vocabulary.text(question), self._vocabulary.text(reply), reply)
 
     def count(self, pairs: Sequence[tuple[Sequence[int], Sequence[int]]]) -> int:
         """Return how many of some pairs are among these, with equal ids of the question and of the reply."""
@@ -112,7 +120,7 @@ class Retrieval:
 
     def log_probability(self, reply: Sequence[int]) -> float:
         """Return the log-probability of a reply's ids and its end by the shares of tokens in all replies, in nats."""
-        return float(self._of_tokens[[*reply, EOS]].sum())
+        return sum(self._of_tokens[token] for token in (*reply, EOS))
 
 
 def _keys(*sides: Ragged) -> npt.NDArray[np.uint64]:

@@ -25,6 +25,7 @@ from chatbot.export.manifest import Manifest, damaged, read_manifest
 from chatbot.flags import replace
 from chatbot.inference.model import EMPTY_QUESTION, Searcher, distinct, padded
 from chatbot.inference.replier import Replier, for_attempt
+from chatbot.inference.rows import LEAVING_SHARE
 from chatbot.inference.text_responder import TextResponder
 
 Array = npt.NDArray[Any]
@@ -126,14 +127,19 @@ class OnnxModel:
     ) -> Floats:
         """See `Model`."""
         different, rows = distinct(sources)
-        state, last = self.take([self.encode(different)], rows), np.full(len(sources), begin)
+        ids = padded([[*target, EOS] for target in targets])
+        lengths = (ids != PAD).sum(axis=1)
+        order = np.argsort(-lengths, kind="stable")  # those that end first are the last rows, and left out
+        state, last = self.take([self.encode(different)], rows[order]), np.full(len(sources), begin)
         values = np.zeros(len(sources), np.float32)
-        for expected in padded([[*target, EOS] for target in targets]).T:
+        for position, expected in enumerate(ids[order].T):
+            number = int((lengths > position).sum())
+            if number < (1 - LEAVING_SHARE) * len(last):
+                state, last = self.take([state], np.arange(number)), last[:number]
             logits, state, _ = self._stepped(state, last)
-            values += np.where(
-                expected == PAD, 0, NumpyFunctions.log_softmax(logits)[np.arange(len(expected)), expected]
-            )
-            last = expected
+            last = expected[: len(last)]
+            unfinished = order[:number]
+            values[unfinished] += NumpyFunctions.log_softmax(logits[:number])[np.arange(number), last[:number]]
         return values
 
     def _stepped(self, state: State, last: npt.NDArray[np.int64]) -> tuple[Floats, State, Floats | None]:

@@ -9,7 +9,7 @@ import numpy as np
 
 from chatbot.corpus.vocabulary import BOS
 from chatbot.inference.questions import FinishReason, Piece, Question, Receive, Request, TokenLogProb
-from chatbot.inference.reply_text import Reply
+from chatbot.inference.reply_text import Reply, ReplyText
 from chatbot.inference.rows import RowBatch, UnfinishedReply, token_log_prob
 from chatbot.inference.text_responder import EMPTY_QUESTION_REPLY, TextResponder
 
@@ -124,7 +124,7 @@ class Engine:
         lanes: list[RowLane | SearchLane] = [RowLane(responder, self._rows)]
         if not responder.decoding.streams:
             self._searches = Waiting(most_waiting)
-            most = max(1, responder.replier.batch // SEARCH_THREADS)
+            most = max(1, responder.replier.answered_at_once // SEARCH_THREADS)
             lanes += [SearchLane(responder, self._searches, most) for _ in range(SEARCH_THREADS)]
         self._threads = [threading.Thread(target=lane.run, name=f"engine: {lane.name}", daemon=True) for lane in lanes]
         for thread in self._threads:
@@ -243,18 +243,20 @@ class SearchLane:
                 give_empty_question_replies(request)
 
     def _give(self, request: Request, source: Sequence[int], replies: Sequence[Reply]) -> None:
-        """Give the best replies, as many as the question wants. Their tokens are those of their texts."""
+        """Give the best replies, as many as the question wants."""
         question, responder = request.question, self._responder
         best = replies[: question.replies]
         request.question_tokens, request.reply_tokens, request.unfinished = len(source), 0, len(best)
         for number, reply in enumerate(best):
-            text, ids = reply.text, responder.ids(reply.text)
-            is_cut = question.max_tokens is not None and len(ids) > question.max_tokens
-            if is_cut:
-                ids = ids[: question.max_tokens]
-                text = responder.vocabulary.text(ids)
+            text, ids = reply.text, responder.replier.ids_before_stop(reply)
+            # A reply that a person wrote is whole, however long it is.
+            is_cut = len(ids) >= self._max_length and not reply.origin.question
+            if question.max_tokens is not None and len(ids) > question.max_tokens:
+                beginning = ReplyText(responder.vocabulary, (), [*ids[: question.max_tokens]])
+                beginning.read(is_whole=False)
+                text, ids, is_cut = beginning.text, beginning.ids, True
             tokens = self._tokens(request, source, ids)
-            reason: FinishReason = "length" if is_cut or len(ids) >= self._max_length else "stop"
+            reason: FinishReason = "length" if is_cut else "stop"
             request.give_reply(Piece(number, text, tokens, reason, reply.origin), len(ids))
 
     def _tokens(self, request: Request, source: Sequence[int], ids: Sequence[int]) -> tuple[TokenLogProb, ...]:

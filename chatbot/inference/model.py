@@ -12,8 +12,7 @@ from chatbot.corpus.pair_ids import Ragged
 from chatbot.corpus.vocabulary import BOS
 from chatbot.decoding.automaton import BoundedAutomaton
 
-# The maximum number of padded positions of targets in a batch of pairs that are scored, which bounds the memory of
-# their logits.
+# The maximum number of tokens of targets in a batch of pairs that are scored, which bounds the memory of their logits.
 POSITIONS = 1024
 # The question of the anti-language model: the begin symbol alone. It is in no other question, and in no reply, so that
 # a model that copies gains nothing by it.
@@ -58,13 +57,17 @@ class Model(Protocol):
 
 
 def log_probabilities(model: Model, sources: Rows, targets: Rows, begin: int, is_wanted: IsWanted) -> Floats:
-    """Return `Model.log_probabilities` of any number of pairs, computed in batches; any once they are not wanted."""
-    values = np.zeros(len(sources), np.float32)
-    order = np.lexsort([[*map(len, sources)], [*map(len, targets)]])
-    while len(order) and is_wanted():  # the longest targets first, so that a batch is bounded by its first row
-        number = max(1, POSITIONS // (len(targets[order[-1]]) + 1))
-        order, rows = order[:-number], order[-number:]
-        values[rows] = model.log_probabilities([sources[i] for i in rows], [targets[i] for i in rows], begin)
+    """Return `Model.log_probabilities` of any number of pairs, computed in batches; any once they are not wanted.
+
+    Pairs with the same source should follow one another: a batch encodes each of its sources once.
+    """
+    values, first = np.zeros(len(sources), np.float32), 0
+    begins = np.cumsum([0, *(len(target) + 1 for target in targets)])  # the tokens before each target, and all
+    while first < len(sources) and is_wanted():
+        end = int(np.searchsorted(begins, begins[first] + POSITIONS, side="right")) - 1
+        part = slice(first, max(first + 1, end))
+        values[part] = model.log_probabilities(sources[part], targets[part], begin)
+        first = part.stop
     return values
 
 

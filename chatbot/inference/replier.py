@@ -26,6 +26,8 @@ from chatbot.inference.retrieved_replies import RetrievedReplies
 
 # The maximum number of questions in a batch, and of their hypotheses, which bound the memory of a search.
 BATCH, HYPOTHESES = 64, 640
+# Looked-up replies to as many questions are about what the model scores at once (`POSITIONS`).
+LOOKED_UP = 12
 
 
 class Replier:
@@ -63,6 +65,11 @@ class Replier:
     def batch(self) -> int:
         """The maximum number of questions that are searched at once."""
         return max(1, min(BATCH, HYPOTHESES // self.decoding.hypotheses))
+
+    @property
+    def answered_at_once(self) -> int:
+        """The number of questions that are best answered at once, where more wait: further ones delay the replies."""
+        return self.batch if self._retrieved is None else LOOKED_UP
 
     def replies(self, questions: Rows) -> list[str]:
         """Return the best reply to each question, for any number of questions.
@@ -111,7 +118,7 @@ class Replier:
 
         An empty text, before a stop text, is left out if there is another.
 
-        hypotheses: [hypotheses, max_length], padded. scores: [hypotheses].
+        hypotheses: [hypotheses, max_length], padded. scores: [hypotheses]. Raises UserError if none is a number.
         """
         if self.decoding.compares_samples:  # beam search has applied it
             scores = scores / length_penalty((hypotheses != PAD).sum(axis=-1), self.decoding)
@@ -122,6 +129,8 @@ class Replier:
                 text = before_stop(self._vocabulary.text(ids), self.decoding.stop)
                 texts.setdefault(text, Reply(text, float(scores[index]), ids))
         replies = list(texts.values())
+        if not replies:
+            raise UserError("no reply has a probability that is a number: the weights are not finite; train it again")
         return [reply for reply in replies if reply.text] or replies
 
     def _reranked(self, questions: Rows, candidates: list[list[Reply]], is_wanted: IsWanted) -> list[list[Reply]]:
@@ -129,7 +138,7 @@ class Replier:
 
         It is divided by the length penalty of the question, so that one weight serves questions of all lengths.
         """
-        reply_ids = [self._before_stop(reply) for of_question in candidates for reply in of_question]
+        reply_ids = [self.ids_before_stop(reply) for of_question in candidates for reply in of_question]
         alone = [question_of(question, self._vocabulary) for question in questions]
         of_pairs = [question for question, replies in zip(alone, candidates, strict=True) for _ in replies]
         values = log_probabilities(self.model, reply_ids, of_pairs, ASK, is_wanted)
@@ -140,7 +149,7 @@ class Replier:
         ]
         return [sorted(of_question, key=lambda reply: -reply.score) for of_question in scored]
 
-    def _before_stop(self, reply: Reply) -> Sequence[int]:
+    def ids_before_stop(self, reply: Reply) -> Sequence[int]:
         """Return the ids of a reply before a stop text, at least one."""
         text = ReplyText(self._vocabulary, self.decoding.stop, list(reply.ids))
         text.read(is_whole=True)

@@ -48,13 +48,6 @@ class TensorFlowModel:
 
     def __init__(self, model: Seq2Seq, copies: DeviceCopies | None = None) -> None:
         self.model, self._copies = model, copies or DeviceCopies(model)
-        with model.placed():
-            sequences = specs_of(model.sequences(np.ones([1, 1])))
-        self.scoring_graph = tf.function(
-            functools.partial(log_probabilities, model),
-            input_signature=[sequences, sequences, *[tf.TensorSpec([None], tf.int64)] * 2],
-            autograph=False,
-        )
 
     def encode(self, questions: Sequence[Sequence[int]]) -> TensorState:
         """See `Model`."""
@@ -94,6 +87,15 @@ class TensorFlowModel:
             expected = packed_array(target_out, target.packing, 0).astype(np.int64)
             result: npt.NDArray[np.float32] = self.scoring_graph(source, target, expected, rows).numpy()
         return result
+
+    @functools.cached_property
+    def scoring_graph(self) -> Any:
+        """The graph of `log_probabilities`. It is called as it was traced: TensorFlow checks less then."""
+        with self.model.placed():
+            sequences = specs_of(self.model.sequences(np.ones([1, 1])))
+            signature = [sequences, sequences, *[tf.TensorSpec([None], tf.int64)] * 2]
+            function = functools.partial(log_probabilities, self.model)
+            return tf.function(function, input_signature=signature, autograph=False).get_concrete_function()
 
     @functools.cached_property
     def graphs(self) -> "RowGraphs":

@@ -2,10 +2,11 @@
 
 from collections.abc import Sequence
 from difflib import SequenceMatcher
+from typing import NamedTuple
 
 from chatbot.config.decoding import DecodingSettings
 from chatbot.corpus.history import question_of
-from chatbot.corpus.retrieval import Retrieval, Retrieved
+from chatbot.corpus.retrieval import Retrieval
 from chatbot.corpus.vocabulary import BOS, Vocabulary
 from chatbot.inference.model import IsWanted, Model, Rows, log_probabilities
 from chatbot.inference.reply_text import Origin, Reply, before_stop
@@ -15,7 +16,8 @@ from chatbot.inference.reply_text import Origin, Reply, before_stop
 COMMON, SIMILARITY, SHARED = 0.6, 10.0, 8.0
 # Where no reply has this score, the most probable reply as a whole is chosen: a common one, which fits more questions.
 LEAST_SCORE = 1.0
-# The model scores as many replies, those that are best by the rest of the ranking, and the most common ones.
+# The model scores as many replies, those that are best by the rest of the ranking, and where that is not enough the
+# most common ones.
 SCORED, MOST_COMMON = 10, 5
 # A reply that is more like the question repeats it: the share of characters in matching blocks.
 MOST_ALIKE = 0.75
@@ -39,56 +41,73 @@ class RetrievedReplies:
         questions: the ids of each, at least one. last_replies: what the chatbot said last before each question: it is
         not among them.
         """
-        offers = [self._best_offers(*asked) for asked in zip(questions, last_replies, strict=True)]
+        offers = [self._different_offers(*asked) for asked in zip(questions, last_replies, strict=True)]
+        best = self._judged(questions, [of_question[:SCORED] for of_question in offers], is_wanted)
+        others = [
+            [] if any(one.reply.score >= LEAST_SCORE for one in judged) else self._most_common(of_question[SCORED:])
+            for judged, of_question in zip(best, offers, strict=True)
+        ]
+        common = self._judged(questions, others, is_wanted)
+        if not is_wanted():
+            return [[] for _ in questions]
+        return [_by_score(*of_question) for of_question in zip(best, common, strict=True)]
+
+    def _judged(self, questions: Rows, offers: Sequence[Sequence[Reply]], is_wanted: IsWanted) -> "list[list[_Judged]]":
+        """Return the replies offered to each question as the model judges them; any once they are not wanted."""
         replies = [reply.ids for of_question in offers for reply in of_question]
         sources = [question for question, of_question in zip(questions, offers, strict=True) for _ in of_question]
         values = iter(log_probabilities(self._model, sources, replies, BOS, is_wanted).tolist())
-        if not is_wanted():
-            return [[] for _ in questions]
-        return [_by_score([(reply, next(values)) for reply in of_question]) for of_question in offers]
+
+        def judged(reply: Reply) -> _Judged:
+            value = next(values)
+            return _Judged(reply._replace(score=reply.score + value / (len(reply.ids) + 1)), value)
+
+        return [[judged(reply) for reply in of_question] for of_question in offers]
 
     def origin(self, question: Sequence[int], reply: str) -> Origin:
         """Return the pair in which a reply to a question is looked up; that of a generated reply if it is in none."""
         return next((offer.origin for offer in self._offers(question) if offer.text == reply), Origin())
 
-    def _best_offers(self, question: Sequence[int], last_reply: str) -> list[Reply]:
-        """Return the replies that the model scores, with their scores without it; then `MOST_COMMON` common ones."""
+    def _different_offers(self, question: Sequence[int], last_reply: str) -> list[Reply]:
+        """Return the different replies that may be given, with their scores without the model, the best first."""
         different = {offer.text: offer for offer in reversed(self._offers(question)) if offer.text != last_reply}
         offers = [*different.values()][::-1]  # of equal texts, cut by --stop, the one to the most similar question
-        offers.sort(key=lambda reply: -reply.score)
-        rest = sorted(offers[SCORED:], key=lambda reply: -self._retrieval.log_probability(reply.ids))
-        return [*offers[:SCORED], *rest[:MOST_COMMON]]
+        return sorted(offers, key=lambda reply: -reply.score)
+
+    def _most_common(self, offers: Sequence[Reply]) -> list[Reply]:
+        return sorted(offers, key=lambda reply: -self._retrieval.log_probability(reply.ids))[:MOST_COMMON]
 
     def _offers(self, question: Sequence[int]) -> list[Reply]:
         """Return the replies that may be given, with their scores without the model. question: ids."""
-        text = self._vocabulary.text(question_of(question, self._vocabulary))
-        nearest = self._retrieval.nearest(text, self._decoding.retrieved)
-        return [self._offer(x) for x in nearest if self._is_allowed(x.ids, text)]
-
-    def _offer(self, x: Retrieved) -> Reply:
-        common = self._retrieval.log_probability(x.ids) / (len(x.ids) + 1)
-        score = SIMILARITY * x.similarity + SHARED * x.shared - COMMON * common
-        origin = Origin(x.question, x.rating == "good")
-        return Reply(before_stop(self._vocabulary.text(x.ids), self._decoding.stop), score, x.ids, origin)
-
-    def _is_allowed(self, reply: Sequence[int], question: str) -> bool:
-        """Return whether a reply of a person keeps to the settings of any reply, and does not repeat the question."""
-        text, decoding = self._vocabulary.text(reply), self._decoding
-        is_whole = bool(before_stop(text, decoding.stop)) and len(reply) >= decoding.min_reply_length
-        return is_whole and not any(word in text for word in decoding.ban) and not is_copy(text, question)
+        text, decoding = self._vocabulary.text(question_of(question, self._vocabulary)), self._decoding
+        matcher, offers = SequenceMatcher(None, "", text, autojunk=False), list[Reply]()
+        for pair, similarity, shared in self._retrieval.nearest(text, decoding.retrieved):
+            reply = before_stop(pair.reply, decoding.stop)
+            # It keeps to the settings of any reply, and does not repeat the question.
+            is_whole = bool(reply) and len(pair.ids) >= decoding.min_reply_length
+            if is_whole and not any(word in pair.reply for word in decoding.ban) and not is_copy(pair.reply, matcher):
+                common = self._retrieval.log_probability(pair.ids) / (len(pair.ids) + 1)
+                score = SIMILARITY * similarity + SHARED * shared - COMMON * common
+                offers.append(Reply(reply, score, pair.ids, Origin(pair.question, pair.rating == "good")))
+        return offers
 
 
-def _by_score(replies: Sequence[tuple[Reply, float]]) -> list[Reply]:
-    """Return the replies to a question with their scores, the best first.
+class _Judged(NamedTuple):
+    """A reply with its score, and its log-probability in nats as a reply to the question."""
 
-    replies: those of `RetrievedReplies._best_offers`, each with its log-probability in nats.
-    """
-    scored = [(reply._replace(score=reply.score + value / (len(reply.ids) + 1)), value) for reply, value in replies]
-    if all(reply.score < LEAST_SCORE for reply, _ in scored[:SCORED]):
-        return [reply for reply, _ in sorted(scored, key=lambda one: -one[1])]
-    return sorted((reply for reply, _ in scored[:SCORED]), key=lambda reply: -reply.score)
+    reply: Reply
+    log_probability: float
 
 
-def is_copy(reply: str, question: str) -> bool:
-    """Return whether a reply repeats the question, or nearly."""
-    return SequenceMatcher(None, reply, question, autojunk=False).ratio() > MOST_ALIKE
+def _by_score(best: Sequence[_Judged], common: Sequence[_Judged]) -> list[Reply]:
+    """Return the replies to a question, the best first. common: only where the best are below LEAST_SCORE."""
+    if all(one.reply.score < LEAST_SCORE for one in best):
+        return [one.reply for one in sorted((*best, *common), key=lambda one: -one.log_probability)]
+    return sorted((one.reply for one in best), key=lambda reply: -reply.score)
+
+
+def is_copy(reply: str, matcher: "SequenceMatcher[str]") -> bool:
+    """Return whether a reply repeats the question, the second sequence of `matcher`, or nearly."""
+    matcher.set_seq1(reply)
+    ratios = matcher.real_quick_ratio, matcher.quick_ratio, matcher.ratio  # the first two are upper bounds
+    return all(ratio() > MOST_ALIKE for ratio in ratios)

@@ -120,8 +120,9 @@ class UnfinishedReply:
 def token_log_prob(vocabulary: Vocabulary, token: int, logits: Floats, top: int) -> TokenLogProb:
     """Return the log-probability of an id, and the `top` most probable ones. logits: [vocabulary]."""
     log_probs = NumpyFunctions.log_softmax(logits[None])[0]
-    best = np.argsort(-log_probs, kind="stable")[:top].tolist() if top else []
-    alternatives = tuple((token_text(vocabulary, i), float(log_probs[i])) for i in best)
+    best = np.flatnonzero(log_probs >= np.partition(log_probs, -top)[-top]) if top else np.zeros(0, np.int64)
+    best = best[np.argsort(-log_probs[best], kind="stable")][:top]  # not of the whole vocabulary, which takes longer
+    alternatives = tuple((token_text(vocabulary, i), float(log_probs[i])) for i in best.tolist())
     return TokenLogProb(token_text(vocabulary, token), float(log_probs[token]), alternatives)
 
 
@@ -164,6 +165,8 @@ class RuleBook:
         if decoding.hypotheses > 1:
             raise ValueError("the settings of a question find one reply; several are the search of the engine")
         decoding = for_attempt(decoding, self._settings)
+        if decoding.top_k is not None:  # of a request, whose client does not know the vocabulary
+            decoding = dataclasses.replace(decoding, top_k=min(decoding.top_k, len(self._vocabulary)))
         check_decoding(decoding, self._vocabulary, self._settings.model)
         return Rules(decoding, self._automaton_of(decoding.ban))
 

@@ -134,9 +134,15 @@ class TextResponder:
     def source(self, text: str, history: Sequence[str]) -> list[int]:
         """Return the ids of a text and the turns before it, as the model reads them; [] if the text has no ids.
 
-        Nothing is read of the turns up to the last one without visible characters.
+        Nothing is read of the turns up to the last one without visible characters. Of a text that is longer than the
+        model reads, the last lines are kept: the messages of a user that follow one another are lines.
         """
-        turns = [self.ids(text)]
+        lines = text.split("\n")
+        turns = [self.ids(lines[-1])]
+        for first in range(len(lines) - 2, -1, -1):
+            if len(longer := self.ids("\n".join(lines[first:]))) > self._max_length:
+                break
+            turns = [longer]
         for turn in reversed(history[max(0, len(history) - self._turns) :]):
             if not (ids := self.ids(turn)):
                 break

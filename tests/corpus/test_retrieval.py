@@ -32,8 +32,8 @@ def test_replies_to_the_most_similar_questions_come_first(tmp_path: Path) -> Non
     retrieval = Retrieval(tmp_path / "index", vocabulary)
     for question, reply in PAIRS:
         nearest = retrieval.nearest(question, 3)
-        texts = [vocabulary.text(x.ids) for x in nearest]
-        assert (texts[0], nearest[0].question) == (reply, question)
+        texts = [x.pair.reply for x in nearest]
+        assert (texts[0], nearest[0].pair.question) == (reply, question)
         assert nearest[0].similarity == pytest.approx(1)
         assert len(set(texts)) == len(texts) == 3  # each reply once
         assert [x.similarity for x in nearest] == sorted((x.similarity for x in nearest), reverse=True)
@@ -74,7 +74,7 @@ def test_names_and_links_are_left_out(tmp_path: Path) -> None:
     pairs = [("你是谁", f"看{mark}a") for mark in ELSEWHERE] + [("你是哪位", "我是猫")]
     vocabulary = written(tmp_path / "index", pairs)
     nearest = Retrieval(tmp_path / "index", vocabulary).nearest("你是谁", 9)
-    assert [vocabulary.text(x.ids) for x in nearest] == ["我是猫"]
+    assert [x.pair.reply for x in nearest] == ["我是猫"]
 
 
 def test_nothing_is_written_where_no_pair_is_left(tmp_path: Path) -> None:
@@ -139,6 +139,6 @@ def test_question_of_a_pair_with_history_is_its_last_turn(tmp_path: Path) -> Non
     changes = {"validation": "none", "history": 2, "vocabulary_size": 400}
     corpus = encoded_corpus(settings(tmp_path, pairs, **changes))
     write_retrieval(tmp_path / "index", corpus.shards, corpus.vocabulary, "", 9)
-    asked = {x.question for x in Retrieval(tmp_path / "index", corpus.vocabulary).nearest("你好", 9)}
+    asked = {x.pair.question for x in Retrieval(tmp_path / "index", corpus.vocabulary).nearest("你好", 9)}
     sources = [part.sources.row(i).tolist() for part in corpus.shards for i in range(len(part))]
     assert asked == {corpus.vocabulary.text(question_of(source, corpus.vocabulary)) for source in sources}

@@ -13,11 +13,12 @@ import numpy as np
 import pytest
 
 from chatbot.config.decoding import DecodingSettings
+from chatbot.corpus.vocabulary import BYTES, Vocabulary
 from chatbot.errors import UserError
 from chatbot.inference.engine import BusyError, Engine, RowLane, Waiting
 from chatbot.inference.questions import Question, Usage
 from chatbot.inference.responder import Responder, TensorFlowModel, rounded_up
-from chatbot.inference.rows import RowBatch
+from chatbot.inference.rows import RowBatch, token_log_prob, token_text
 from chatbot.inference.text_responder import EMPTY_QUESTION_REPLY
 from chatbot.model.saved import Trained, load_trained
 from tests.export.untrained import QUESTIONS, write_attempt
@@ -179,7 +180,6 @@ def test_text_without_visible_characters(engine: Engine) -> None:
 @pytest.mark.parametrize(
     ("decoding", "error"),
     [
-        (DecodingSettings(top_k=10_000), UserError),
         (DecodingSettings(beam_size=2), ValueError),
         (DecodingSettings(beam_size=1, min_reply_length=99), UserError),
     ],
@@ -276,3 +276,22 @@ def test_sizes_are_few() -> None:
     assert sizes[:9] == [1, 2, 3, 4, 6, 6, 8, 8, 12]
     assert all(size <= rounded <= 1.5 * size for size, rounded in enumerate(sizes, 1))
     assert len({*sizes}) == 20
+
+
+def test_the_most_probable_tokens_are_those_of_a_whole_sort() -> None:
+    """Of equal ones, the first."""
+    vocabulary = Vocabulary(BYTES)
+    rng = np.random.default_rng(1)
+    for top in (1, 5, 20, len(vocabulary)):
+        logits = rng.integers(0, 9, len(vocabulary)).astype(np.float32)
+        expected = np.argsort(-logits, kind="stable")[:top].tolist()
+        found = token_log_prob(vocabulary, 3, logits, top).top
+        assert [text for text, _ in found] == [token_text(vocabulary, i) for i in expected]
+    assert token_log_prob(vocabulary, 3, logits, 0).top == ()
+
+
+def test_more_tokens_than_there_are_are_all_of_them(engine: Engine, trained: Trained) -> None:
+    all_tokens, more = (
+        Question("今天", decoding=DecodingSettings(top_k=number), seed=1) for number in (len(trained.vocabulary), 10**6)
+    )
+    assert answer_of(engine, more).texts == answer_of(engine, all_tokens).texts

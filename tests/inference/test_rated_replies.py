@@ -30,7 +30,7 @@ class Rated:
 
     def replies(self, question: str) -> dict[str, Retrieved]:
         """What is looked up, by the text of the reply, the most similar first."""
-        return {self.vocabulary.text(found.ids): found for found in self.retrieval.nearest(question, 5)}
+        return {found.pair.reply: found for found in self.retrieval.nearest(question, 5)}
 
 
 @pytest.fixture
@@ -75,10 +75,10 @@ def test_a_reply_rated_good_is_looked_up(rated: Rated) -> None:
     """Its similarity is that which a training pair with the same question has."""
     rated.rate("good", QUESTION[:-1], "看样子不错", "")
     found = rated.replies(QUESTION[:-1])["看样子不错"]
-    assert (found.question, found.similarity, found.rating) == (QUESTION[:-1], pytest.approx(1), "good")
+    assert (found.pair.question, found.similarity, found.pair.rating) == (QUESTION[:-1], pytest.approx(1), "good")
     rated.rate("good", LIKE, "可能吧", "")
     found = rated.replies(QUESTION)["可能吧"]
-    like = next(x for x in rated.replies(QUESTION).values() if x.question == LIKE and not x.rating)
+    like = next(x for x in rated.replies(QUESTION).values() if x.pair.question == LIKE and not x.pair.rating)
     assert found.similarity == pytest.approx(like.similarity)
     assert "可能吧" not in rated.replies("晚安")
 

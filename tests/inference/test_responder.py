@@ -58,6 +58,20 @@ def test_long_texts_are_truncated(trained: Trained) -> None:
 
 
 @pytest.mark.parametrize(
+    ("text", "read"),
+    [
+        ("吗吗吗吗吗吗吗\n你好", "你好"),
+        ("吗\n你好", "吗\n你好"),
+        ("吗吗吗吗\n好\n你好", "好\n你好"),
+        ("你\n", "你"),
+    ],
+)
+def test_the_last_lines_of_a_long_text_are_read(trained: Trained, text: str, read: str) -> None:
+    responder = Responder(trained, DecodingSettings())
+    assert responder.source(text, ()) == responder.ids(read) != []
+
+
+@pytest.mark.parametrize(
     ("history", "source"),
     [
         ([], "<你好"),

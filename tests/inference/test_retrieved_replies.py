@@ -1,5 +1,6 @@
 """Replies that people wrote, of which the model chooses, and the search where there is none."""
 
+from difflib import SequenceMatcher
 from typing import Any, cast
 
 import numpy as np
@@ -8,7 +9,7 @@ import tensorflow as tf
 
 from chatbot.config.decoding import DecodingSettings
 from chatbot.config.training import Settings
-from chatbot.corpus.retrieval import Retrieval, Retrieved
+from chatbot.corpus.retrieval import Pair, Retrieval, Retrieved
 from chatbot.corpus.vocabulary import BOS, BYTES, EOS, Vocabulary
 from chatbot.errors import UserError
 from chatbot.flags import compose
@@ -34,7 +35,8 @@ class FakeRetrieval:
     is_rated = False
 
     def __init__(self, *offers: tuple[list[int], float, float]) -> None:
-        self._offers = [Retrieved(ids, f"question {ids}", like, shared) for ids, like, shared in offers]
+        pairs = [Pair(f"question {ids}", VOCABULARY.text(ids), ids) for ids, _, _ in offers]
+        self._offers = [Retrieved(pair, *rest) for pair, (_, *rest) in zip(pairs, offers, strict=True)]
 
     def nearest(self, question: str, number: int) -> list[Retrieved]:
         return self._offers[:number] if "你" in question else []
@@ -179,4 +181,4 @@ def test_attempt_without_an_index_is_an_error(model: Seq2Seq) -> None:
     [("你好", "你好", True), ("你好吗", "你好吗？", True), ("好", "你好", False), ("我也想吃", "你想吃什么", False)],
 )
 def test_a_reply_that_repeats_the_question_is_a_copy(reply: str, question: str, expected: bool) -> None:
-    assert is_copy(reply, question) is expected
+    assert is_copy(reply, SequenceMatcher(None, "", question, autojunk=False)) is expected

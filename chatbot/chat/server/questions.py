@@ -5,7 +5,9 @@ Fields of requests that are not here are ignored; null is the default.
 
 import dataclasses
 import functools
+import itertools
 import random
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
@@ -133,8 +135,15 @@ class ChatRequest(DecodingFields):
                 merged.append((message.role, [message.text]))
             else:
                 break
-        question, *before = ["\n".join(parts[::-1])[:MAX_CHARACTERS] for _, parts in merged] or [""]
+        question, *before = [_joined(parts) for _, parts in merged] or [""]
         return [(question, tuple(before[:turns][::-1]), before[0] if before else "")]
+
+
+def _joined(parts: Sequence[str]) -> str:
+    """Return the texts of a turn, the newest first, as lines, the newest last: as many as are read at all."""
+    ends = itertools.accumulate(len(part) + 1 for part in parts)
+    number = sum(end <= MAX_CHARACTERS for end in ends)
+    return "\n".join(parts[: max(1, number)][::-1])[:MAX_CHARACTERS]
 
 
 class CompletionRequest(DecodingFields):

@@ -79,7 +79,9 @@ class Completion:
     def whole(self) -> dict[str, Any]:
         """Return the object that is not streamed."""
         choices: list[dict[str, Any]] = []
-        for index, reply in enumerate(self.finished):
+        for index, reply in enumerate(self._replies):
+            if reply.finish_reason is None:  # fewer were found: the others keep the numbers that a stream gives them
+                continue
             message = {"role": "assistant", "content": reply.text, "refusal": None}
             content = {"message": message} if self._chat else {"text": reply.text}
             log_probs = self._shown(reply.tokens, 0)

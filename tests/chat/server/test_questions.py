@@ -46,6 +46,7 @@ CHAT = (("user", "a"), ("assistant", "b"), ("user", "c"), ("assistant", "d"), ("
         (9, (("system", "s"),), ("",)),
         (9, (("user", [{"type": "text", "text": "a"}, {"type": "image_url", "image_url": {"url": "x"}},
                        {"type": "text", "text": "b"}]),), ("a\nb",)),
+        (9, (("user", "x" * 1990), ("user", "y" * 9), ("user", "z")), ("y" * 9 + "\nz",)),
         (1, (("user", "x" * 5000), ("assistant", "y" * 5000), ("user", "z" * 5000)), ("y" * 2000, "z" * 2000)),
     ],
 )  # fmt: skip

@@ -97,6 +97,7 @@ def test_replies_that_were_not_found_have_no_chunks() -> None:
     made = completion(Question("q", replies=2), Question("r", replies=2), chat=False)
     chunks = [chunk for reply in (0, 2) for chunk in made.chunks(Piece(reply, "你", (), "stop"))]
     assert [chunk["choices"][0]["index"] for chunk in chunks] == [0, 0, 0, 2, 2, 2]
+    assert [choice["index"] for choice in made.whole()["choices"]] == [0, 2]
 
 
 def test_ids_differ_and_lines_of_the_log_hold_the_turns() -> None:
