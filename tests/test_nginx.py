@@ -19,7 +19,7 @@ import uvicorn
 
 from chatbot.chat.page import page_files
 from chatbot.chat.server.app import create_app
-from chatbot.chat.server.connection import Connection
+from chatbot.chat.server.connection import server_config
 from chatbot.chat.server.state import MOST_BYTES, Limits
 from chatbot.inference.questions import Piece, Question, Receive, Request, Usage
 from tests.chat.server.fake_models import FakeEngine, fake_models
@@ -125,7 +125,7 @@ def proxied(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Proxied]:
         await app(scope, receive, send)
 
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        server = uvicorn.Server(uvicorn.Config(noting, http=Connection, log_config=None, access_log=False))
+        server = uvicorn.Server(server_config(noting, 20, trusted_proxies=["127.0.0.1"]))
         thread = threading.Thread(target=server.run, args=([listener],))
         thread.start()
         with nginx(folder, listener.getsockname()[1]) as (https, http):

@@ -86,11 +86,6 @@ class RateLimit:
         self._buckets.move_to_end(client)
         return 0 if allowed else self._seconds(number - left)
 
-    def seconds_until(self, client: str) -> int:
-        """Return the seconds until a client is within the limit, without counting anything."""
-        left = self._bucket_of(client).left
-        return self._seconds(1 - left) if left < 1 and self.per_minute else 0
-
     def is_first_refusal(self, client: str) -> bool:
         """Return whether a client was refused now, and not before that."""
         return client not in self._buckets or self._buckets[client].refusals == 1

@@ -31,6 +31,9 @@ class ServeSettings(Flags):
     allowed_host: tuple[str, ...] = setting(
         (), "names for this server beside localhost and addresses; default: any, on 127.0.0.1 none", metavar="NAME"
     )
+    trusted_proxy: tuple[str, ...] = setting(
+        (), "addresses or networks of proxies whose X-Forwarded-For names the client; default: none", metavar="ADDRESS"
+    )
     rate_limit: int = setting(
         0, "replies a minute of one client; beyond it status 429; 0: no limit", least=0, most=10**6
     )
@@ -55,6 +58,11 @@ class ServeSettings(Flags):
         for name in self.allowed_host:
             if not re.fullmatch(r"[A-Za-z0-9_]([A-Za-z0-9_.-]*[A-Za-z0-9_])?", name):
                 raise UserError(f"--allowed-host {name}: give a name without scheme and port, such as chat.example.org")
+        for proxy in self.trusted_proxy:
+            try:
+                ipaddress.ip_network(proxy)
+            except ValueError:
+                raise UserError(f"--trusted-proxy {proxy}: give an address or a network such as 10.0.0.0/8") from None
 
     @property
     def address(self) -> tuple[str, int]:

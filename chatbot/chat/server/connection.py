@@ -3,6 +3,7 @@
 import asyncio
 import json
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import uvicorn
@@ -198,10 +199,11 @@ class Connection(HttpToolsProtocol):
         self._timer = None
 
 
-def server_config(app: Any, seconds: float, requests: int = 256) -> uvicorn.Config:
+def server_config(app: Any, seconds: float, requests: int = 256, trusted_proxies: Sequence[str] = ()) -> uvicorn.Config:
     """Return the settings of uvicorn for an app.
 
     seconds: to finish what it answers when it stops. requests: the maximum number that are answered at once.
+    trusted_proxies: addresses and networks whose X-Forwarded-For names the client; uvicorn would trust the loopback.
     """
     return uvicorn.Config(
         app,
@@ -211,6 +213,8 @@ def server_config(app: Any, seconds: float, requests: int = 256) -> uvicorn.Conf
         log_level="warning",
         access_log=False,
         server_header=False,
+        proxy_headers=bool(trusted_proxies),
+        forwarded_allow_ips=list(trusted_proxies),
         limit_concurrency=max(LEAST_CONNECTIONS, 2 * requests),
         timeout_keep_alive=KEEP_ALIVE,
         timeout_graceful_shutdown=math.ceil(seconds) + 1,

@@ -5,8 +5,9 @@ import hashlib
 import hmac
 import ipaddress
 import math
+import sys
 import time
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
@@ -18,7 +19,7 @@ from chatbot.chat.server.bodies import has_body
 from chatbot.chat.server.connection import DRAINED
 from chatbot.chat.server.errors import CLIENT_LEFT, ApiError, api_error_of, too_many
 from chatbot.chat.server.state import ServerState
-from chatbot.chat.service import MOST_CLIENTS, ClientLeftError, RateLimit
+from chatbot.chat.service import ClientLeftError, RateLimit
 from chatbot.errors import UserError
 
 # No key is needed here, nor is there a limit of the rate: for probes, and for the page, which asks for a key itself.
@@ -29,7 +30,8 @@ WITHOUT_LIMIT = {*OPEN_PATHS, "/metrics"}
 WITHOUT_RATE = "/chat/models"
 # Of the requests that are answered at once, one client may have so many, so that some are left for others.
 SHARE = 0.75
-WRONG_KEYS = 10  # that an address may try at once, and in each minute after
+# Wrong keys of an address that are said to be wrong, at once and in each minute after; characters of a key of 64 bits.
+WRONG_KEYS, SHORTEST_KEY = 10, 16
 SECURITY_HEADERS = {
     b"x-content-type-options": b"nosniff",
     b"x-frame-options": b"DENY",
@@ -156,16 +158,15 @@ def is_address(host: str) -> bool:
 
 
 class Keys:
-    """The keys of a server. They are compared in constant time, and few wrong ones are compared for an address.
+    """The keys of a server, which are compared in constant time.
 
-    Beyond that, only keys are compared that were right from this address before, so that whoever guesses neither
-    learns anything nor keeps others out of an address that they share.
+    After many wrong ones from an address, it is not told any more that a key is wrong. A key that is valid always
+    passes: others who guess may have the same address, behind a proxy or a router.
     """
 
     def __init__(self, keys: Sequence[bytes]) -> None:
         self._keys = keys
         self._wrong = RateLimit(WRONG_KEYS)
-        self._known: OrderedDict[tuple[str, str], None] = OrderedDict()  # addresses and keys that were right
 
     def client(self, authorization: str, address: str) -> str:
         """Return a name for who sends an Authorization header: that of a key, or of the address if none is needed.
@@ -178,17 +179,11 @@ class Keys:
         bearer = bearer.strip()
         if scheme.lower() != "bearer" or not bearer:
             raise _unauthorized("A key is needed: Authorization: Bearer KEY")
-        known = address, bearer
-        if known not in self._known and (wait := self._wrong.seconds_until(address)):
-            raise too_many("wrong keys from this address", wait)
         are_equal = [hmac.compare_digest(bearer.encode(), key) for key in self._keys]  # none is left out
         if not any(are_equal):
-            self._wrong.wait(address)
+            if wait := self._wrong.wait(address):
+                raise too_many("wrong keys from this address", wait)
             raise _unauthorized("This key is not valid")
-        self._known[known] = None
-        self._known.move_to_end(known)
-        if len(self._known) > MOST_CLIENTS:
-            self._known.popitem(last=False)
         return f"key {hashlib.sha256(bearer.encode()).hexdigest()[:16]}"
 
 
@@ -210,4 +205,10 @@ def read_keys(path: Path) -> list[bytes]:
     for number, key in enumerate(keys, 1):
         if not all(0x21 <= byte <= 0x7E for byte in key):
             raise UserError(f"--api-key-file {path}: key {number} has other characters than ASCII without spaces")
+        if len(key) < SHORTEST_KEY:
+            print(
+                f"Warning: --api-key-file {path}: key {number} has {len(key)} characters, and may be guessed; "
+                "`openssl rand -hex 16` makes one",
+                file=sys.stderr,
+            )
     return keys

@@ -5,6 +5,7 @@ import contextlib
 import dataclasses
 import itertools
 import random
+import re
 import time
 from collections.abc import AsyncGenerator, Iterator, Sequence
 from typing import Any
@@ -20,6 +21,9 @@ from chatbot.chat.server.state import ServerState, state_of
 from chatbot.chat.service import ClientLeftError, RateLimit, answers
 from chatbot.inference.questions import Piece, Question, TokenLogProb, Usage
 from chatbot.inference.reply_text import Origin
+
+# Control characters that JSON leaves as they are, and those that turn the direction of text: of clients, in a log.
+INVISIBLE = re.compile("[\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 
 
 @dataclasses.dataclass
@@ -134,7 +138,7 @@ class Completion:
                 "turns": [*question.history, question.text],
                 "replies": [reply.text for reply in finished],
             }
-            yield orjson.dumps(line).decode()
+            yield INVISIBLE.sub(lambda c: f"\\u{ord(c[0]):04x}", orjson.dumps(line).decode())
 
     @property
     def _chunk_kind(self) -> str:

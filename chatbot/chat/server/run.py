@@ -48,7 +48,7 @@ def serve(settings: ChatSettings) -> int:
         _log_to_standard_error()
         models.put(name, directory, model)
         names_given = {name.lower() for name in server.allowed_host}
-        hosts = {*LOOPBACK, host, *names_given} if names_given or is_loopback(host) else None
+        hosts = {*LOOPBACK, host.lower(), *names_given} if names_given or is_loopback(host) else None
         limits = Limits(tuple(keys), hosts, server.rate_limit, server.queue)
         app = create_app(
             models,
@@ -63,7 +63,8 @@ def serve(settings: ChatSettings) -> int:
         print(f"Serving {shown} at {url_of(listener)}; Ctrl-C stops it", flush=True)
         if warning := warning_of(host, keys, server.allowed_host):
             print(warning, file=sys.stderr, flush=True)
-        _Server(server_config(app, server.request_timeout, server.queue), app.state.server).run(sockets=[listener])
+        config = server_config(app, server.request_timeout, server.queue, server.trusted_proxy)
+        _Server(config, app.state.server).run(sockets=[listener])
     return 0
 
 
@@ -85,7 +86,7 @@ def _named(settings: ChatSettings) -> Path | None:
 
 def is_loopback(host: str) -> bool:
     """Return whether only this machine can reach a host."""
-    return host in LOOPBACK or host.startswith("127.")
+    return host.lower() in LOOPBACK or host.startswith("127.")
 
 
 def warning_of(host: str, keys: Sequence[bytes], allowed_hosts: Sequence[str]) -> str:

@@ -108,3 +108,11 @@ def test_ids_differ_and_lines_of_the_log_hold_the_turns() -> None:
     first, second = map(json.loads, made.lines())
     assert (first["turns"], first["replies"]) == (["h", "q"], ["a", "b"])
     assert (second["turns"], second["replies"], second["model"]) == (["r"], ["d"], "a")
+
+
+def test_a_line_of_the_log_has_no_control_characters() -> None:
+    text = "你\x85\u202e好\x7f\x00\u2066"
+    (line,) = completion(Question(text), chat=True).lines()
+    assert line.isprintable()
+    assert "你" in line
+    assert json.loads(line)["turns"] == [text]

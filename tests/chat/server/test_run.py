@@ -1,5 +1,6 @@
 """chat.py --serve as a process, with a small model: what users of the server see."""
 
+import asyncio
 import builtins
 import json
 import os
@@ -53,7 +54,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, "sub
     folder = tmp_path_factory.mktemp("server")
     for name, history in {"small": 2, "gpt-5": 0}.items():
         write_attempt(folder / "checkpoints" / name, history=history)
-    (folder / "keys").write_text("secret\n")
+    (folder / "keys").write_text("secret-of-a-test\n")
     flags = ("--serve", "127.0.0.1:0", "--attempt", "small", "--api-key-file", "keys", "--log-conversations")
     process = subprocess.Popen(
         command("chat.py", *flags),
@@ -76,7 +77,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, "sub
 
 @pytest.fixture(scope="module")
 def client(server: tuple[str, Any]) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=server[0], headers={"Authorization": "Bearer secret"}, timeout=60) as client:
+    with httpx.Client(base_url=server[0], headers={"Authorization": "Bearer secret-of-a-test"}, timeout=60) as client:
         yield client
 
 
@@ -251,11 +252,26 @@ def test_missing_package(work_dir: Path, monkeypatch: pytest.MonkeyPatch) -> Non
         run_command("chat")
 
 
+@pytest.mark.parametrize(
+    ("trusted", "client"),
+    [((), "127.0.0.1"), (("127.0.0.1",), "192.0.2.9"), (("127.0.0.0/8",), "192.0.2.9"), (("10.0.0.0/8",), "127.0.0.1")],
+)
+def test_a_client_is_named_by_trusted_proxies_only(trusted: tuple[str, ...], client: str) -> None:
+    seen = []
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        seen.append(scope["client"][0])
+
+    config = server_config(app, 5, trusted_proxies=trusted)
+    config.load()
+    scope = {"type": "http", "client": ("127.0.0.1", 5), "headers": [(b"x-forwarded-for", b"192.0.2.9")]}
+    asyncio.run(config.loaded_app(scope, None, None))  # type: ignore[arg-type]
+    assert seen == [client]
+
+
 def test_addresses() -> None:
-    assert [is_loopback(host) for host in ("127.0.0.1", "127.1.2.3", "::1", "localhost", "0.0.0.0", "10.0.0.1")] == [
-        *[True] * 4,
-        *[False] * 2,
-    ]
+    loopback = ("127.0.0.1", "127.1.2.3", "::1", "localhost", "LocalHost")
+    assert [is_loopback(host) for host in (*loopback, "0.0.0.0", "10.0.0.1")] == [*[True] * 5, *[False] * 2]
     assert CHAT_LINE.parse(["--serve", "[::1]:80"]).server.address == ("::1", 80)
     with listening_socket("--serve", "127.0.0.1", 0) as listener:
         assert url_of(listener) == f"http://127.0.0.1:{listener.getsockname()[1]}"
