@@ -265,7 +265,7 @@ def test_a_client_is_named_by_trusted_proxies_only(trusted: tuple[str, ...], cli
     config = server_config(app, 5, trusted_proxies=trusted)
     config.load()
     scope = {"type": "http", "client": ("127.0.0.1", 5), "headers": [(b"x-forwarded-for", b"192.0.2.9")]}
-    asyncio.run(config.loaded_app(scope, None, None))  # type: ignore[arg-type]
+    asyncio.run(config.loaded_app(scope, None, None))
     assert seen == [client]
 
 
