@@ -93,9 +93,9 @@ ASK = CommandLine(
 SERVE = CommandLine(
     ChatSettings,
     "serve",
-    "Serve a trained chatbot, and the other attempts: OpenAI's chat-completions API, and a page for browsers.",
+    "Serve a trained chatbot: OpenAI's chat-completions API, and a page for browsers.",
     "--attempt weibo",
-    "words attempt export beam_size temperature top_p retrieve port serve api_key_file cors_origin allowed_host",
+    "words attempt export also beam_size temperature top_p retrieve port serve api_key_file cors_origin allowed_host",
     positional="words",
     without="n_best follow json",
 )

@@ -22,6 +22,9 @@ class ServeSettings(Flags):
         metavar="HOST:PORT",
     )
     port: int | None = setting(None, "the port, in place of that of the address", least=1, most=65535)
+    also: tuple[str, ...] = setting((), "further attempts that requests and the page may choose", metavar="NAME")
+    all_attempts: bool = setting(False, "let them choose among all attempts in checkpoints/, also later ones")
+    no_ratings: bool = setting(False, "collect no ratings of replies")
     api_key_file: str | None = setting(
         None, "file of keys, one per line; requests of the API need one of them as bearer", metavar="FILE"
     )

@@ -51,22 +51,22 @@ def client_names(directories: Sequence[Path]) -> dict[str, Path]:
     return names
 
 
-def models_of(named: Path | None) -> Callable[[], Mapping[str, Path]]:
-    """Return a function that returns the models that there are now: the named one, then all attempts in checkpoints/.
+def models_of(named: Sequence[Path], all_attempts: bool = False) -> Callable[[], Mapping[str, Path]]:
+    """Return a function that returns the models that there are now: those that are named, then maybe all others.
 
-    named: the directory of an attempt or an export. Attempts need TensorFlow, and are left out without.
+    named: directories of attempts or exports. all_attempts: whether those in checkpoints/ are offered, too. Attempts
+    need TensorFlow, and are left out without.
     """
     has_tensorflow = importlib.util.find_spec("tensorflow") is not None
-    directories: dict[str, Path] = {}
+    directories = client_names(named)
     read = -FRESH
 
     def models() -> Mapping[str, Path]:
         nonlocal directories, read
-        if monotonic() >= read + FRESH:
+        if all_attempts and has_tensorflow and monotonic() >= read + FRESH:
             attempts = sorted(path.parent.absolute() for path in CHECKPOINTS.glob(f"*/{CONFIG}"))
-            usable = [path for path in attempts if has_tensorflow and (path / LAST).exists()]
-            others = [path for path in usable if path != named]
-            directories, read = client_names([*([named] if named else []), *others]), monotonic()
+            others = [path for path in attempts if (path / LAST).exists() and path not in named]
+            directories, read = client_names([*named, *others]), monotonic()
         return directories
 
     return models

@@ -39,7 +39,7 @@ def serve(settings: ChatSettings) -> int:
     host, _ = server.address
     listener = listening_socket("--serve", *server.address)
     with contextlib.closing(listener):
-        directories = models_of(_named(settings))
+        directories = models_of(_named(settings), server.all_attempts)
         open_model = opener(settings.decoding, settings.history, server.queue)
         models = Models(directories, open_model, memory_limit(server.serve_memory))
         name, directory = next(iter(directories().items()))
@@ -56,7 +56,7 @@ def serve(settings: ChatSettings) -> int:
             request_timeout=server.request_timeout,
             cors_origins=server.cors_origin,
             log_conversation=functools.partial(print, flush=True) if server.log_conversations else None,
-            ratings=RATINGS,
+            ratings=None if server.no_ratings else RATINGS,
         )
         names = list(directories())
         shown = ", ".join(names[:SHOWN_MODELS]) + (", ..." if len(names) > SHOWN_MODELS else "")
@@ -68,20 +68,21 @@ def serve(settings: ChatSettings) -> int:
     return 0
 
 
-def _named(settings: ChatSettings) -> Path | None:
-    """Return the directory of the model that the command line names; None if it names none and there are others.
+def _named(settings: ChatSettings) -> list[Path]:
+    """Return the directories of the models that the command line names; none for --all-attempts without a default.
 
-    Raises UserError if there is no model.
+    Raises UserError for one that is not there.
     """
+    also = [trained_directory(name, "--also") for name in settings.server.also]
     if settings.export is not None:
         folder = folder_of(Path(settings.export).absolute())
         read_manifest(folder)
-        return folder
-    if settings.attempt == ChatSettings.attempt and models_of(None)():
+        return [folder, *also]
+    if settings.server.all_attempts and settings.attempt == ChatSettings.attempt and models_of([], True)():
         with contextlib.suppress(UserError):
-            return trained_directory(settings.attempt)
-        return None
-    return trained_directory(settings.attempt)
+            return [trained_directory(settings.attempt), *also]
+        return also
+    return list(dict.fromkeys([trained_directory(settings.attempt), *also]))
 
 
 def is_loopback(host: str) -> bool:

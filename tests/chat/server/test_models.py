@@ -323,12 +323,15 @@ def test_names_for_clients() -> None:
 
 
 def test_models_of_the_folder(work_dir: Path) -> None:
-    """Attempts without a checkpoint are left out; the named model is the first one."""
+    """Only those that are named, unless all are; attempts without a checkpoint are left out."""
     for name, files in {"b": (CONFIG, LAST), "a": (CONFIG, LAST), "new": (CONFIG,)}.items():
         (work_dir / "checkpoints" / name).mkdir(parents=True)
         for file in files:
             (work_dir / "checkpoints" / name / file).touch()
-    assert list(models_of(None)()) == ["a", "b"]
-    assert list(models_of(work_dir / "checkpoints" / "b")()) == ["b", "a"]
-    assert list(models_of(work_dir / "exported")()) == ["exported", "a", "b"]
-    assert models_of(work_dir / "a")()["a"] == work_dir / "a"
+    named, exported = work_dir / "checkpoints" / "b", work_dir / "exported"
+    assert list(models_of([named])()) == ["b"]
+    assert list(models_of([exported, named])()) == ["exported", "b"]
+    assert list(models_of([], all_attempts=True)()) == ["a", "b"]
+    assert list(models_of([named], all_attempts=True)()) == ["b", "a"]
+    assert list(models_of([exported], all_attempts=True)()) == ["exported", "a", "b"]
+    assert models_of([work_dir / "a"], all_attempts=True)()["a"] == work_dir / "a"

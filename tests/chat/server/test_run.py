@@ -52,12 +52,12 @@ ASSISTANT: 你好吗
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, "subprocess.Popen[str]"]]:
     """The URL of a server of two attempts, and its process, which a test may end."""
     folder = tmp_path_factory.mktemp("server")
-    for name, history in {"small": 2, "gpt-5": 0}.items():
+    for name, history in {"small": 2, "gpt-5": 0, "private": 0}.items():
         write_attempt(folder / "checkpoints" / name, history=history)
     (folder / "keys").write_text("secret-of-a-test\n")
-    flags = ("--serve", "127.0.0.1:0", "--attempt", "small", "--api-key-file", "keys", "--log-conversations")
+    flags = ("--serve", "127.0.0.1:0", "--attempt", "small", "--also", "gpt-5", "--api-key-file", "keys")
     process = subprocess.Popen(
-        command("chat.py", *flags),
+        command("chat.py", *flags, "--log-conversations"),
         cwd=folder,
         env=ENVIRONMENT,
         text=True,
@@ -99,6 +99,13 @@ def test_replies_are_those_of_the_model(client: httpx.Client) -> None:
         text = "".join(piece["delta"].get("content", "") for piece in pieces)
         assert text == whole["choices"][0]["message"]["content"]
         assert whole["system_fingerprint"].endswith("-step-2")
+
+
+def test_an_attempt_that_is_not_named_answers_nobody(client: httpx.Client) -> None:
+    assert [model["id"] for model in client.get("/v1/models").json()["data"]] == ["small", "chatbot-gpt-5"]
+    assert chat(client, "你好", model="private").status_code == 404
+    body = {"model": "private", "question": "你好", "reply": "你好吗"}
+    assert client.post("/chat/attention", json=body).status_code == 404
 
 
 @pytest.mark.parametrize("question", [*EMPTY, *UNUSUAL], ids=lambda question: ascii(question[:9]))
