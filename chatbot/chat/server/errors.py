@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -100,6 +101,14 @@ def field_of(location: Sequence[int | str]) -> str | None:
     return field or None
 
 
+def _remedy(path: str) -> str:
+    """Return what a client that asked for a path may have meant, "" for other paths."""
+    if path.endswith("/responses"):
+        return "; use /v1/chat/completions"
+    end = re.search(r"/(chat/completions|completions|models)$", path)
+    return f"; use /v1{end[0]}: the base URL ends in /v1, once" if end else ""
+
+
 def add_error_handlers(app: FastAPI) -> None:
     """Make all errors of an app have the form of OpenAI's."""
 
@@ -108,7 +117,7 @@ def add_error_handlers(app: FastAPI) -> None:
             return error.response()
         message, code, path = str(error.detail), None, request.url.path[:200]
         if error.status_code == 404:
-            message, code = f"No such path: {path}", "not_found"
+            message, code = f"No such path: {path}{_remedy(path)}", "not_found"
         if error.status_code == 400:
             message, code = "The body is not JSON", "invalid_json"
         if error.status_code == 405:

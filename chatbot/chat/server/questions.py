@@ -25,6 +25,8 @@ MOST_MESSAGES, MOST_PARTS = 2000, 200
 # Below it, probabilities overflow, and greedy search gives the same reply.
 LEAST_TEMPERATURE = 0.01
 SEEDS = 2**31
+# The seed that some clients send for any, as llama.cpp has it.
+RANDOM = -1
 # A number without effect, which fits in 32 bits, for larger ones.
 MOST_TOKENS = 2**31 - 1
 
@@ -191,11 +193,10 @@ def questions_of(
     top_k = min(body.top_k, MOST_TOKENS) if body.top_k and body.top_k > 0 else None
     sampling = Sampling(body.temperature, body.top_p, top_k, body.min_p or None)
     penalties = body.presence_penalty or 0.0, body.frequency_penalty or 0.0
-    changes = bool(body.stops) or (body.seed is not None and searches.default.samples)
+    seed = None if body.seed in (None, RANDOM) else body.seed % SEEDS
+    changes = bool(body.stops) or (seed is not None and searches.default.samples)
     decoding = decoding_of(searches, sampling, penalties, body.n or 1, changes)
     samples = any(value is not None for value in sampling)
-    seed = None if body.seed is None else body.seed % SEEDS
-
     return [
         Question(
             text,

@@ -89,3 +89,20 @@ def test_messages(client: TestClient, path: str, body: Any, param: str | None, m
     error = response.json()["error"]
     expected = f"{param or 'The body'}: {message}"
     assert (error["message"], error["param"], error["code"]) == (expected, param, "invalid_value")
+
+
+@pytest.mark.parametrize(
+    ("path", "remedy"),
+    [
+        ("/v1/responses", "use /v1/chat/completions"),
+        ("/chat/completions", "use /v1/chat/completions: the base URL ends in /v1, once"),
+        ("/v1/v1/chat/completions", "use /v1/chat/completions: the base URL ends in /v1, once"),
+        ("/completions", "use /v1/completions: the base URL ends in /v1, once"),
+        ("/models", "use /v1/models: the base URL ends in /v1, once"),
+        ("/other", ""),
+    ],
+)
+def test_a_path_that_a_client_gets_wrong_is_corrected(client: TestClient, path: str, remedy: str) -> None:
+    error = client.get(path).json()["error"]
+    assert error["message"] == "; ".join(filter(None, [f"No such path: {path}", remedy]))
+    assert client.post(path, json={"input": "你好"}).json()["error"] == error

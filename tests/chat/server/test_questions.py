@@ -126,7 +126,9 @@ def test_more_replies_than_the_models_own_search_finds_are_sampled(
 def test_seeds() -> None:
     """Without one, each request has its own if it asks for sampling; otherwise that of the command line."""
     assert len({asked(temperature=1.0).seed for _ in range(8)}) > 1
-    assert asked(temperature=1.0, seed=-1).seed == 2**31 - 1
+    assert len({asked(temperature=1.0, seed=-1).seed for _ in range(8)}) > 1
+    assert asked(SAMPLE, seed=-1).decoding is None
+    assert asked(temperature=1.0, seed=-2).seed == 2**31 - 2
     assert asked(SAMPLE, frequency_penalty=1).seed is None
     body = CompletionRequest.model_validate({"prompt": ["a"] * 8, "temperature": 1})
     assert len({question.seed for question in questions_of(body, BEAM, 2)}) > 1  # equal prompts have different replies
