@@ -80,7 +80,8 @@ class OnnxModel:
 
     def take(self, states: Sequence[State], rows: npt.NDArray[np.int64]) -> State:
         """See `Model`. Questions are padded to the longest of them."""
-        width = max(state["mask"].shape[1] for state in states)
+        lengths = np.concatenate([state["mask"].sum(axis=1) for state in states])[rows]
+        width = int(lengths.max(initial=1))
 
         def rows_of(name: str) -> Any:
             parts = [state[name] for state in states]
@@ -162,7 +163,8 @@ def _run(session: Any, arrays: Mapping[str, Array]) -> dict[str, Array]:
 
 def _fitted(of_question: Array, width: int) -> Array:
     """Return a part of the state of questions, [rows, source, ...], with as many positions."""
-    return np.pad(of_question, [(0, 0), (0, width - of_question.shape[1]), *[(0, 0)] * (of_question.ndim - 2)])
+    cut = of_question[:, :width]
+    return np.pad(cut, [(0, 0), (0, width - cut.shape[1]), *[(0, 0)] * (cut.ndim - 2)])
 
 
 def _cells(results: Mapping[str, Array], prefix: str) -> list[Array]:

@@ -78,6 +78,20 @@ def test_search_that_is_not_wanted_any_more_ends(preset: Path) -> None:
     assert responder.replier.candidates([source], is_wanted=lambda: next(answers)) == [[]]
 
 
+def test_a_long_question_that_has_left_widens_no_batch(preset: Path) -> None:
+    model = load_export(preset.with_name("onnx")).model
+    state = model.encode([[7] * 12, [8, 9], [9]])
+    assert state["mask"].shape == (3, 12)
+    short = model.take([state], np.array([1, 2]))
+    assert {name: x.shape[1] for name, x in short.items() if name in ("mask", "memory", "keys")} == dict.fromkeys(
+        ("mask", "memory", "keys"), 2
+    )
+    logits, _ = model.step(short, np.array([5, 5]))
+    np.testing.assert_allclose(logits, model.step(model.encode([[8, 9], [9]]), np.array([5, 5]))[0], atol=1e-4)
+    both = model.take([short, state], np.array([0, 2, 1]))
+    assert both["mask"].sum(axis=1).tolist() == [2, 12, 1]
+
+
 def test_attention_is_that_of_the_attempt(preset: Path) -> None:
     expected = Responder(load_trained(preset), DecodingSettings()).attention("你好吗", "今天好")
     found = ExportedResponder(load_export(preset.with_name("onnx")), DecodingSettings()).attention("你好吗", "今天好")
