@@ -6,21 +6,11 @@ seconds.
 """
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from importlib import import_module
 from typing import Any, NamedTuple
 
 from chatbot.command_line import VERSION, CommandLine, program
-from chatbot.config.attempts import COMPARE, DELETE, LIST, RENAME
-from chatbot.config.bots import TELEGRAM, WEBHOOK
-from chatbot.config.chat import ASK, CHAT, SERVE, ask_settings, serve_settings
-from chatbot.config.completion import COMPLETION
-from chatbot.config.corpus import ENCODE, INSPECT, PAIRS
-from chatbot.config.evaluation import EVALUATE
-from chatbot.config.export import EXPORT
-from chatbot.config.stored import train_settings
-from chatbot.config.template import INIT_CONFIG
-from chatbot.config.training import TRAIN
 from chatbot.errors import UserError, exit_code_of
 
 # What is printed for `duida`, and for a command that only has commands of its own.
@@ -57,39 +47,51 @@ Give either -h or --help to list its flags. --version prints the version.""",
 
 
 class Command(NamedTuple):
-    """A command: its flags, and the function of this package that runs it with its settings and may return a code."""
+    """A command by names within this package, which are imported when the command runs.
 
-    line: CommandLine[Any]
+    flags: its command line. function: runs it with its settings, and may return a code. parser: of the arguments, where
+    it is not that of the command line.
+    """
+
+    flags: str
     function: str
-    parser: Callable[[Sequence[str]], Any] | None = None  # of the arguments, where it is not that of `line`
+    parser: str | None = None
+
+    @property
+    def line(self) -> CommandLine[Any]:
+        """The flags."""
+        line: CommandLine[Any] = _imported(self.flags)
+        return line
 
     def parse(self, arguments: Sequence[str]) -> Any:
         """Return the settings. Raises UserError."""
-        return (self.parser or self.line.parse)(arguments)
+        return (_imported(self.parser) if self.parser else self.line.parse)(arguments)
+
+
+def _imported(name: str) -> Any:
+    module, _, member = name.rpartition(".")
+    return getattr(import_module(f"chatbot.{module}"), member)
 
 
 # By name. Some are commands of a command, such as `data inspect`.
 COMMANDS = {
-    command.line.command: command
-    for command in (
-        Command(TRAIN, "training.start.start", train_settings),
-        Command(CHAT, "chat.start.start"),
-        Command(ASK, "chat.start.start", ask_settings),
-        Command(SERVE, "chat.start.start", serve_settings),
-        Command(INSPECT, "corpus.start.inspect"),
-        Command(PAIRS, "corpus.start.write"),
-        Command(ENCODE, "corpus.start.encode"),
-        Command(EVALUATE, "evaluation.start.start"),
-        Command(LIST, "attempts.table.print_table"),
-        Command(COMPARE, "attempts.compare.compare"),
-        Command(RENAME, "attempts.folders.rename"),
-        Command(DELETE, "attempts.folders.delete"),
-        Command(EXPORT, "export.start.start"),
-        Command(TELEGRAM, "chat.bots.start.telegram"),
-        Command(WEBHOOK, "chat.bots.start.webhook"),
-        Command(INIT_CONFIG, "config.template.init_config"),
-        Command(COMPLETION, "completion.print_script"),
-    )
+    "train": Command("config.training.TRAIN", "training.start.start", "config.stored.train_settings"),
+    "chat": Command("config.chat.CHAT", "chat.start.start"),
+    "ask": Command("config.chat.ASK", "chat.start.start", "config.chat.ask_settings"),
+    "serve": Command("config.chat.SERVE", "chat.start.start", "config.chat.serve_settings"),
+    "data inspect": Command("config.corpus.INSPECT", "corpus.start.inspect"),
+    "data pairs": Command("config.corpus.PAIRS", "corpus.start.write"),
+    "data encode": Command("config.corpus.ENCODE", "corpus.start.encode"),
+    "evaluate": Command("config.evaluation.EVALUATE", "evaluation.start.start"),
+    "attempts": Command("config.attempts.LIST", "attempts.table.print_table"),
+    "attempts compare": Command("config.attempts.COMPARE", "attempts.compare.compare"),
+    "attempts rename": Command("config.attempts.RENAME", "attempts.folders.rename"),
+    "attempts delete": Command("config.attempts.DELETE", "attempts.folders.delete"),
+    "export": Command("config.export.EXPORT", "export.start.start"),
+    "bot telegram": Command("config.bots.TELEGRAM", "chat.bots.start.telegram"),
+    "bot webhook": Command("config.bots.WEBHOOK", "chat.bots.start.webhook"),
+    "init-config": Command("config.template.INIT_CONFIG", "config.template.init_config"),
+    "completion": Command("config.completion.COMPLETION", "completion.print_script"),
 }
 
 
@@ -114,8 +116,7 @@ def run(command: str, arguments: Sequence[str] | None = None) -> int:
     within = names_within(command)
     if command in COMMANDS and (not within or not words or words[0].startswith("-")):
         settings = COMMANDS[command].parse(words)
-        module, _, function = COMMANDS[command].function.rpartition(".")
-        return getattr(import_module(f"chatbot.{module}"), function)(settings) or 0
+        return _imported(COMMANDS[command].function)(settings) or 0
     name = words[0] if words else "--help"
     if name in within:
         return run(f"{command} {name}".strip(), words[1:])

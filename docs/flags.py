@@ -29,7 +29,7 @@ def reference() -> str:
     """The page: a section for each command, and in it a table for each group of flags that no earlier command has."""
     lines = [TITLE]
     earlier: dict[str, str] = {}  # a table -> the command that has it
-    for command, (line, *_) in COMMANDS.items():
+    for command, line in ((name, entry.line) for name, entry in COMMANDS.items()):
         script = script_of(command).replace("--serve", "--serve 127.0.0.1:8000")
         about = textwrap.fill(f"The same as `python {script}`. {line.about}", 120)
         lines += [f"## duida {command}", "", about, ""]

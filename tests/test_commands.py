@@ -55,6 +55,10 @@ def flags_in(text: str) -> list[str]:
     return [flag for flag in flags if flag not in ("--help", "--version")]
 
 
+def test_commands_have_the_names_of_their_lines() -> None:
+    assert [command.line.command for command in COMMANDS.values()] == list(COMMANDS)
+
+
 LINES = [command.line for command in COMMANDS.values()]
 EACH = pytest.mark.parametrize("line", LINES, ids=lambda line: line.command)
 
