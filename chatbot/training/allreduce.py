@@ -112,7 +112,7 @@ class Summation:
             (counts,), *projection_and_groups, (rows,) = of_replica
             with tf.device(replica.home):
                 tokens, all_report = tf.split(counts, [1, -1])
-                tokens, all_report = tf.reshape(tokens, []), tf.reshape(all_report, [3, -1])
+                tokens, all_report = tf.squeeze(tokens, 0), tf.reshape(all_report, [3, -1])
             projection_and_groups = [gradient for (gradient,) in projection_and_groups]
             split = len(sums[0].projection)
             projection, of_groups = projection_and_groups[:split], projection_and_groups[split:]

@@ -104,6 +104,8 @@ def gradient_function(model: Seq2Seq, groups: Sequence[Group], device: str, part
         values: dict[int, tf.Tensor] = {}
         for group, weight in zip(groups, weights, strict=True):
             with _on(device_of[group.stage]):
+                if len(group.indices) == 1:  # one copy to this device; else operations would run where the weight is
+                    weight = tf.identity(weight)
                 values |= zip((id(variables[i]) for i in group.indices), group.divided(weight), strict=True)
 
         def with_values(layer_variables: Iterable[keras.Variable]) -> "list[tuple[keras.Variable, tf.Tensor]]":
