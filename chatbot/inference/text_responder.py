@@ -140,7 +140,8 @@ class TextResponder:
         lines = text.split("\n")
         turns = [self.ids(lines[-1])]
         for first in range(len(lines) - 2, -1, -1):
-            if len(longer := self.ids("\n".join(lines[first:]))) > self._max_length:
+            longer = self.ids("\n".join(lines[first:]))
+            if turns[0] and len(longer) > self._max_length:  # a line without ids is no text
                 break
             turns = [longer]
         for turn in reversed(history[max(0, len(history) - self._turns) :]):

@@ -64,6 +64,7 @@ def test_long_texts_are_truncated(trained: Trained) -> None:
         ("吗\n你好", "吗\n你好"),
         ("吗吗吗吗\n好\n你好", "好\n你好"),
         ("你\n", "你"),
+        ("吗吗吗吗吗吗吗\n", "吗吗吗吗吗吗吗"),
     ],
 )
 def test_the_last_lines_of_a_long_text_are_read(trained: Trained, text: str, read: str) -> None:
