@@ -5,12 +5,12 @@ the indices of those that train together, or the first difference. It listens at
 afterwards, which holds Python's lock while it connects, and with it time limits and messages.
 """
 
-import asyncio
 import contextlib
 import dataclasses
 import json
+import socket
+import time
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import tensorflow as tf
@@ -26,7 +26,7 @@ from chatbot.training.machines.peers import PROBE_INTERVAL, Patience, connect_to
 
 # Of a line. All settings take some 5,000 bytes.
 MOST_BYTES = 1 << 20
-# Seconds for the answer of worker 0 after the time for which it waits.
+# Seconds for a worker that has connected to send its line; it is ready before.
 LINE_TIMEOUT = 2.0
 # Stored settings that may differ between workers: the paths of files; the attempt, which only worker 0 writes; the
 # directions, since what follows from them is compared.
@@ -55,9 +55,7 @@ def meet(cluster: Cluster, facts: Mapping[str, Any], limit: float, fewest: int |
     limit: seconds after which LostError is raised, or training begins with at least `fewest` workers. Raises UserError,
     on all of them, if their facts differ.
     """
-    meeting = _host(cluster, facts, limit, fewest) if cluster.index == 0 else _attend(cluster, facts, limit)
-    with ThreadPoolExecutor(1) as thread:  # the caller's may have an event loop, as in a notebook
-        answer = thread.submit(asyncio.run, meeting).result()
+    answer = _host(cluster, facts, limit, fewest) if cluster.index == 0 else _attend(cluster, facts, limit)
     if "error" in answer:
         raise UserError(answer["error"])
     present = answer["workers"]
@@ -67,52 +65,51 @@ def meet(cluster: Cluster, facts: Mapping[str, Any], limit: float, fewest: int |
     return dataclasses.replace(cluster, workers=workers, index=present.index(cluster.index))
 
 
-async def _host(cluster: Cluster, facts: Mapping[str, Any], limit: float, fewest: int | None) -> dict[str, Any]:
+def _host(cluster: Cluster, facts: Mapping[str, Any], limit: float, fewest: int | None) -> dict[str, Any]:
     """Receive the other workers, as worker 0. Return the answer that they were given."""
     patience = Patience(cluster.others, limit)
     _, port = host_and_port(cluster.workers[0])
-    guests: dict[int, tuple[asyncio.StreamWriter, dict[str, Any]]] = {}
-
-    async def receive(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with contextlib.closing(writer):
-            line = await _read_line(reader)
-            index: Any = line.get("worker")
-            if index in range(1, len(cluster.workers)) and isinstance(line.get("facts"), dict):
-                guests[index] = guest = writer, line["facts"]
-                with contextlib.suppress(OSError):
-                    await reader.read(1)  # returns when the worker has left
-                if guests.get(index) is guest:
-                    del guests[index]
-
-    with contextlib.closing(await asyncio.start_server(receive, None, port, limit=MOST_BYTES, backlog=1024)):
+    dual_stack = socket.has_dualstack_ipv6()
+    family = socket.AF_INET6 if dual_stack else socket.AF_INET
+    guests: dict[int, tuple[socket.socket, dict[str, Any]]] = {}
+    with (
+        contextlib.ExitStack() as connections,
+        socket.create_server(("", port), family=family, dualstack_ipv6=dual_stack, backlog=1024) as server,
+    ):
+        server.settimeout(PROBE_INTERVAL / 10)
         while True:
+            with contextlib.suppress(TimeoutError):  # none has come
+                connection = connections.enter_context(server.accept()[0])
+                line = _read_line(connection, LINE_TIMEOUT)
+                if line.get("worker") in range(1, len(cluster.workers)) and isinstance(line.get("facts"), dict):
+                    guests[line["worker"]] = connection, line["facts"]
+            guests = {index: guest for index, guest in guests.items() if not _has_left(guest[0])}
             missing = [f"worker {index}" for index in range(1, len(cluster.workers)) if index not in guests]
             if not missing or (not patience.left and fewest is not None and len(guests) + 1 >= fewest):
                 break
             patience.report(missing)
-            await asyncio.sleep(PROBE_INTERVAL / 10)
-    difference = _first_difference(facts, {index: guests[index][1] for index in sorted(guests)})
-    answer = {"error": difference} if difference else {"workers": [0, *sorted(guests)]}
-    for writer, _ in guests.values():  # one that is lost now is missed when TensorFlow connects
-        writer.write(_line(answer))
+        difference = _first_difference(facts, {index: guests[index][1] for index in sorted(guests)})
+        answer = {"error": difference} if difference else {"workers": [0, *sorted(guests)]}
+        for connection, _ in guests.values():
+            with contextlib.suppress(OSError):  # one that is lost now is missed when TensorFlow connects
+                connection.settimeout(LINE_TIMEOUT)
+                connection.sendall(_line(answer))
     return answer
 
 
-async def _attend(cluster: Cluster, facts: Mapping[str, Any], limit: float) -> dict[str, Any]:
+def _attend(cluster: Cluster, facts: Mapping[str, Any], limit: float) -> dict[str, Any]:
     """Introduce this worker to worker 0. Return its answer."""
     patience = Patience({"worker 0": cluster.workers[0]}, limit)
     while True:
         patience.report(["worker 0"])
-        if connection := connect_to(cluster.workers[0]):
-            reader, writer = await asyncio.open_connection(sock=connection, limit=MOST_BYTES)
-            with contextlib.closing(writer), contextlib.suppress(asyncio.TimeoutError):
-                writer.write(_line({"worker": cluster.index, "facts": facts}))
-                # Worker 0 may have begun to wait just now.
-                answer = await asyncio.wait_for(_read_line(reader), limit + LINE_TIMEOUT)
+        with connect_to(cluster.workers[0]) or contextlib.nullcontext() as connection, contextlib.suppress(OSError):
+            if connection is not None:
+                connection.sendall(_line({"worker": cluster.index, "facts": facts}))
+                answer = _read_line(connection, limit + LINE_TIMEOUT)  # worker 0 may have begun to wait just now
                 workers = answer.get("workers")
                 if "error" in answer or (isinstance(workers, list) and cluster.index in workers):
                     return answer
-        await asyncio.sleep(PROBE_INTERVAL)
+        time.sleep(PROBE_INTERVAL)
 
 
 def _first_difference(facts: Mapping[str, Any], others: Mapping[int, Mapping[str, Any]]) -> str:
@@ -131,10 +128,28 @@ def _line(message: Mapping[str, Any]) -> bytes:
     return json.dumps(message).encode() + b"\n"
 
 
-async def _read_line(reader: asyncio.StreamReader) -> dict[str, Any]:
-    """Return the JSON object of a line; an empty one for anything else."""
+def _read_line(connection: socket.socket, seconds: float) -> dict[str, Any]:
+    """Return the JSON object of a line; an empty one for anything else, and after these seconds without a line."""
+    received, end = b"", time.monotonic() + seconds
     with contextlib.suppress(OSError, ValueError, RecursionError):
-        message = json.loads(await reader.readline())
+        while not received.endswith(b"\n") and len(received) < MOST_BYTES:
+            connection.settimeout(max(0.001, end - time.monotonic()))
+            data = connection.recv(MOST_BYTES - len(received))
+            if not data:
+                break
+            received += data
+        message = json.loads(received)
         if isinstance(message, dict):
             return message
     return {}
+
+
+def _has_left(connection: socket.socket) -> bool:
+    """Return whether the other end has closed a connection, at which it only waits for an answer."""
+    connection.setblocking(False)
+    try:
+        return not connection.recv(1)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True
