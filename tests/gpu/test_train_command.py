@@ -228,7 +228,7 @@ def test_run_goes_on_after_failures_of_cudnn_and_of_memory(whole: Ended) -> None
     faults = (
         f"cudnn gpu=3 operation={BACKWARD} number={KERNELS * 2 + 1}",
         f"memory gpu=1 operation={BACKWARD} number={AFTER_SAVE + KERNELS + 1}",
-        "memory gpu=0 operation=Neg",
+        "memory gpu=0 operation=Log",
     )
     flags = *VALIDATED, "--gpus", "0,1,2,3", "--attempt", "faults", "--steps", str(STEPS)
     ended = train(*flags, faults=";".join(faults))

@@ -34,7 +34,7 @@ def validations() -> list[dict[str, Any]]:
 
 
 def test_validation_goes_on_where_memory_runs_out_on_one_gpu(tmp_path: Path) -> None:
-    alone, shared = on_standins(validations, tmp_path, 2, faults="memory gpu=1 operation=Neg")
+    alone, shared = on_standins(validations, tmp_path, 2, faults="memory gpu=1 operation=Log")
     assert shared["values"] == pytest.approx(alone["values"], rel=1e-6)
     assert [counts.kernels > 0 for counts in shared["counts"]] == [True, False]
 
