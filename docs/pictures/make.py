@@ -78,7 +78,7 @@ def main() -> int:
 
 
 def run_folder(parent: str, name: str, data: Mapping[str, Path]) -> Path:
-    """Make a folder for runs, with the scripts and data; of its own, since a server shows all attempts of a folder."""
+    """Make a folder for runs, with the scripts and data; of its own."""
     folder = Path(parent) / name
     for link, target in {"train.py": ROOT / "train.py", "chat.py": ROOT / "chat.py", **data}.items():
         (folder / link).parent.mkdir(parents=True, exist_ok=True)

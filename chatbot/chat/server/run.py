@@ -77,12 +77,13 @@ def _named(settings: ChatSettings) -> list[Path]:
     if settings.export is not None:
         folder = folder_of(Path(settings.export).absolute())
         read_manifest(folder)
-        return [folder, *also]
-    if settings.server.all_attempts and settings.attempt == ChatSettings.attempt and models_of([], True)():
-        with contextlib.suppress(UserError):
-            return [trained_directory(settings.attempt), *also]
-        return also
-    return list(dict.fromkeys([trained_directory(settings.attempt), *also]))
+        return list(dict.fromkeys([folder, *also]))
+    try:
+        also = [trained_directory(settings.attempt), *also]
+    except UserError:
+        if settings.attempt != ChatSettings.attempt or not (settings.server.all_attempts and models_of([], True)()):
+            raise
+    return list(dict.fromkeys(also))
 
 
 def is_loopback(host: str) -> bool:

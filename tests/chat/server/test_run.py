@@ -18,6 +18,7 @@ import pytest
 from chatbot.chat.server.app import create_app
 from chatbot.chat.server.connection import server_config
 from chatbot.chat.server.run import (
+    _named,
     _Server,
     is_loopback,
     memory_limit,
@@ -274,6 +275,28 @@ def test_a_client_is_named_by_trusted_proxies_only(trusted: tuple[str, ...], cli
     scope = {"type": "http", "client": ("127.0.0.1", 5), "headers": [(b"x-forwarded-for", b"192.0.2.9")]}
     asyncio.run(config.loaded_app(scope, None, None))
     assert seen == [client]
+
+
+@pytest.mark.parametrize(
+    ("flags", "names"),
+    [
+        (("--attempt", "b"), ["b"]),
+        (("--attempt", "b", "--also", "a", "b"), ["b", "a"]),
+        (("--all-attempts",), []),
+        (("--all-attempts", "--also", "c"), ["c"]),
+    ],
+)
+def test_models_of_the_command_line(work_dir: Path, flags: tuple[str, ...], names: list[str]) -> None:
+    """There is no attempt of the default name: that is an error, unless all are offered."""
+    for name in ("a", "b", "c"):
+        (work_dir / "checkpoints" / name).mkdir(parents=True)
+        for file in ("config.json", "last"):
+            (work_dir / "checkpoints" / name / file).touch()
+    settings = CHAT_LINE.parse(["--serve", "127.0.0.1:0", *flags])
+    assert [path.name for path in _named(settings)] == names
+    for wrong in ((), ("--also", "a"), ("--attempt", "x", "--all-attempts"), ("--attempt", "a", "--also", "x")):
+        with pytest.raises(UserError, match="no such attempt"):
+            _named(CHAT_LINE.parse(["--serve", "127.0.0.1:0", *wrong]))
 
 
 def test_addresses() -> None:
