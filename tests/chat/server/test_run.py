@@ -58,7 +58,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, "sub
     (folder / "keys").write_text("secret-of-a-test\n")
     flags = ("--serve", "127.0.0.1:0", "--attempt", "small", "--also", "gpt-5", "--api-key-file", "keys")
     process = subprocess.Popen(
-        command("chat.py", *flags, "--log-conversations"),
+        command("chat.py", *flags, "--log-conversations", "--no-ratings"),
         cwd=folder,
         env=ENVIRONMENT,
         text=True,
@@ -107,6 +107,11 @@ def test_an_attempt_that_is_not_named_answers_nobody(client: httpx.Client) -> No
     assert chat(client, "你好", model="private").status_code == 404
     body = {"model": "private", "question": "你好", "reply": "你好吗"}
     assert client.post("/chat/attention", json=body).status_code == 404
+
+
+def test_ratings_are_collected_by_choice(client: httpx.Client) -> None:
+    assert client.get("/chat/models").json()["ratings"] is False
+    assert client.post("/chat/ratings", json={}).status_code == 404
 
 
 @pytest.mark.parametrize("question", [*EMPTY, *UNUSUAL], ids=lambda question: ascii(question[:9]))
