@@ -102,11 +102,14 @@ def seconds_of_parts(model: Seq2Seq, share: Share) -> dict[str, float]:
 
         return _median_seconds(lambda: forwards_and_backwards(*inputs))
 
-    def stack(stack: Stack, sequences: Sequences) -> Callable[[tf.Tensor], Any]:
-        return lambda x: stack(x, None, sequences, None)[0]
+    def run(stack: Stack, sequences: Sequences, last: bool, inputs: tf.Tensor) -> tf.Tensor:
+        zeros = stack.zero_states(tf.size(sequences.packing.lengths), inputs.dtype)
+        return stack(inputs, zeros, sequences, None, last=last)[0]
 
     memory, _ = model.encoder(model.embed(source.ids), source, None)
-    outputs, _ = model.decoder.stack(model.embed(target_in.ids), None, target_in, None, last=False)
+    encode = functools.partial(run, model.encoder.forward, source, True)
+    decode = functools.partial(run, model.decoder.stack, target_in, False)
+    outputs = decode(model.embed(target_in.ids))
 
     def attend(memory: tf.Tensor, outputs: tf.Tensor) -> tf.Tensor:
         return model.decoder.attended(outputs, target_in, model.decoder.start(memory, source.mask, []))[0]
@@ -119,8 +122,7 @@ def seconds_of_parts(model: Seq2Seq, share: Share) -> dict[str, float]:
     projection = timed(project, attended)
     with_loss = timed(lambda attended: model.summed_loss(Decoded(attended), share.targets, share.weights), attended)
     return {
-        "recurrent": timed(stack(model.encoder.forward, source), model.embed(source.ids))
-        + timed(stack(model.decoder.stack, target_in), model.embed(target_in.ids)),
+        "recurrent": timed(encode, model.embed(source.ids)) + timed(decode, model.embed(target_in.ids)),
         "attention": timed(attend, memory, outputs),
         "projection": projection,
         "loss": with_loss - projection,
