@@ -155,11 +155,11 @@ def test_failed_run_leaves_no_attempt_without_a_step(work_dir: Path, others: boo
 
 def test_ctrl_c_while_a_run_is_prepared_leaves_no_attempt(work_dir: Path) -> None:
     """Whether it is pressed in the command, or in a program that has its own handler."""
-    for of_command, code in ((True, 130), (False, 1)):
+    for handler, code in (("SIG_DFL", 130), ("default_int_handler", 1)):
         program = (
             "import pathlib, signal; from chatbot.config.training import Settings; "
             "from chatbot.training.attempt import attempt_lock\n"
-            f"{of_command} and signal.signal(signal.SIGINT, signal.SIG_DFL)\n"
+            f"signal.signal(signal.SIGINT, signal.{handler})\n"
             "with attempt_lock(Settings()):\n"
             "    pathlib.Path('checkpoints/default/config.json').touch()\n"
             "    try: signal.raise_signal(signal.SIGINT)\n"
