@@ -73,17 +73,18 @@ def _named(settings: ChatSettings) -> list[Path]:
 
     Raises UserError for one that is not there.
     """
-    also = [trained_directory(name, "--also") for name in settings.server.also]
+    named = [trained_directory(name, "--also") for name in settings.server.also]
     if settings.export is not None:
         folder = folder_of(Path(settings.export).absolute())
         read_manifest(folder)
-        return list(dict.fromkeys([folder, *also]))
-    try:
-        also = [trained_directory(settings.attempt), *also]
-    except UserError:
-        if settings.attempt != ChatSettings.attempt or not (settings.server.all_attempts and models_of([], True)()):
-            raise
-    return list(dict.fromkeys(also))
+        named = [folder, *named]
+    else:
+        try:
+            named = [trained_directory(settings.attempt), *named]
+        except UserError:
+            if settings.attempt != ChatSettings.attempt or not (settings.server.all_attempts and models_of([], True)()):
+                raise
+    return list(dict.fromkeys(named))
 
 
 def is_loopback(host: str) -> bool:
