@@ -113,6 +113,7 @@ def load_model(directory: Path, ratings: Path | None = RATINGS) -> LoadedModel:
     from chatbot.model.saved import load_trained
 
     trained = load_trained(directory)
+    trained.model.freeze()
     if trained.retrieval is not None and ratings is not None:
         of_attempt = trained.vocabulary, trained.settings, ratings, directory.name
         trained = dataclasses.replace(trained, retrieval=RatedRetrieval(directory / RETRIEVAL, *of_attempt))

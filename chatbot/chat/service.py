@@ -50,6 +50,12 @@ def listening_socket(flag: str, host: str, port: int) -> socket.socket:
     return listener
 
 
+def url_of(listener: socket.socket) -> str:
+    """Return the URL of a bound socket."""
+    host, port = listener.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
 class _Bucket(NamedTuple):
     """What is left of a client's limit, at what time, and the number of refusals since it was last let through."""
 

@@ -13,7 +13,7 @@ from chatbot.config.attempts import RETRIEVAL
 from chatbot.corpus.history import question_of
 from chatbot.corpus.pair_ids import EncodedPairs, Ragged
 from chatbot.corpus.shards import dtype_for
-from chatbot.corpus.similarity import CharacterIndex, character_index
+from chatbot.corpus.similarity import CharacterIndex, WeighedText, character_index, similarities
 from chatbot.corpus.vocabulary import EOS, Vocabulary
 from chatbot.durable import read_json, write_json
 from chatbot.errors import UserError
@@ -29,7 +29,7 @@ VERSION = 2
 ELSEWHERE = ("@", "http://", "https://", "www.")
 # Several questions have the same reply: as many pairs are looked up for each reply that is wanted.
 PAIRS_PER_REPLY = 2
-# Pairs whose texts are kept, some hundred bytes each: users ask about much the same things.
+# Pairs whose texts and characters are kept, about a kilobyte each: users ask about much the same things.
 KEPT_PAIRS = 10_000
 
 
@@ -88,6 +88,7 @@ class Retrieval:
             Ragged.from_lengths(arrays[name], lengths[:, side]) for side, name in enumerate((QUESTIONS, REPLIES))
         )
         self._pair = functools.lru_cache(KEPT_PAIRS)(self._read_pair)
+        self._kept: dict[str, WeighedText] = {}
 
     def nearest(self, question: str, number: int) -> list[Retrieved]:
         """Return different replies to the most similar questions, at most `number`, the most similar first.
@@ -95,17 +96,32 @@ class Retrieval:
         A reply whose most similar pair was rated bad is left out.
         """
         pairs = self._similar_pairs(question, PAIRS_PER_REPLY * number)
+        if not pairs:
+            return []
         texts = [*(pair.question for pair in pairs), *(pair.reply for pair in pairs)]
-        similarities = self._index.similarities(question, texts).reshape(2, -1)
+        asked, *weighed = self._weighed([question, *texts])
+        of_texts = similarities(asked, weighed).reshape(2, -1)
         different: dict[str, Retrieved] = {}
-        for i in np.argsort(-similarities[0], kind="stable").tolist():
-            different.setdefault(pairs[i].reply, Retrieved(pairs[i], *similarities[:, i].tolist()))
+        for i in np.argsort(-of_texts[0], kind="stable").tolist():
+            different.setdefault(pairs[i].reply, Retrieved(pairs[i], *of_texts[:, i].tolist()))
         return [found for found in different.values() if found.pair.rating != "bad"][:number]
 
     def _similar_pairs(self, question: str, number: int) -> list[Pair]:
         """Return the pairs with the most similar questions, of training about `number`."""
         numbers, _ = self._index.nearest(question, number)
         return [self._pair(i) for i in numbers.tolist()]
+
+    def _weighed(self, texts: Sequence[str]) -> list[WeighedText]:
+        """Return the characters of texts, of which those that are looked up often are kept."""
+        kept = self._kept  # another thread may replace it
+        missing = [text for text in dict.fromkeys(texts) if text not in kept]
+        new = dict(zip(missing, self._index.weighed(missing), strict=True)) if missing else {}
+        weighed = [new[text] if text in new else kept[text] for text in texts]
+        if len(kept) + len(new) > 2 * KEPT_PAIRS:
+            self._kept = new
+        else:
+            kept.update(new)
+        return weighed
 
     def _read_pair(self, number: int) -> Pair:
         question, reply = (rows.row(number).tolist() for rows in (self._questions, self._replies))

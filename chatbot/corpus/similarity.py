@@ -1,6 +1,7 @@
 """Similarity of texts by the characters that they share. It needs no trained model."""
 
 import dataclasses
+import itertools
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
@@ -65,23 +66,18 @@ class CharacterIndex:
         best = best[np.argsort(-scores[best], kind="stable")]
         return texts[best].astype(np.int64), scores[best]
 
-    def similarities(self, query: str, texts: Sequence[str]) -> Floats:
-        """Return the similarity of each of any texts to a query, [texts], from 0 to 1 for the same characters.
-
-        It is the Dice coefficient of their distinct characters and pairs, each with the weight of its rarity in the
-        texts of the index.
-        """
-        grams, numbers = _grams([query, *texts])
+    def weighed(self, texts: Sequence[str]) -> list["WeighedText"]:
+        """Return the distinct grams of any texts, weighed by their rarity in the texts of the index."""
+        grams, numbers = _grams(texts)
         keys = np.sort(numbers.astype(np.uint64) << GRAM_BITS | grams)  # by text, then by gram
         keys = keys[np.flatnonzero(np.diff(keys, prepend=~keys[:1]))]  # np.unique takes several times as long
         numbers, grams = (keys >> GRAM_BITS).astype(np.int64), keys & ((np.uint64(1) << GRAM_BITS) - np.uint64(1))
         begins, ends = (np.searchsorted(self.grams, grams, side) for side in ("left", "right"))
-        frequencies = self.starts[ends] - self.starts[begins]  # 0 for one that no text of the index has
-        weights = _rarity(frequencies, self.size)
-        totals = np.bincount(numbers, weights, 1 + len(texts))
-        is_shared = np.isin(grams, grams[: np.searchsorted(numbers, 1)])
-        shared = np.bincount(numbers[is_shared], weights[is_shared], 1 + len(texts))
-        return 2 * shared[1:] / np.maximum(totals[0] + totals[1:], np.finfo(float).tiny)
+        weights = _rarity(self.starts[ends] - self.starts[begins], self.size)  # most, for one that no text has
+        totals = np.bincount(numbers, weights, len(texts)).tolist()
+        bounds = np.searchsorted(numbers, np.arange(len(texts) + 1)).tolist()
+        parts = itertools.starmap(slice, itertools.pairwise(bounds))
+        return [WeighedText(grams[part], weights[part], total) for part, total in zip(parts, totals, strict=True)]
 
     def _occurrences(self, query: str) -> list["_Occurrences"]:
         """Return where each character and pair of a query occurs, repeated ones several times."""
@@ -95,9 +91,31 @@ class CharacterIndex:
         ]
 
     def _sums(self, occurrences: Sequence["_Occurrences"]) -> Scores:
-        texts = np.concatenate([np.zeros(0, np.int32), *(part.texts for part in occurrences)])
-        weights = np.concatenate([np.zeros(0, np.float32), *(part.weights for part in occurrences)])
-        return np.bincount(texts, weights, self.size).astype(np.float32)
+        sums = np.zeros(self.size, np.float32)
+        for part in occurrences:
+            np.add.at(sums, part.texts, part.weights)
+        return sums
+
+
+class WeighedText(NamedTuple):
+    """The distinct characters of a text, and pairs of neighbouring ones, with the weight of each."""
+
+    grams: npt.NDArray[np.uint64]  # ascending
+    weights: Floats
+    total: float
+
+
+def similarities(query: WeighedText, texts: Sequence[WeighedText]) -> Floats:
+    """Return the similarity of each text, of at least one, to a query, from 0 to 1 for the same characters: [texts].
+
+    It is the Dice coefficient of their distinct characters and pairs, by weight.
+    """
+    grams, weights = np.concatenate([text.grams for text in texts]), np.concatenate([text.weights for text in texts])
+    numbers = np.repeat(np.arange(len(texts)), [len(text.grams) for text in texts])
+    begins, ends = (np.searchsorted(query.grams, grams, side) for side in ("left", "right"))
+    shared = np.bincount(numbers, weights * (begins < ends), len(texts))
+    totals = query.total + np.array([text.total for text in texts])
+    return 2 * shared / np.maximum(totals, np.finfo(float).tiny)
 
 
 def _rarity(frequencies: npt.NDArray[np.integer], size: int) -> Floats:

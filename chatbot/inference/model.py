@@ -78,6 +78,21 @@ def distinct(rows: Rows) -> tuple[list[Sequence[int]], npt.NDArray[np.int64]]:
     return [*numbers], np.array(of_rows, np.int64)
 
 
+def prefix_numbers(rows: Sequence[int], targets: Rows) -> list[list[int]]:
+    """Return for each place of each target, and for its end, a number that places after the same ids of one row share.
+
+    rows: the number of each target's row. No number is 0.
+    """
+    numbers: dict[tuple[int, int], int] = {}
+    of_targets = []
+    for row, target in zip(rows, targets, strict=True):
+        of_places = [numbers.setdefault((-1 - row, 0), 1 + len(numbers))]
+        for token in target:
+            of_places.append(numbers.setdefault((of_places[-1], token), 1 + len(numbers)))
+        of_targets.append(of_places)
+    return of_targets
+
+
 def padded(rows: Rows) -> npt.NDArray[np.int32]:
     """Return rows of ids as an array, with PAD on the right."""
     ragged = Ragged.from_rows(rows)

@@ -17,10 +17,10 @@ from chatbot.decoding.automaton import BoundedAutomaton
 from chatbot.decoding.graph_search import run, search_all
 from chatbot.decoding.sampling import uniform_numbers
 from chatbot.decoding.search import OF_HYPOTHESES, new_search
-from chatbot.inference.model import EMPTY_QUESTION, IsWanted, distinct, padded
+from chatbot.inference.model import EMPTY_QUESTION, IsWanted, distinct, padded, prefix_numbers
 from chatbot.inference.replier import Replier, for_attempt
 from chatbot.inference.text_responder import TextResponder, Weights, WordAttention, by_word
-from chatbot.model.decoder import DecoderState
+from chatbot.model.decoder import Alike, DecoderState
 from chatbot.model.device_copies import DeviceCopies
 from chatbot.model.operations import on_gpu
 from chatbot.model.saved import Trained
@@ -85,7 +85,9 @@ class TensorFlowModel:
         with self.model.placed():
             source, target = self.model.sequences(padded(different)), self.model.sequences(target_in)
             expected = packed_array(target_out, target.packing, 0).astype(np.int64)
-            result: npt.NDArray[np.float32] = self.scoring_graph(source, target, expected, rows).numpy()
+            prefixes = packed_array(padded(prefix_numbers(rows.tolist(), targets)), target.packing, 0)
+            _, *alike = np.unique(prefixes, return_index=True, return_inverse=True)
+            result: npt.NDArray[np.float32] = self.scoring_graph(source, target, expected, rows, *alike).numpy()
         return result
 
     @functools.cached_property
@@ -93,9 +95,14 @@ class TensorFlowModel:
         """The graph of `log_probabilities`. It is called as it was traced: TensorFlow checks less then."""
         with self.model.placed():
             sequences = specs_of(self.model.sequences(np.ones([1, 1])))
-            signature = [sequences, sequences, *[tf.TensorSpec([None], tf.int64)] * 2]
-            function = functools.partial(log_probabilities, self.model)
-            return tf.function(function, input_signature=signature, autograph=False).get_concrete_function()
+            signature = [sequences, sequences, *[tf.TensorSpec([None], tf.int64)] * 4]
+
+            def score(
+                source: Sequences, target: Sequences, expected: tf.Tensor, rows: tf.Tensor, *alike: tf.Tensor
+            ) -> tf.Tensor:
+                return log_probabilities(self.model, source, target, expected, rows, Alike(*alike))
+
+            return tf.function(score, input_signature=signature, autograph=False).get_concrete_function()
 
     @functools.cached_property
     def graphs(self) -> "RowGraphs":
@@ -217,14 +224,19 @@ def search_graph(
 
 
 def log_probabilities(
-    model: Seq2Seq, source: Sequences, target_in: Sequences, targets: tf.Tensor, rows: tf.Tensor | None = None
+    model: Seq2Seq,
+    source: Sequences,
+    target_in: Sequences,
+    targets: tf.Tensor,
+    rows: tf.Tensor | None = None,
+    alike: Alike | None = None,
 ) -> tf.Tensor:
     """Return the log-probability of each row of targets, [rows].
 
-    targets: [tokens] int64, packed as target_in. rows: as in `Seq2Seq.decoded`. N-grams are left out: they do not
-    depend on the source.
+    targets: [tokens] int64, packed as target_in. rows, alike: as in `Seq2Seq.decoded` and `log_probabilities`.
+    N-grams are left out: they do not depend on the source.
     """
-    log_probs = model.log_probabilities(model.decoded(source, target_in, rows=rows), targets)  # [tokens]
+    log_probs = model.log_probabilities(model.decoded(source, target_in, rows=rows), targets, alike)  # [tokens]
     of_positions = tf.gather(log_probs, target_in.packing.to_padded)  # [rows, time], any values at padding
     return tf.reduce_sum(tf.where(target_in.mask, of_positions, 0.0), axis=-1)
 

@@ -32,6 +32,13 @@ class Decoded(NamedTuple):
         return result
 
 
+class Alike(NamedTuple):
+    """Which positions have the same distribution, such as that of the first token of all replies to a question."""
+
+    first: tf.Tensor  # [different] int64, one of the positions with each
+    numbers: tf.Tensor  # [positions] int64, which of them a position has
+
+
 # "cells", the recurrent states, and with input feeding [attended], change at each step: their first dimension is the
 # hypothesis, of which each row has the same number, one after another. So do "history" [hypotheses, order - 1] int64,
 # the last ids, of a model with n-grams, and "attention_sums" [hypotheses, source], if the state has it: the sum of the

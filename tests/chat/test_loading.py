@@ -2,13 +2,16 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from chatbot.chat import loading
 from chatbot.chat.loading import ModelCard, card_of_export, version_of
 from chatbot.config.attempts import DATA, learned_questions
+from chatbot.config.decoding import DecodingSettings
 from chatbot.export.manifest import Manifest
+from tests.export.untrained import write_attempt
 
 
 @pytest.mark.parametrize(
@@ -81,3 +84,9 @@ def test_questions_that_an_attempt_offers(tmp_path: Path, data: object, question
     """An attempt of an earlier version has none."""
     (tmp_path / DATA).write_text(json.dumps(data))
     assert learned_questions(tmp_path) == questions
+
+
+def test_model_that_only_replies_is_frozen(tmp_path: Path) -> None:
+    responder = loading.load_model(write_attempt(tmp_path / "talk")).responder_of(DecodingSettings())
+    model: Any = responder.replier.model
+    assert model.model._columns is not None

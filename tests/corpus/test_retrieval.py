@@ -43,6 +43,16 @@ def test_replies_to_the_most_similar_questions_come_first(tmp_path: Path) -> Non
     assert len(retrieval.nearest("天气", 1)) == 1
 
 
+def test_what_is_kept_of_texts_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    vocabulary = written(tmp_path / "index")
+    found = [Retrieval(tmp_path / "index", vocabulary).nearest(question, 3) for question, _ in PAIRS]
+    monkeypatch.setattr("chatbot.corpus.retrieval.KEPT_PAIRS", 5)
+    retrieval = Retrieval(tmp_path / "index", vocabulary)
+    for _ in range(2):
+        assert [retrieval.nearest(question, 3) for question, _ in PAIRS] == found
+    assert len(retrieval._kept) <= 1 + 2 * 6  # the texts of one look-up
+
+
 def test_pairs_of_the_index_are_counted(tmp_path: Path) -> None:
     """With their own reply, and each time that they are asked about."""
     vocabulary = written(tmp_path / "index")

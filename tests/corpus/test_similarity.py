@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chatbot.corpus import similarity
-from chatbot.corpus.similarity import character_index
+from chatbot.corpus.similarity import character_index, similarities
 
 # Few characters, so that texts share them, with a space, which does not count, and one outside the first plane.
 TEXT = st.text("你好吗天 😀", max_size=8)
@@ -52,7 +52,8 @@ def slow_dice(texts: list[str], query: str, text: str) -> float:
 def test_similarities_of_any_texts_are_those_of_a_slow_twin(texts: list[str], query: str, others: list[str]) -> None:
     index = character_index(texts)
     expected = [slow_dice(texts, query, other) for other in others]
-    assert index.similarities(query, others).tolist() == pytest.approx(expected)
+    asked, *weighed = index.weighed([query, *others])
+    assert similarities(asked, weighed).tolist() == pytest.approx(expected)
 
 
 @given(TEXTS, TEXT, st.integers(1, 5))

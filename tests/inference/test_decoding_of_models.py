@@ -133,11 +133,15 @@ def test_log_probabilities_are_those_of_targets_generated_from_sources(
     model: Seq2Seq, begin: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of questions from replies, and of replies from questions."""
-    sources = [[7], [5, 6, 8, 9], [8, 8], [10, 200, 5]]
-    targets = [[6, 5], [9], [5, 5, 5, 7], [9]]
+    sources = [[7], [5, 6, 8, 9], [8, 8], [10, 200, 5], [8, 8], [8, 8]]
+    targets = [[6, 5], [9], [5, 5, 5, 7], [9], [5, 5, 6], [9]]  # some begin alike, of one question and of others
     values = log_probabilities(TensorFlowModel(model), sources, targets, begin, lambda: True)
     for source, target, value in zip(sources, targets, values, strict=True):
         assert value == pytest.approx(teacher_forced(model, source, [begin, *target], [*target, EOS]), rel=1e-4)
+    model.freeze()
+    np.testing.assert_allclose(
+        log_probabilities(TensorFlowModel(model), sources, targets, begin, lambda: True), values, rtol=1e-5
+    )
     for positions in (1, 7, 12):
         monkeypatch.setattr("chatbot.inference.model.POSITIONS", positions)
         batches = log_probabilities(TensorFlowModel(model), sources, targets, begin, lambda: True)

@@ -88,6 +88,16 @@ def test_hypotheses_of_a_row_share_its_question(settings: ModelSettings) -> None
         np.testing.assert_allclose(logits, expected, atol=1e-6)
 
 
+def test_a_model_that_is_frozen_projects_alike_by_a_copy() -> None:
+    model = built_model(SMALL, VOCABULARY, seed=1)
+    attended = tf.random.stateless_normal([3, SMALL.embedding_size], [1, 2])
+    logits = model.project(attended)
+    model.freeze()
+    np.testing.assert_allclose(model.project(attended), logits, rtol=1e-5, atol=1e-6)
+    model.embedding.embeddings.assign(tf.zeros_like(model.embedding.embeddings))
+    np.testing.assert_allclose(model.project(attended), logits, rtol=1e-5, atol=1e-6)
+
+
 def test_logits_depend_on_the_question_and_its_order() -> None:
     model = built_model(SMALL, VOCABULARY, SEED)
     logits = all_logits(model, [[7, 8, 9], [9, 8, 7], [7, 8, 8]], [[BOS]] * 3)

@@ -47,7 +47,7 @@ def webhook(settings: WebhookSettings) -> None:
 
     from chatbot.chat.bots.webhook import Verifier, webhook_app
     from chatbot.chat.server.connection import server_config
-    from chatbot.chat.service import listening_socket
+    from chatbot.chat.service import listening_socket, url_of
 
     verifier = Verifier(secret.encode(), Path(settings.seen_file))
     with listening_socket("--listen", *settings.address) as listener, opened(settings.bot) as conversations:
@@ -55,8 +55,7 @@ def webhook(settings: WebhookSettings) -> None:
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, lambda *_: None)  # uvicorn raises the signal again when it has stopped
         config = server_config(app, settings.bot.reply_seconds)
-        address = "http://{}:{}/".format(*listener.getsockname()[:2])
-        print(f"Answering at {address}. Ctrl-C exits.", file=sys.stderr, flush=True)
+        print(f"Answering at {url_of(listener)}/. Ctrl-C exits.", file=sys.stderr, flush=True)
         uvicorn.Server(config).run(sockets=[listener])
 
 

@@ -97,6 +97,11 @@ class Verifier:
             added = connection.execute("INSERT OR IGNORE INTO seen VALUES (?, ?)", [expected, now + 2 * WINDOW])
             return None if added.rowcount else f"{SIGNATURE}: this request was received before"
 
+    def forget(self, signature: str) -> None:
+        """Accept a request again, which got no reply. Raises sqlite3.Error."""
+        with self._opened() as connection:
+            connection.execute("DELETE FROM seen WHERE signature = ?", [signature])
+
     @contextlib.contextmanager
     def _opened(self) -> Iterator[sqlite3.Connection]:
         """Open the file, and commit at the end."""
@@ -110,21 +115,24 @@ def webhook_app(answer: Answer, verifier: Verifier, callback: str | None = None)
 
     async def receive(request: Request) -> Response:
         body = await _body(request)
-        headers = request.headers
+        timestamp, signature = (request.headers.get(name, "") for name in (TIMESTAMP, SIGNATURE))
         try:
-            refusal = await asyncio.to_thread(
-                verifier.refusal, headers.get(TIMESTAMP, ""), headers.get(SIGNATURE, ""), body
-            )
+            refusal = await asyncio.to_thread(verifier.refusal, timestamp, signature, body)
         except sqlite3.Error as error:
             print(f"error: --seen-file: {error}", file=sys.stderr, flush=True)
             raise HTTPException(503, "the request cannot be remembered; try again later") from error
         if refusal is not None:
             raise HTTPException(401, refusal)
         conversation, text = _message(body)
-        if callback is None:
-            return JSONResponse({"reply": await answer(f"webhook/{conversation}", text)})
-        if len(tasks) >= MOST_CALLBACKS:
-            raise RefusedError("Too many replies are being computed; try again soon", 503, 5)
+        try:
+            if callback is None:
+                return JSONResponse({"reply": await answer(f"webhook/{conversation}", text)})
+            if len(tasks) >= MOST_CALLBACKS:
+                raise RefusedError("Too many replies are being computed; try again soon", 503, 5)
+        except RefusedError as error:
+            if error.retry_after is not None:  # with the same signature, while it is valid
+                await asyncio.to_thread(verifier.forget, signature)
+            raise
         task = asyncio.create_task(_answer_by_callback(answer, conversation, text, verifier.secret, callback))
         tasks.add(task)
         task.add_done_callback(tasks.discard)

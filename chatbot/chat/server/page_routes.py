@@ -104,7 +104,8 @@ def add_page_routes(app: FastAPI, ratings: Path | None) -> None:
         ratings: whether ratings are collected. most_characters: of a text that the other routes of the page take.
         """
         models = state_of(request).models
-        described = await asyncio.to_thread(lambda: _described_models(models.directories(), models.loaded))
+        loaded = models.loaded  # it changes in this thread
+        described = await asyncio.to_thread(lambda: _described_models(models.directories(), loaded))
         return {"models": described, "ratings": ratings is not None, "most_characters": MOST_CHARACTERS}
 
     @app.post("/chat/attention", tags=["page"])

@@ -5,7 +5,6 @@ import functools
 import logging
 import os
 import signal
-import socket
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -18,7 +17,7 @@ from chatbot.chat.server.connection import server_config
 from chatbot.chat.server.gate import read_keys
 from chatbot.chat.server.models import Models, models_of, opener
 from chatbot.chat.server.state import Limits, ServerState
-from chatbot.chat.service import listening_socket
+from chatbot.chat.service import listening_socket, url_of
 from chatbot.config.attempts import trained_directory
 from chatbot.config.chat import ChatSettings
 from chatbot.errors import UserError
@@ -98,12 +97,6 @@ def warning_of(host: str, keys: Sequence[bytes], allowed_hosts: Sequence[str]) -
         return ""
     pages, remedy = ("", "") if allowed_hosts else (", web pages of any site, too,", " or --allowed-host NAME")
     return f"Warning: other machines may reach {host}{pages} and no key is needed; add --api-key-file FILE{remedy}"
-
-
-def url_of(listener: socket.socket) -> str:
-    """Return the URL of a bound socket."""
-    host, port = listener.getsockname()[:2]
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
 def memory_limit(megabytes: int | None) -> int:

@@ -188,6 +188,22 @@ def test_refused_messages_have_a_status_and_the_reason() -> None:
     assert "Too many messages" in response.json()["error"]
 
 
+def test_a_message_that_was_refused_for_now_is_accepted_again_with_its_signature() -> None:
+    """What would be refused again for ever is remembered."""
+    verifier, headers = Verifier(SECRET, Path("seen")), signed_headers(SECRET, "request", HELLO)
+    errors = iter([RefusedError("wait", 429, 1), RefusedError("failed", 500)])
+
+    async def answer(conversation: str, text: str) -> str:
+        raise next(errors)
+
+    async def statuses() -> list[int]:
+        transport = httpx.ASGITransport(webhook_app(answer, verifier))
+        async with httpx.AsyncClient(transport=transport, base_url="http://webhook") as client:
+            return [(await client.post("/", content=HELLO, headers=headers)).status_code for _ in range(3)]
+
+    assert asyncio.run(statuses()) == [429, 500, 401]
+
+
 class Receiver:
     """A callback's server on loopback, which answers with these statuses and then with 200."""
 

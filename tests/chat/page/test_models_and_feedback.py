@@ -199,3 +199,20 @@ def test_attention_over_the_words(browser: Browser) -> None:
     browser.js("arguments[0].click()", browser.all("[data-key^=why]")[-1])
     shown = ["A person wrote this reply, to: What is x?", "This model shows no attention."]
     browser.until(lambda: browser.texts(".attention p") == shown)
+
+
+def test_conversation_that_is_deleted_while_a_rating_is_on_its_way_stays_deleted(browser: Browser) -> None:
+    browser.ask("你好")
+    browser.js(
+        "const sent = window.fetch; window.fetch = (url, options) => String(url).includes('ratings')"
+        " ? new Promise((answer) => { window.answer = () => answer(sent(url, options)) }) : sent(url, options)"
+    )
+    browser.js("arguments[0].click()", browser.one("[data-key^=good]"))
+    browser.js("arguments[0].click()", browser.one("[data-key^=delete_this]"))
+    browser.click("#question-yes")
+    browser.until(lambda: browser.texts(".conversation-open") == [])
+    browser.js("window.answer()")
+    browser.until(lambda: last_rating(browser.served.ratings)["question"] == "你好")
+    browser.until(lambda: browser.one("#announcement").get_attribute("textContent") == "Recorded on the server.")
+    browser.reload()
+    assert browser.texts(".conversation-open") == []

@@ -2,6 +2,7 @@
 
 import asyncio
 import builtins
+import contextlib
 import json
 import os
 import signal
@@ -310,6 +311,8 @@ def test_addresses() -> None:
     assert CHAT_LINE.parse(["--serve", "[::1]:80"]).server.address == ("::1", 80)
     with listening_socket("--serve", "127.0.0.1", 0) as listener:
         assert url_of(listener) == f"http://127.0.0.1:{listener.getsockname()[1]}"
+    with contextlib.suppress(UserError), listening_socket("--serve", "::1", 0) as listener:  # not of every machine
+        assert url_of(listener) == f"http://[::1]:{listener.getsockname()[1]}"
     assert memory_limit(5) == 5_000_000
     assert memory_limit(None) > 10**8
     for allowed, text in (

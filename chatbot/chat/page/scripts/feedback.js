@@ -7,7 +7,7 @@ import { announce } from "./messages.js";
 import { modelNamed, nameOf } from "./models.js";
 import { request, showError } from "./server.js";
 import { changed, shown } from "./state.js";
-import { saveConversation } from "./storage.js";
+import { conversations, saveConversation } from "./storage.js";
 import { t } from "./texts.js";
 
 const beingRated = new Set(); // answers and replies whose rating is on its way to the server
@@ -96,6 +96,6 @@ async function record(path, body, reply, rated, keep) {
     showError(error);
   }
   beingRated.delete(rated);
-  saveConversation(conversation);
+  if (conversations.has(conversation.id)) saveConversation(conversation); // it may have been deleted
   changed(reply);
 }
