@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -256,7 +257,7 @@ def test_chat_and_load_pass_on_beam_size_and_length_penalty(work_dir: Path, monk
         received.append((model.card.line(),))
         return 0
 
-    trained = SimpleNamespace(step=3, settings=Settings(), model=None, retrieval=None)
+    trained = SimpleNamespace(step=3, settings=Settings(), model=Mock(), retrieval=None)
     monkeypatch.setattr("chatbot.model.saved.load_trained", lambda directory: trained)
     monkeypatch.setattr("chatbot.inference.responder.TensorFlowModel", lambda model: model)
     monkeypatch.setattr(

@@ -291,6 +291,7 @@ def test_flags_are_unique() -> None:
 
 # Bounds other than the usual ones. A count is at least 1, or 0 if that is its default; any other number at least 0.
 LEAST = {
+    -1000: "min_score",
     -100: "frequency_penalty presence_penalty",
     0: "history retrieve_pairs seed task_index warm_up",
     1: "repetition_penalty",
@@ -309,7 +310,7 @@ MOST = {
     10: "anti_lm coverage_penalty length_penalty",
     100: "beam_size diverse_groups diversity no_repeat_ngram rerank temperature "
     "frequency_penalty presence_penalty repetition_penalty",
-    1000: "candidates history",
+    1000: "candidates history min_score",
     3600: "reply_seconds request_timeout",
     10**4: "max_length",
     10**5: "queue",

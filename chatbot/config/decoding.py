@@ -93,6 +93,15 @@ class DecodingSettings(Flags):
         "answers other questions. auto: 30 with the default search of an attempt with validation",
         metavar="auto|N|none",
     )
+    min_score: float | None = setting(
+        None,
+        "say so where no reply has this score, of a search that compares several; default: give any",
+        least=-1000,
+        most=1000,
+    )
+    fallback: str = setting(
+        "我没听懂，换个说法？", "with --min-score: the reply in that case, one line", metavar="TEXT"
+    )
     n_best: int = setting(1, "in a terminal: print the N best replies with their scores", least=1)
 
     def __post_init__(self) -> None:
@@ -108,7 +117,13 @@ class DecodingSettings(Flags):
             for name in ("coverage_penalty", "diverse_groups"):
                 if self.chooses_search and getattr(self, name) != getattr(DecodingSettings, name):
                     raise UserError(f"{flag_of(name)}: for beam search; add --beam-size with at least 2")
-        for name, needed in (("diversity", "diverse_groups"), ("anti_lm_tokens", "anti_lm")):
+        if not self.fallback.strip():
+            raise UserError("--fallback: a reply without visible characters; give a text")
+        for name, needed in (
+            ("diversity", "diverse_groups"),
+            ("anti_lm_tokens", "anti_lm"),
+            ("fallback", "min_score"),
+        ):
             changed = [getattr(self, x) != getattr(DecodingSettings, x) for x in (name, needed)]
             if changed == [True, False]:
                 raise UserError(f"{flag_of(name)}: not used without {flag_of(needed)}; leave it out, or add that")
@@ -123,6 +138,10 @@ class DecodingSettings(Flags):
             raise UserError(
                 f"--n-best {self.n_best}: the search yields at most {self.hypotheses}; raise --beam-size or "
                 "--candidates"
+            )
+        if self.min_score is not None and self.streams:
+            raise UserError(
+                "--min-score: a single reply is compared with none; add --beam-size, --candidates or --retrieve"
             )
         if self.rerank and self.hypotheses == 1:
             raise UserError("--rerank: there is one reply and nothing to rank; add --beam-size or --candidates")

@@ -89,5 +89,5 @@ EVALUATE = CommandLine(
     "Measure a trained chatbot on held-out pairs, or have its replies rated. In a pipe, JSON is the last line.",
     "--attempt weibo --data held_out.tsv",
     "data columns map head attempt beam_size temperature top_p retrieve baseline report json sheet compare",
-    without="n_best",
+    without="n_best min_score fallback",
 )

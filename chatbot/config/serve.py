@@ -45,6 +45,7 @@ class ServeSettings(Flags):
     serve_memory: int | None = setting(
         None, "megabytes for models in memory at once; default: half of the machine's", least=1, metavar="MB"
     )
+    log_access: bool = setting(False, "print each request as one line to standard error, with its X-Request-ID")
     log_conversations: bool = setting(False, "print each question and its replies as one JSON object a line")
 
     def __post_init__(self) -> None:

@@ -2,14 +2,16 @@
 
 import threading
 import time
-from collections import OrderedDict, deque
+from collections import OrderedDict, defaultdict, deque
 from collections.abc import Sequence
 
 import numpy as np
 
 from chatbot.corpus.vocabulary import BOS
 from chatbot.inference.questions import FinishReason, Piece, Question, Receive, Request, TokenLogProb
-from chatbot.inference.reply_text import Reply, ReplyText
+from chatbot.inference.replier import Replier
+from chatbot.inference.reply_text import Reply, ReplyText, before_stop, good_enough
+from chatbot.inference.retrieved_replies import LEAST_SCORE
 from chatbot.inference.rows import RowBatch, UnfinishedReply, token_log_prob
 from chatbot.inference.text_responder import EMPTY_QUESTION_REPLY, TextResponder
 
@@ -23,6 +25,8 @@ JOINING_SHARE, JOINING_TOKENS = 0.25, 4
 # The share of a batch's time to wait for as many questions as it had: clients ask again when they have their replies,
 # and to begin with the first of them would leave the others for the batch after it.
 PATIENCE = 0.1
+# Of how many good replies a client gets another one when it repeats a question.
+ALTERNATIVES = 5
 # All clients together may have this many times as many waiting questions as one client.
 SHARES = 4
 
@@ -112,20 +116,19 @@ class Engine:
         request.cancel()  # when who asked has gone, or a time limit is over; receive gets nothing more
         engine.close()
 
-    One thread generates all replies of one hypothesis token by token: questions join between two tokens. If the
-    engine's search compares hypotheses, two others run it. The reply to a question does not depend on the other ones.
+    One thread generates all replies of one hypothesis token by token: questions join between two tokens. Two others run
+    the searches that compare hypotheses or look replies up. The reply to a question does not depend on the other ones.
     The first question of a kind takes seconds longer, since graphs are traced.
 
     responder: its search is that of questions without settings. most_waiting: of a client, see `Waiting`.
     """
 
     def __init__(self, responder: TextResponder, most_waiting: int = 256) -> None:
-        self._rows = self._searches = Waiting(most_waiting)
+        self._decoding = responder.decoding
+        self._rows, self._searches = Waiting(most_waiting), Waiting(most_waiting)
+        most = max(1, responder.replier.answered_at_once // SEARCH_THREADS)
         lanes: list[RowLane | SearchLane] = [RowLane(responder, self._rows)]
-        if not responder.decoding.streams:
-            self._searches = Waiting(most_waiting)
-            most = max(1, responder.replier.answered_at_once // SEARCH_THREADS)
-            lanes += [SearchLane(responder, self._searches, most) for _ in range(SEARCH_THREADS)]
+        lanes += [SearchLane(responder, self._searches, most) for _ in range(SEARCH_THREADS)]
         self._threads = [threading.Thread(target=lane.run, name=f"engine: {lane.name}", daemon=True) for lane in lanes]
         for thread in self._threads:
             thread.start()
@@ -133,13 +136,13 @@ class Engine:
     def submit(self, question: Question, receive: Receive) -> Request:
         """Give a question to the engine, from any thread. Raises BusyError if too many wait, or after `close`."""
         request = Request(question, receive)
-        (self._searches if question.decoding is None else self._rows).put(request)
+        (self._rows if (question.decoding or self._decoding).streams else self._searches).put(request)
         return request
 
     @property
     def waiting(self) -> int:
         """The number of questions that wait."""
-        return sum(map(len, {self._rows, self._searches}))
+        return len(self._rows) + len(self._searches)
 
     def close(self) -> None:
         """Answer the questions that were submitted, and end the threads."""
@@ -189,8 +192,9 @@ class RowLane:
         """Return the replies to a question before their first id; none if it is answered."""
         question, responder = request.question, self._responder
         try:
-            source = responder.source(question.text, question.history)[: self._max_length]
+            source = responder.source(question.text, question.history)
             if source:
+                request.read = responder.part_read(question, source)
                 return responder.rule_book.begin(request, source, question.decoding or responder.decoding)
             give_empty_question_replies(request)
         except Exception as error:  # of this question: the others go on
@@ -206,7 +210,7 @@ def give_empty_question_replies(request: Request) -> None:
 
 
 class SearchLane:
-    """Answers questions by the search of the responder. most: the number of questions that it searches at once."""
+    """Answers questions by searches that compare replies. most: the number of questions that it searches at once."""
 
     name = "searches"
 
@@ -219,18 +223,22 @@ class SearchLane:
         number, patience = 1, 0.0
         while (requests := self._waiting.take(self._most, True, number, patience)) is not None:
             began, number = time.monotonic(), len(requests)
-            try:
-                self._answer(requests)
-            except Exception as error:  # the next questions are answered
-                for request in requests:
-                    request.give(error)
+            groups = defaultdict(list)
+            for request in requests:
+                groups[request.question.decoding].append(request)
+            for decoding, of_search in groups.items():
+                try:
+                    self._answer(of_search, self._responder.replier_of(decoding))
+                except Exception as error:  # the next questions are answered
+                    for request in of_search:
+                        request.give(error)
             patience = PATIENCE * (time.monotonic() - began)
 
-    def _answer(self, requests: Sequence[Request]) -> None:
+    def _answer(self, requests: Sequence[Request], replier: Replier) -> None:
         sources = [self._responder.source(one.question.text, one.question.history) for one in requests]
         asked = [(source, one.question.last_reply) for source, one in zip(sources, requests, strict=True) if source]
         candidates = iter(
-            self._responder.replier.candidates(
+            replier.candidates(
                 [source for source, _ in asked],
                 [last_reply for _, last_reply in asked],
                 is_wanted=lambda: not all(one.is_over for one in requests),
@@ -238,17 +246,23 @@ class SearchLane:
         )
         for request, source in zip(requests, sources, strict=True):
             if source:
-                self._give(request, source[: self._max_length], next(candidates))
+                self._give(request, source, next(candidates), replier)
             else:
                 give_empty_question_replies(request)
 
-    def _give(self, request: Request, source: Sequence[int], replies: Sequence[Reply]) -> None:
+    def _give(self, request: Request, source: Sequence[int], found: Sequence[Reply], replier: Replier) -> None:
         """Give the best replies, as many as the question wants."""
-        question, responder = request.question, self._responder
+        question, responder, decoding = request.question, self._responder, replier.decoding
+        stopped = [reply._replace(text=before_stop(reply.text, question.stop)) for reply in found]
+        least = decoding.min_score if question.min_score is None else question.min_score
+        replies = good_enough([x for x in stopped if x.text] or stopped, least, question.fallback or decoding.fallback)
+        if question.repeats and replies:
+            replies = [another_good(replies, question.repeats)]
         best = replies[: question.replies]
         request.question_tokens, request.reply_tokens, request.unfinished = len(source), 0, len(best)
+        request.read = responder.part_read(question, source)
         for number, reply in enumerate(best):
-            text, ids = reply.text, responder.replier.ids_before_stop(reply)
+            text, ids = reply.text, replier.ids_before_stop(reply, (*decoding.stop, *question.stop))
             # A reply that a person wrote is whole, however long it is.
             is_cut = len(ids) >= self._max_length and not reply.origin.question
             if question.max_tokens is not None and len(ids) > question.max_tokens:
@@ -257,7 +271,7 @@ class SearchLane:
                 text, ids, is_cut = beginning.text, beginning.ids, True
             tokens = self._tokens(request, source, ids)
             reason: FinishReason = "length" if is_cut else "stop"
-            request.give_reply(Piece(number, text, tokens, reason, reply.origin), len(ids))
+            request.give_reply(Piece(number, text, tokens, reason, reply.origin, reply.score), len(ids))
 
     def _tokens(self, request: Request, source: Sequence[int], ids: Sequence[int]) -> tuple[TokenLogProb, ...]:
         """Return the log-probabilities of a reply that was found, if they are needed."""
@@ -271,3 +285,12 @@ class SearchLane:
             logits, state = model.step(state, np.array([last]))
             tokens.append(token_log_prob(self._responder.vocabulary, token, logits[0], top))
         return tuple(tokens)
+
+
+def another_good(replies: Sequence[Reply], repeats: int) -> Reply:
+    """Return another of the best replies each time that a question is repeated, in turn.
+
+    replies: the best first, at least one. Where something speaks for a reply, the others must have that, too.
+    """
+    good = [reply for reply in replies if reply.score >= LEAST_SCORE] or replies
+    return good[repeats % min(len(good), ALTERNATIVES)]

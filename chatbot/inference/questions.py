@@ -18,20 +18,25 @@ FinishReason = Literal["stop", "length"]
 class Question:
     """A question, and the settings of the replies to it.
 
-    text, history, last_reply: as for `TextResponder.reply`. decoding: settings of greedy search, or of sampling one
-    reply; None: the search of the engine. seed, stop: with `decoding` only: a seed in place of that of the settings,
-    and texts that end a reply beside theirs; apart from `decoding`, so that many questions share one. replies: their
-    number; the engine's search may find fewer. max_tokens: of a reply, at least 1; None: the model's limit.
-    top_log_probs: number of alternatives for each token; None: no log-probabilities. streams: whether a reply is given
-    in pieces, or as one, which costs less. client: the name of who asks; clients are served in turn.
+    text, history, last_reply: as for `TextResponder.reply`. is_cut: whether a longer text was asked. decoding: None:
+    those of the engine's responder. seed, stop, min_score, fallback: those of the question, apart from `decoding`,
+    so that many share one: a seed of samples and a least score in place of those of the settings, texts that end a
+    reply beside theirs. repeats: how often the client has asked it before: it gets another of the good replies that a
+    search has compared. replies: their number; a search may find fewer. max_tokens: of a reply, at least 1; None: the
+    model's limit. top_log_probs: number of alternatives for each token; None: no log-probabilities. streams: whether a
+    reply is given in pieces, or as one, which costs less. client: the name of who asks; clients are served in turn.
     """
 
     text: str
     history: tuple[str, ...] = ()
     last_reply: str = ""
+    is_cut: bool = False
     decoding: DecodingSettings | None = None
     seed: int | None = None
     stop: tuple[str, ...] = ()
+    min_score: float | None = None
+    fallback: str | None = None
+    repeats: int = 0
     replies: int = 1
     max_tokens: int | None = None
     top_log_probs: int | None = None
@@ -48,13 +53,15 @@ class TokenLogProb(NamedTuple):
 
 
 class Piece(NamedTuple):
-    """The next piece of a reply. The last one has a finish_reason and the reply's origin; its text may be empty."""
+    """The next piece of a reply. The last one has a finish_reason, and what follows it here; its text may be empty."""
 
     reply: int  # 0 to replies - 1
     text: str
     tokens: tuple[TokenLogProb, ...] = ()
     finish_reason: FinishReason | None = None
     origin: Origin = Origin()
+    score: float | None = None  # of `Reply`; None for a reply that was compared with none
+    read: str = ""  # the part of the question that the model reads; "": all of it
 
 
 class Usage(NamedTuple):
@@ -78,6 +85,7 @@ class Request:
     receive: Receive
     cancelled: threading.Event = dataclasses.field(default_factory=threading.Event)
     question_tokens: int = 0
+    read: str = ""  # as in `Piece`
     reply_tokens: int = 0
     unfinished: int = 0  # replies
 
@@ -104,7 +112,7 @@ class Request:
 
     def give_reply(self, piece: Piece, tokens: int) -> None:
         """Give the last piece of a reply with this many tokens, and after the last reply the usage."""
-        self.give(piece)
+        self.give(piece._replace(read=self.read))
         self.reply_tokens += tokens
         self.unfinished -= 1
         if self.unfinished == 0:

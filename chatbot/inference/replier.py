@@ -52,14 +52,15 @@ class Replier:
                 f"--retrieve {decoding.retrieve}: this attempt has no index of its training pairs, which "
                 "training writes with validation (--retrieve-pairs); leave it out"
             )
-        self.model, self.decoding = model, decoding
+        self.model, self.decoding, self.retrieval = model, decoding, retrieval
         self._retrieved = None
         if retrieval is not None and decoding.retrieved:
             self._retrieved = RetrievedReplies(model, vocabulary, retrieval, decoding)
         # Whether ratings change the replies at once.
         self.follows_ratings = retrieval is not None and bool(decoding.retrieved) and retrieval.is_rated
         self._vocabulary, self._max_length = vocabulary, settings.max_length
-        self.search = model.searcher(decoding, reply_automaton(decoding, vocabulary, settings.max_length))
+        self.automaton = reply_automaton(decoding, vocabulary, settings.max_length)
+        self.search = model.searcher(decoding, self.automaton)
 
     @property
     def batch(self) -> int:
@@ -138,7 +139,8 @@ class Replier:
 
         It is divided by the length penalty of the question, so that one weight serves questions of all lengths.
         """
-        reply_ids = [self.ids_before_stop(reply) for of_question in candidates for reply in of_question]
+        stops = self.decoding.stop
+        reply_ids = [self.ids_before_stop(reply, stops) for of_question in candidates for reply in of_question]
         alone = [question_of(question, self._vocabulary) for question in questions]
         of_pairs = [question for question, replies in zip(alone, candidates, strict=True) for _ in replies]
         values = log_probabilities(self.model, reply_ids, of_pairs, ASK, is_wanted)
@@ -149,9 +151,9 @@ class Replier:
         ]
         return [sorted(of_question, key=lambda reply: -reply.score) for of_question in scored]
 
-    def ids_before_stop(self, reply: Reply) -> Sequence[int]:
+    def ids_before_stop(self, reply: Reply, stops: Sequence[str]) -> Sequence[int]:
         """Return the ids of a reply before a stop text, at least one."""
-        text = ReplyText(self._vocabulary, self.decoding.stop, list(reply.ids))
+        text = ReplyText(self._vocabulary, stops, list(reply.ids))
         text.read(is_whole=True)
         return reply.ids[: max(1, text.ids_before_stop())] if text.is_stopped else reply.ids
 

@@ -31,6 +31,16 @@ class Reply(NamedTuple):
     origin: Origin = Origin()
 
 
+def good_enough(replies: Sequence[Reply], least: float | None, fallback: str) -> list[Reply]:
+    """Return the replies with at least this score; where there is none, the fallback with the best score.
+
+    least: None for all of them.
+    """
+    if least is None or not replies:
+        return list(replies)
+    return [reply for reply in replies if reply.score >= least] or [Reply(fallback, replies[0].score)]
+
+
 class ReplyText:
     """The text of a reply in pieces, as soon as later ids cannot change them.
 

@@ -22,7 +22,7 @@ from chatbot.decoding.processors import Prefix, processed
 from chatbot.decoding.sampling import picked, uniform_numbers
 from chatbot.inference.model import EMPTY_QUESTION, Model
 from chatbot.inference.questions import FinishReason, Piece, Request, TokenLogProb
-from chatbot.inference.replier import check_decoding, for_attempt, reply_automaton
+from chatbot.inference.replier import Replier, check_decoding, for_attempt, reply_automaton
 from chatbot.inference.reply_text import ReplyText
 
 # Rows that are not needed any more are left out when they are a quarter of all: the others are copied then.
@@ -134,13 +134,12 @@ def token_text(vocabulary: Vocabulary, token: int) -> str:
 class RuleBook:
     """Begins replies, by the rules of their decoding settings, and keeps the last rules.
 
-    settings: of the model's attempt.
+    replier: of the model; settings with the banned words of its own share its automaton. settings: of the attempt.
     """
 
-    def __init__(self, vocabulary: Vocabulary, settings: Settings) -> None:
-        self._vocabulary, self._settings = vocabulary, settings
+    def __init__(self, replier: Replier, vocabulary: Vocabulary, settings: Settings) -> None:
+        self._replier, self._vocabulary, self._settings = replier, vocabulary, settings
         self._rules_of = functools.lru_cache(maxsize=64)(self._make)
-        self._automaton_of = functools.lru_cache(maxsize=4)(self._make_automaton)
 
     def begin(self, request: Request, source: Sequence[int], decoding: DecodingSettings) -> list[UnfinishedReply]:
         """Return the replies to a question before their first id.
@@ -168,11 +167,9 @@ class RuleBook:
         if decoding.top_k is not None:  # of a request, whose client does not know the vocabulary
             decoding = dataclasses.replace(decoding, top_k=min(decoding.top_k, len(self._vocabulary)))
         check_decoding(decoding, self._vocabulary, self._settings.model)
-        return Rules(decoding, self._automaton_of(decoding.ban))
-
-    def _make_automaton(self, ban: tuple[str, ...]) -> BoundedAutomaton:
-        length = self._settings.model.max_length
-        return reply_automaton(DecodingSettings(ban=ban), self._vocabulary, length)
+        if decoding.ban == self._replier.decoding.ban:
+            return Rules(decoding, self._replier.automaton)
+        return Rules(decoding, reply_automaton(decoding, self._vocabulary, self._settings.model.max_length))
 
 
 class RowBatch:

@@ -1,5 +1,6 @@
 """Replies to any text, whatever computes them. It needs no TensorFlow."""
 
+import functools
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
@@ -7,20 +8,22 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from chatbot.config.decoding import DecodingSettings
 from chatbot.config.training import Settings
-from chatbot.corpus.history import source_of
+from chatbot.corpus.history import question_of, source_of
 from chatbot.corpus.tokenizer import tokens_of
 from chatbot.corpus.vocabulary import Vocabulary
 from chatbot.inference.questions import Message, Piece, Question, Request
-from chatbot.inference.replier import Replier
-from chatbot.inference.reply_text import Origin, Reply
+from chatbot.inference.replier import Replier, for_attempt
+from chatbot.inference.reply_text import Origin, Reply, good_enough
 from chatbot.inference.rows import RowBatch, RuleBook
 
 # The reply to a text without visible characters.
 EMPTY_QUESTION_REPLY = "（请说点什么 / please say something）"
 # Longer texts are truncated before they are tokenised: the model reads only --max-length tokens.
 MAX_CHARACTERS = 2000
-
+# Requests choose among 10 sizes of beams, with or without look-ups.
+MOST_SEARCHES = 20
 
 Weights = npt.NDArray[np.float32]
 
@@ -55,7 +58,16 @@ class TextResponder:
         self._tokens = tokens_of(settings.corpus)
         self._max_length = settings.model.max_length
         self._turns = settings.encoding.history
-        self.rule_book = RuleBook(vocabulary, settings)
+        self.rule_book = RuleBook(replier, vocabulary, settings)
+        # The searches of requests, which are traced once each.
+        self.replier_of = functools.lru_cache(MOST_SEARCHES)(self._make_replier)
+
+    def _make_replier(self, decoding: DecodingSettings | None) -> Replier:
+        """Return the replier of other decoding settings, None for its own. Raises UserError as `Replier`."""
+        if decoding is None:
+            return self.replier
+        decoding = for_attempt(decoding, self.settings)
+        return Replier(self.replier.model, self.vocabulary, self.settings.model, decoding, self.replier.retrieval)
 
     def reply(self, text: str, history: Sequence[str] = (), last_reply: str | None = None) -> str:
         """Return the best reply, one line; for a text without visible characters, `EMPTY_QUESTION_REPLY`.
@@ -68,9 +80,10 @@ class TextResponder:
 
     def replies(self, texts: Sequence[str]) -> list[str]:
         """Return the reply to each text, without turns before it. Texts are batched, which is faster than `reply`."""
-        questions = [self.source(text, ()) for text in texts]
-        replies = iter(self.replier.replies([question for question in questions if question]))
-        return [next(replies) if question else EMPTY_QUESTION_REPLY for question in questions]
+        questions, decoding = [self.source(text, ()) for text in texts], self.decoding
+        found = iter(self.replier.candidates([question for question in questions if question]))
+        good = (good_enough(next(found), decoding.min_score, decoding.fallback) if x else None for x in questions)
+        return [EMPTY_QUESTION_REPLY if replies is None else replies[0].text for replies in good]
 
     def attention(self, text: str, reply: str, history: Sequence[str] = ()) -> WordAttention | None:
         """Return which words of a text and of the turns before it each word of a reply to it looked at.
@@ -81,12 +94,12 @@ class TextResponder:
         """
         if self._attention is None:
             return None
-        question, ids = (x[: self._max_length] for x in (self.source(text, history), self.ids(reply)))
+        question, ids = self.source(text, history), self.ids(reply)[: self._max_length]
         return by_word(self.vocabulary, question, ids, self._attention(question, ids))
 
     def stream(self, text: str, history: Sequence[str] = (), last_reply: str | None = None) -> Iterator[str]:
         """Yield the reply to a text in pieces, as its tokens are found; joined, they are `reply` of the same."""
-        if self.decoding.streams and (source := self.source(text, history)[: self._max_length]):
+        if self.decoding.streams and (source := self.source(text, history)):
             yield from self._pieces(source)
         else:
             yield from filter(None, [self.reply(text, history, last_reply)])
@@ -124,7 +137,9 @@ class TextResponder:
             return [Reply(EMPTY_QUESTION_REPLY, 0.0)]
         if last_reply is None:
             last_reply = history[-1] if history else ""
-        return self.replier.candidates([question], [last_reply], seed)[0][: number or self.decoding.n_best]
+        (found,) = self.replier.candidates([question], [last_reply], seed)
+        good = good_enough(found, self.decoding.min_score, self.decoding.fallback)
+        return good[: number or self.decoding.n_best]
 
     def origin(self, text: str, reply: str, history: Sequence[str] = ()) -> Origin:
         """Return where a reply to a text comes from."""
@@ -148,7 +163,13 @@ class TextResponder:
             if not (ids := self.ids(turn)):
                 break
             turns.insert(0, ids)
-        return source_of(turns, self.vocabulary, self._max_length) if turns[-1] else []
+        return source_of(turns, self.vocabulary, self._max_length)[: self._max_length] if turns[-1] else []
+
+    def part_read(self, asked: Question, source: Sequence[int]) -> str:
+        """Return the part of a question that the model reads; "" for all of it. source: its ids, at least one."""
+        may_be_cut = asked.is_cut or "\n" in asked.text or len(source) >= self._max_length
+        read = question_of(source, self.vocabulary) if may_be_cut else []
+        return self.vocabulary.text(read) if asked.is_cut or (may_be_cut and read != self.ids(asked.text)) else ""
 
     def ids(self, text: str) -> list[int]:
         """Return the ids of a text, cleaned and tokenised as the training pairs were; [] without visible characters."""

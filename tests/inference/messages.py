@@ -16,6 +16,8 @@ class Answer:
     texts: list[str]
     reasons: list[str | None]
     tokens: list[list[TokenLogProb]]
+    scores: list[float | None]
+    read: list[str]
     usage: Usage | None
     pieces: int
 
@@ -28,6 +30,8 @@ class Answer:
         self.texts = ["".join(x.text for x in found if x.reply == i) for i in range(number)]
         self.tokens = [[token for x in found if x.reply == i for token in x.tokens] for i in range(number)]
         self.reasons = [[x.finish_reason for x in found if x.reply == i][-1] for i in range(number)]
+        last = {piece.reply: piece for piece in found}
+        self.scores, self.read = ([getattr(last[i], name) for i in range(number)] for name in ("score", "read"))
         self.usage, self.pieces = usage, len(found)
         before_last = [x for x in found if x.finish_reason is None]
         assert len(before_last) == len(found) - number, "each reply has one last piece"

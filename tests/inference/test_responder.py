@@ -69,7 +69,7 @@ def test_long_texts_are_truncated(trained: Trained) -> None:
 )
 def test_the_last_lines_of_a_long_text_are_read(trained: Trained, text: str, read: str) -> None:
     responder = Responder(trained, DecodingSettings())
-    assert responder.source(text, ()) == responder.ids(read) != []
+    assert responder.source(text, ()) == responder.ids(read)[:6] != []
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """Replies that people wrote, of which the model chooses, and the search where there is none."""
 
+import dataclasses
 from difflib import SequenceMatcher
 from typing import Any, cast
 
@@ -169,6 +170,16 @@ def test_rules_of_any_reply_hold_for_looked_up_ones(model: Seq2Seq, rule: dict[s
     assert responder(model, forbidden, allowed, decoding=decoding).reply("你你") == "天你天你"
     search = responder(model, decoding=DecodingSettings(beam_size=3, retrieve="none", **rule))
     assert responder(model, forbidden, decoding=decoding).reply("你你") == search.reply("你你")
+
+
+def test_a_least_score_holds_wherever_replies_are_asked_for(model: Seq2Seq) -> None:
+    best = responder(model, *OFFERS).n_best("你好", number=9)
+    assert len({reply.score for reply in best}) > 1
+    for least, expected in ((best[0].score, best[0].text), (best[0].score + 0.1, "?")):
+        one = responder(model, *OFFERS, decoding=dataclasses.replace(RETRIEVE, min_score=least, fallback="?"))
+        assert [reply.text for reply in one.n_best("你好", number=9)] == [expected]
+        assert one.replies(["你好", " "])[0] == one.reply("你好") == "".join(one.stream("你好")) == expected
+    assert one.n_best("你好")[0].score == best[0].score
 
 
 def test_attempt_without_an_index_is_an_error(model: Seq2Seq) -> None:

@@ -1,7 +1,6 @@
 """Replies of the engine's own search, when it compares hypotheses."""
 
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,19 +11,23 @@ from chatbot.errors import UserError
 from chatbot.inference.engine import Engine, SearchLane, Waiting
 from chatbot.inference.questions import Question, Usage
 from chatbot.inference.replier import Replier
-from chatbot.inference.reply_text import Origin, Reply
+from chatbot.inference.reply_text import Origin, Reply, good_enough
 from chatbot.inference.responder import Responder
 from chatbot.inference.text_responder import EMPTY_QUESTION_REPLY
-from chatbot.model.saved import load_trained
+from chatbot.model.saved import Trained, load_trained
 from tests.export.untrained import QUESTIONS, write_attempt
 from tests.inference.messages import Answer, Message, answer_of, asked
+
+TRAINED: dict[Responder, Trained] = {}
 
 
 @pytest.fixture(scope="module")
 def responder(tmp_path_factory: pytest.TempPathFactory) -> Responder:
     """A responder whose search compares hypotheses."""
-    directory: Path = write_attempt(tmp_path_factory.mktemp("searches") / "tiny")
-    return Responder(load_trained(directory), DecodingSettings(beam_size=4))
+    trained = load_trained(write_attempt(tmp_path_factory.mktemp("searches") / "tiny"))
+    responder = Responder(trained, DecodingSettings(beam_size=4))
+    TRAINED[responder] = trained
+    return responder
 
 
 @pytest.fixture(scope="module")
@@ -93,6 +96,61 @@ def test_a_reply_of_the_greatest_length_is_whole_if_a_person_wrote_it(
     generated, looked_up = Reply(text, 2.0, ids), Reply(text, 1.0, ids, Origin("你好"))
     assert replies_of(Question("今天", replies=2), generated, looked_up).reasons == ["length", "stop"]
     assert replies_of(Question("今天"), Reply(text[:1], 1.0, ids[:1])).reasons == ["stop"]
+
+
+def test_who_asks_again_gets_another_good_reply_in_turn(replies_of: Callable[..., Answer]) -> None:
+    looked_up = [Reply(text, score, [5]) for text, score in (("a", 5.0), ("b", 3.0), ("c", 1.0), ("d", 0.9))]
+    generated = [Reply(text, -score) for score, text in enumerate("abcdefg", 1)]
+    for replies, expected in ((looked_up, "abcabca"), (generated, "abcdeab"), (looked_up[3:], "ddddddd")):
+        found = [replies_of(Question("今天", repeats=number), *replies).texts for number in range(7)]
+        assert "".join(text for (text,) in found) == expected
+
+
+def test_stop_texts_of_a_question_end_what_was_found(responder: Responder, replies_of: Callable[..., Answer]) -> None:
+    replies = [Reply(text, score, responder.ids(text)) for score, text in enumerate(("好你", "你吗好", "你"))]
+    answer = replies_of(Question("今天", stop=("好",), replies=3), *replies)
+    assert answer.texts == ["你吗", "你"]  # no empty one
+    assert answer.usage == Usage(len(responder.source("今天", ())), len(responder.ids("你吗你")))
+    assert replies_of(Question("今天", stop=("好",)), replies[0]).texts == [""]
+
+
+def test_fallback_where_no_reply_has_the_least_score(replies_of: Callable[..., Answer]) -> None:
+    replies = Reply("a", 3.0, [5]), Reply("b", 2.0, [5])
+    for least, expected in ((None, ["a", "b"]), (2.0, ["a", "b"]), (2.5, ["a"]), (3.5, ["?"])):
+        answer = replies_of(Question("今天", min_score=least, fallback="?", replies=2), *replies)
+        assert answer.texts == expected
+        assert answer.scores == [3.0, 2.0][: len(expected)]
+    own = DecodingSettings(min_score=3.5)
+    assert good_enough(replies, own.min_score, own.fallback) == [Reply(own.fallback, 3.0)]
+    assert replies_of(Question("今天", min_score=3.5), *replies).texts == [own.fallback]
+    assert replies_of(Question("今天", min_score=3.5, repeats=1), *replies).texts == [own.fallback]
+
+
+def test_what_was_read_of_a_question_is_said(responder: Responder, engine: Engine) -> None:
+    """Its beginning, or of several messages the last ones."""
+    longest = "吗" * responder.settings.model.max_length
+    greedy = DecodingSettings(beam_size=1)
+    for decoding in (None, greedy):
+        for text, read in ((longest, ""), (f"{longest}你", longest), (f"{longest}\n你", "你"), ("你\n好", "")):
+            assert answer_of(engine, Question(text, decoding=decoding)).read == [read]
+        assert answer_of(engine, Question("你好", is_cut=True, decoding=decoding)).read == ["你好"]
+
+
+def test_searches_of_requests_beside_the_own_one(responder: Responder) -> None:
+    other, single = DecodingSettings(beam_size=2, length_penalty=0.0), DecodingSettings(beam_size=1)
+    expected = [
+        Responder(TRAINED[responder], decoding).replies(QUESTIONS[:2]) for decoding in (responder.decoding, other)
+    ]
+    assert expected[0] != expected[1]
+    for own in (responder, Responder(TRAINED[responder], single)):
+        engine = Engine(own)
+        questions = [Question(q, decoding=d) for d in (responder.decoding, other) for q in QUESTIONS[:2]]
+        assert [answer_of(engine, question).texts for question in questions] == [
+            [x] for replies in expected for x in replies
+        ]
+        engine.close()
+    assert responder.replier_of(other) is responder.replier_of(other)
+    assert responder.replier_of(None) is responder.replier
 
 
 def test_weights_that_are_no_numbers_are_an_error(responder: Responder) -> None:

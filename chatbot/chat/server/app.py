@@ -18,7 +18,7 @@ from chatbot.chat.server.gate import Gate
 from chatbot.chat.server.models import Models
 from chatbot.chat.server.page_routes import add_page_routes
 from chatbot.chat.server.replies import add_reply_routes
-from chatbot.chat.server.state import ConversationLog, Limits, Metrics, ServerState, state_of
+from chatbot.chat.server.state import Limits, LineLog, Metrics, ServerState, state_of
 from chatbot.chat.service import RateLimit
 from chatbot.version import __version__
 
@@ -33,12 +33,14 @@ def create_app(
     request_timeout: float = 60.0,
     cors_origins: Sequence[str] = (),
     log_conversation: Callable[[str], None] | None = None,
+    log_access: Callable[[str], None] | None = None,
     ratings: Path | None = None,
 ) -> FastAPI:
     """Return the app. `app.state.server` is its `ServerState`.
 
     request_timeout: seconds for all replies of a request. cors_origins: of web pages that may use the API.
-    log_conversation: gets each question with its replies, as a line of JSON. ratings: the file to which ratings of
+    log_conversation: gets each question with its replies, as a line of JSON. log_access: gets a line for each request:
+    its id, the client, the method, the path, the status and the seconds. ratings: the file to which ratings of
     replies are appended; None: none are collected.
     """
 
@@ -49,8 +51,8 @@ def create_app(
             yield
         finally:
             refresh.cancel()
-            if conversations is not None:
-                await asyncio.to_thread(conversations.close)
+            for lines in filter(None, (conversations, access)):
+                await asyncio.to_thread(lines.close)
             await models.close()
 
     app = FastAPI(
@@ -64,8 +66,9 @@ def create_app(
     )
     app.router.route_class = BodyRoute
     metrics = Metrics(lambda: sum(model.engine.waiting for model in models.loaded.values()))
-    conversations = None if log_conversation is None else ConversationLog(log_conversation)
-    state = ServerState(models, limits, metrics, RateLimit(limits.rate), request_timeout, conversations)
+    conversations = None if log_conversation is None else LineLog("--log-conversations", log_conversation)
+    access = None if log_access is None else LineLog("--log-access", log_access)
+    state = ServerState(models, limits, metrics, RateLimit(limits.rate), request_timeout, conversations, access)
     app.state.server = state
     add_error_handlers(app)
     add_status_routes(app)

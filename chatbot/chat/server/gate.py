@@ -5,6 +5,8 @@ import hashlib
 import hmac
 import ipaddress
 import math
+import random
+import re
 import sys
 import time
 from collections import Counter
@@ -18,7 +20,7 @@ from chatbot.chat.page import page_files
 from chatbot.chat.server.bodies import has_body
 from chatbot.chat.server.connection import DRAINED
 from chatbot.chat.server.errors import CLIENT_LEFT, ApiError, api_error_of, too_many
-from chatbot.chat.server.state import ServerState
+from chatbot.chat.server.state import INVISIBLE, ServerState
 from chatbot.chat.service import ClientLeftError, RateLimit
 from chatbot.errors import UserError
 
@@ -28,6 +30,8 @@ OPEN_PATHS = {*PROBES, "/favicon.ico", *(f"/{path}" for path in page_files())}
 WITHOUT_LIMIT = {*OPEN_PATHS, "/metrics"}
 # The page asks for its list of models by itself, so it is not a request of the user's.
 WITHOUT_RATE = "/chat/models"
+# What a client may call a request, in the log and in the response; characters of a path in the log.
+REQUEST_ID, MOST_PATH = re.compile(r"[!-~]{1,100}"), 200
 # Of the requests that are answered at once, one client may have so many, so that some are left for others.
 SHARE = 0.75
 # Wrong keys of an address that are said to be wrong, at once and in each minute after; characters of a key of 64 bits.
@@ -50,7 +54,7 @@ class Gate:
 
     def __init__(self, app: ASGIApp, state: ServerState) -> None:
         self._app, self._limits, self._metrics, self._rate_limit = app, state.limits, state.metrics, state.rate_limit
-        self._keys = Keys(state.limits.keys)
+        self._keys, self._access = Keys(state.limits.keys), state.access
         self._active_of: Counter[str] = Counter()  # by client
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -58,7 +62,10 @@ class Gate:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        begin, status, headers = time.perf_counter(), 0, Headers(scope=scope)
+        begin, status, headers, client = time.perf_counter(), 0, Headers(scope=scope), f"address {address_of(scope)}"
+        request_id = headers.get("x-request-id", "")
+        if not REQUEST_ID.fullmatch(request_id):  # `uuid` needs a system call
+            request_id = f"{random.getrandbits(64):016x}"
 
         async def send_and_note(message: Message) -> None:
             nonlocal status
@@ -66,6 +73,7 @@ class Gate:
                 status = message["status"]
                 there = {name.lower() for name, _ in message.setdefault("headers", [])}
                 message["headers"] += [header for header in SECURITY_HEADERS.items() if header[0] not in there]
+                message["headers"].append((b"x-request-id", request_id.encode()))
             await send(message)
 
         with contextlib.ExitStack() as counted:
@@ -87,6 +95,10 @@ class Gate:
         route = getattr(scope.get("route"), "path", "other")
         self._metrics.requests.labels(route, str(status)).inc()
         self._metrics.seconds.labels(route).observe(time.perf_counter() - begin)
+        if self._access is not None:
+            asked = f"{scope['method']} {INVISIBLE.sub('?', scope['path'][:MOST_PATH])}"
+            took = f"{time.perf_counter() - begin:.3f}s"
+            self._access.add(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {request_id} {client}: {asked} {status} {took}")
 
     def _admitted(self, scope: Scope, headers: Headers) -> str:
         """Return the name of the client, which the app gets, too. Raises ApiError for one that may not ask."""

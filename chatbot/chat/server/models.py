@@ -121,7 +121,7 @@ def opener(decoding: DecodingSettings, history: int | None, most_waiting: int) -
         loaded = load_model(directory)
         responder = loaded.responder_of(decoding)
         turns = loaded.turns if history is None else min(history, loaded.turns)
-        searches = Searches(decoding, responder.decoding)
+        searches = Searches(decoding, responder.decoding, responder.replier.retrieval is not None)
         engine = Engine(responder, most_waiting)
         warm_up(engine, (None, one_hypothesis(responder.decoding)))
         leave_out_of_collections()

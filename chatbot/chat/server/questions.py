@@ -1,6 +1,7 @@
 """From the body of a request, as OpenAI declares it, to questions to the engine.
 
-Fields of requests that are not here are ignored; null is the default.
+Fields of requests that are not here are ignored; null is the default. Those that ask for what no model here can do are
+declared with the values that ask for nothing.
 """
 
 import dataclasses
@@ -13,6 +14,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from chatbot.chat.server.errors import ApiError
+from chatbot.config.corpus import NONE
 from chatbot.config.decoding import MOST_STOP_CHARACTERS, ONE_SAMPLE, SAMPLING, DecodingSettings, over_default
 from chatbot.inference.questions import Question
 from chatbot.inference.text_responder import MAX_CHARACTERS
@@ -20,6 +22,8 @@ from chatbot.inference.text_responder import MAX_CHARACTERS
 MOST_REPLIES, MOST_PROMPTS, MOST_STOPS, MOST_TOP_LOG_PROBS = 32, 32, 16, 20
 # Log-probabilities that a request may have for each token, over all of its replies.
 MOST_LOG_PROBS = 1024
+# Beams of a request's own search, each of which is traced once; looked-up replies; characters of a fallback.
+MOST_BEAMS, MOST_RETRIEVED, MOST_FALLBACK = 10, 100, 1000
 # Messages of a chat, and parts of a message.
 MOST_MESSAGES, MOST_PARTS = 2000, 200
 # Below it, probabilities overflow, and greedy search gives the same reply.
@@ -34,8 +38,15 @@ MOST_TOKENS = 2**31 - 1
 # In JSON, 2.0 is an integer, too.
 WHOLE = BeforeValidator(lambda value: int(value) if isinstance(value, float) and value.is_integer() else value)
 StopText = Annotated[str, Field(max_length=MOST_STOP_CHARACTERS)]
-# A question, the turns before it that are read, the oldest first, and the reply before it, whatever is read.
-Asked = tuple[str, tuple[str, ...], str]
+
+
+class TurnsAsked(NamedTuple):
+    """A question, as much of it as any model reads, and what was before it."""
+
+    text: str
+    history: tuple[str, ...] = ()  # the turns that are read, the oldest first
+    last_reply: str = ""  # whatever is read
+    is_cut: bool = False  # whether the question is longer
 
 
 class Body(BaseModel):
@@ -71,17 +82,31 @@ class StreamOptions(Body):
     include_usage: bool | None = None
 
 
+class TextFormat(Body):
+    """The form of replies: they are text."""
+
+    type: Literal["text"]
+
+
 class DecodingFields(Body):
-    """The fields of both protocols. If none of temperature, top_p, top_k and min_p is given, the model's own search
-    finds the replies.
+    """The fields of both protocols. If none of temperature, top_p, top_k, min_p, beam_size and retrieve is given, the
+    model's own search finds the replies.
     """
 
+    user: Any = Field(None, description="Who asks, where a client asks for several people")
+    logit_bias: Annotated[dict[str, Any], Field(max_length=0)] | None = None
     model: str | None = Field(None, description="An id of /v1/models; without one, the first of them")
     n: Annotated[int, Field(ge=1, le=MOST_REPLIES), WHOLE] | None = None
     temperature: Annotated[float, Field(ge=0, le=2)] | None = Field(None, description="0: greedy search")
     top_p: Annotated[float, Field(ge=0, le=1)] | None = None
     top_k: Annotated[int, Field(ge=-1), WHOLE] | None = Field(None, description="0 or -1: all tokens")
     min_p: Annotated[float, Field(ge=0, le=1)] | None = None
+    beam_size: Annotated[int, Field(ge=1, le=MOST_BEAMS), WHOLE] | None = Field(None, description="1: greedy search")
+    retrieve: Annotated[int, Field(ge=0, le=MOST_RETRIEVED), WHOLE] | None = Field(None, description="0: generate all")
+    min_score: float | None = Field(None, description="Where no reply has this score, it is the fallback")
+    fallback: Annotated[str, Field(min_length=1, max_length=MOST_FALLBACK)] | None = None
+    anti_lm: Annotated[float, Field(ge=0, le=10)] | None = None
+    repetition_penalty: Annotated[float, Field(ge=1, le=10)] | None = None
     presence_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
     frequency_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
     seed: Annotated[int, WHOLE] | None = None
@@ -108,6 +133,10 @@ class ChatRequest(DecodingFields):
     """The body of /v1/chat/completions."""
 
     messages: Annotated[list[Message], Field(min_length=1, max_length=MOST_MESSAGES, fail_fast=True)]
+    response_format: TextFormat | None = None
+    tool_choice: Literal["none", "auto"] | None = None
+    function_call: Literal["none", "auto"] | None = None
+    modalities: list[Literal["text"]] | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=MOST_TOP_LOG_PROBS), WHOLE] | None = None
 
@@ -121,7 +150,7 @@ class ChatRequest(DecodingFields):
         """The number of replies that the request asks for."""
         return self.n or 1
 
-    def asked(self, turns: int) -> list[Asked]:
+    def turns_asked(self, turns: int) -> list[TurnsAsked]:
         """Return the last question of the user, at most as many turns before it, and the reply before it.
 
         Consecutive messages of one role are one turn. Messages after the last one of the user are ignored; without one,
@@ -138,7 +167,8 @@ class ChatRequest(DecodingFields):
             else:
                 break
         question, *before = [_joined(parts) for _, parts in merged] or [""]
-        return [(question, tuple(before[:turns][::-1]), before[0] if before else "")]
+        is_cut = bool(merged) and len("\n".join(merged[0][1])) > len(question)
+        return [TurnsAsked(question, tuple(before[:turns][::-1]), before[0] if before else "", is_cut)]
 
 
 def _joined(parts: Sequence[str]) -> str:
@@ -152,6 +182,9 @@ class CompletionRequest(DecodingFields):
     """The body of /v1/completions. Each prompt is a question without turns before it."""
 
     prompt: str | Annotated[list[str], Field(min_length=1, max_length=MOST_PROMPTS)]
+    best_of: Annotated[int, Field(ge=1, le=1), WHOLE] | None = None
+    echo: Literal[False] | None = None
+    suffix: Annotated[str, Field(max_length=0)] | None = None
     logprobs: Annotated[int, Field(ge=0, le=MOST_TOP_LOG_PROBS), WHOLE] | None = None
 
     @property
@@ -164,10 +197,10 @@ class CompletionRequest(DecodingFields):
         """The number of replies that the request asks for, to all of its prompts."""
         return (1 if isinstance(self.prompt, str) else len(self.prompt)) * (self.n or 1)
 
-    def asked(self, turns: int) -> list[Asked]:
+    def turns_asked(self, turns: int) -> list[TurnsAsked]:
         """Return the prompts."""
         prompts = [self.prompt] if isinstance(self.prompt, str) else self.prompt
-        return [(prompt[:MAX_CHARACTERS], (), "") for prompt in prompts]
+        return [TurnsAsked(prompt[:MAX_CHARACTERS], is_cut=len(prompt) > MAX_CHARACTERS) for prompt in prompts]
 
 
 def check_log_probs(body: ChatRequest | CompletionRequest) -> None:
@@ -180,71 +213,121 @@ def check_log_probs(body: ChatRequest | CompletionRequest) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class Searches:
-    """The searches of a model. flags: the settings of the command line. default: with the model's default search."""
+    """The searches of a model. flags: the settings of the command line. default: with the model's default search.
+
+    looks_up: whether the model has the index of its training pairs.
+    """
 
     flags: DecodingSettings
     default: DecodingSettings
+    looks_up: bool = False
 
 
 def questions_of(
-    body: ChatRequest | CompletionRequest, searches: Searches, turns: int, client: str = ""
+    body: ChatRequest | CompletionRequest, searches: Searches, turns: int, client: str = "", repeats: int = 0
 ) -> list[Question]:
-    """Return the questions of a request. turns: the number of those before a question that the model reads."""
-    top_k = min(body.top_k, MOST_TOKENS) if body.top_k and body.top_k > 0 else None
-    sampling = Sampling(body.temperature, body.top_p, top_k, body.min_p or None)
-    penalties = body.presence_penalty or 0.0, body.frequency_penalty or 0.0
+    """Return the questions of a request. Raises ApiError for fields that exclude each other.
+
+    turns: the number of those before a question that the model reads. repeats: how often the client has asked it
+    before; this counts only where no field asks for the same reply again.
+    """
     seed = None if body.seed in (None, RANDOM) else body.seed % SEEDS
-    changes = bool(body.stops) or (seed is not None and searches.default.samples)
-    decoding = decoding_of(searches, sampling, penalties, body.n or 1, changes)
-    samples = any(value is not None for value in sampling)
+    fields = Asked.of(body)
+    decoding = _decoding_of(searches, fields, body.n or 1, seed is not None and searches.default.samples)
+    if body.min_score is not None and (decoding or searches.default).streams:
+        raise _excluded("min_score", "a single reply is compared with none; leave the fields out that ask for one")
+    if body.fallback is not None and not (body.fallback.strip() and body.fallback.isprintable()):
+        raise _excluded("fallback", "give one line of visible characters")
     return [
         Question(
-            text,
-            history,
-            last_reply,
+            *asked,
             decoding=decoding,
-            seed=None if decoding is None else random.randrange(SEEDS) if seed is None and samples else seed,
-            stop=() if decoding is None else body.stops,
+            seed=None if decoding is None else random.randrange(SEEDS) if seed is None and fields.sampling else seed,
+            stop=body.stops,
+            min_score=body.min_score,
+            fallback=body.fallback,
+            repeats=repeats if body.replies == 1 and body.seed in (None, RANDOM) else 0,
             replies=body.n or 1,
             max_tokens=body.most_tokens,
             top_log_probs=body.top_log_probs,
             streams=bool(body.stream),
             client=client,
         )
-        for text, history, last_reply in body.asked(turns)
+        for asked in body.turns_asked(turns)
     ]
 
 
-class Sampling(NamedTuple):
-    """The fields of a request that choose its search; None: not given."""
+class Asked(NamedTuple):
+    """The fields of a request that choose its search, and those that change the tokens of a reply; None: not given."""
 
-    temperature: float | None
-    top_p: float | None
-    top_k: int | None
-    min_p: float | None
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    min_p: float | None = None
+    beam_size: int | None = None
+    retrieve: int | None = None
+    anti_lm: float | None = None
+    repetition_penalty: float | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+
+    @classmethod
+    def of(cls, body: DecodingFields) -> "Asked":
+        """Return those of a request; without values that change nothing."""
+        top_k = min(body.top_k, MOST_TOKENS) if body.top_k and body.top_k > 0 else None
+        values = {name: getattr(body, name) for name in cls._fields}
+        neutral = {"min_p": 0, "anti_lm": 0, "repetition_penalty": 1, "presence_penalty": 0, "frequency_penalty": 0}
+        values |= {name: None for name, value in neutral.items() if values[name] == value}
+        return cls(**{**values, "top_k": top_k})
+
+    @property
+    def sampling(self) -> dict[str, Any]:
+        """The fields that ask for samples, or at a temperature of 0 for none; empty without one."""
+        return {name: value for name in SAMPLING if (value := getattr(self, name, None)) is not None}
+
+    @property
+    def of_tokens(self) -> dict[str, Any]:
+        """The fields that change the tokens of a reply."""
+        return {name: value for name in self._fields[6:] if (value := getattr(self, name)) is not None}
 
 
 @functools.lru_cache(maxsize=256)  # the settings are checked when they are made, and few differ
-def decoding_of(
-    searches: Searches, sampling: Sampling, penalties: tuple[float, float], replies: int, changes: bool
-) -> DecodingSettings | None:
-    """Return the settings of greedy search or of sampling that a request asks for; None: the model's own search.
+def _decoding_of(searches: Searches, asked: Asked, replies: int, has_seed: bool) -> DecodingSettings | None:
+    """Return the settings of the search that a request asks for; None: the model's own search.
 
-    The fields of `sampling` choose the search. The others alone change the model's own search, reduced to one
-    hypothesis: greedy search in place of beam search, and one sample in place of the best of several. More replies
-    than the model's own search finds are sampled, each for itself. penalties: of presence and of frequency. changes:
-    whether there are other such fields.
+    Without a field that chooses a search, those that change tokens, and a seed of samples, change the model's own
+    search, reduced to one hypothesis: greedy search in place of beam search, and one sample in place of the best of
+    several. More replies than the model's own search finds are sampled, each for itself. Raises ApiError.
     """
-    default, names = searches.default, ("presence_penalty", "frequency_penalty")
-    penalised: dict[str, Any] = {name: value for name, value in zip(names, penalties, strict=True) if value}
-    too_many = default.hypotheses > 1 and replies > default.hypotheses
-    if any(value is not None for value in sampling):
-        greedy = sampling.top_p == 0 or (sampling.temperature is not None and sampling.temperature < LEAST_TEMPERATURE)
-        chosen: dict[str, Any] = {"beam_size": 1} if greedy else sampling._asdict()
-        return dataclasses.replace(_without_search(searches.flags), **chosen, **penalised)
-    if too_many or penalised or changes:
-        return dataclasses.replace(one_sample(default) if too_many else one_hypothesis(default), **penalised)
-    return None
+    default, sampling, of_tokens = searches.default, asked.sampling, asked.of_tokens
+    is_greedy = asked.top_p == 0 or (asked.temperature is not None and asked.temperature < LEAST_TEMPERATURE)
+    plain = _without_search(searches.flags)
+    if sampling and not is_greedy:
+        if asked.beam_size is not None:
+            raise _excluded("beam_size", f"beam search does not sample; leave it or {next(iter(sampling))} out")
+        decoding = dataclasses.replace(plain, **sampling)
+    elif is_greedy or asked.beam_size is not None:
+        decoding = dataclasses.replace(plain, beam_size=asked.beam_size or 1)
+    elif asked.retrieve is not None:
+        decoding = default
+    elif default.hypotheses > 1 and replies > default.hypotheses:
+        decoding = one_sample(default)
+    elif of_tokens or has_seed:
+        decoding = one_hypothesis(default)
+    else:
+        return None
+    if asked.retrieve is not None:
+        if asked.retrieve and not searches.looks_up:
+            raise _excluded("retrieve", "this model has no index of its training pairs; leave it out")
+        decoding = dataclasses.replace(decoding, retrieve=str(asked.retrieve or NONE))
+    if of_tokens and not decoding.streams:
+        name = next(iter(of_tokens))
+        raise _excluded(name, "it changes greedy search and samples only; leave beam_size and retrieve out")
+    return dataclasses.replace(decoding, **of_tokens)
+
+
+def _excluded(field: str, reason: str) -> ApiError:
+    return ApiError(400, f"{field}: {reason}", param=field, code="unsupported_value")
 
 
 def one_hypothesis(decoding: DecodingSettings) -> DecodingSettings:
@@ -272,6 +355,8 @@ def _without_search(decoding: DecodingSettings) -> DecodingSettings:
         "candidates",
         "rerank",
         "retrieve",
+        "min_score",
+        "fallback",
         "n_best",
     )
     neutral = {name: getattr(DecodingSettings, name) for name in (*names, *SAMPLING)}

@@ -5,9 +5,8 @@ import contextlib
 import dataclasses
 import itertools
 import random
-import re
 import time
-from collections.abc import AsyncGenerator, Iterator, Sequence
+from collections.abc import AsyncGenerator, Hashable, Iterator, Mapping, Sequence
 from typing import Any
 
 import orjson
@@ -17,31 +16,28 @@ from starlette.types import Receive, Scope, Send
 
 from chatbot.chat.server.errors import ApiError, api_error_of, too_many
 from chatbot.chat.server.questions import ChatRequest, CompletionRequest, check_log_probs, questions_of
-from chatbot.chat.server.state import ServerState, state_of
+from chatbot.chat.server.state import INVISIBLE, ServerState, state_of
 from chatbot.chat.service import ClientLeftError, RateLimit, answers
 from chatbot.inference.questions import Piece, Question, TokenLogProb, Usage
-from chatbot.inference.reply_text import Origin
 
-# Control characters that JSON leaves as they are, and those that turn the direction of text: of clients, in a log.
-INVISIBLE = re.compile("[\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
+NOT_ENDED = {"finish_reason": None}
 
 
 @dataclasses.dataclass
 class _Reply:
-    """A reply, as far as it is known. has_begun: whether its first chunk was made."""
+    """A reply, as far as it is known. last: its last piece. has_begun: whether its first chunk was made."""
 
     text: str = ""
     tokens: list[TokenLogProb] = dataclasses.field(default_factory=list)
-    finish_reason: str | None = None
-    origin: Origin = dataclasses.field(default_factory=Origin)
+    last: Piece | None = None
     has_begun: bool = False
 
 
 class Completion:
     """The replies to the questions of a request, as far as they are known, in the form of OpenAI's objects.
 
-    fingerprint: of the model's checkpoint. chat: whether it is of /v1/chat/completions, in contrast to /v1/completions.
-    log_probs: whether log-probabilities are shown.
+    fingerprint: of the model's checkpoint. asked: who asks, and what, for `Repeats`. chat: whether it is of
+    /v1/chat/completions, in contrast to /v1/completions. log_probs: whether log-probabilities are shown.
     """
 
     def __init__(
@@ -49,6 +45,7 @@ class Completion:
         model: str,
         fingerprint: str,
         questions: Sequence[Question],
+        asked: Hashable = (),
         *,
         chat: bool,
         log_probs: bool = False,
@@ -62,7 +59,7 @@ class Completion:
             "model": model,
             "system_fingerprint": fingerprint,
         }
-        self.model, self.usage = model, Usage(0, 0)
+        self.model, self.asked, self.usage = model, asked, Usage(0, 0)
 
     def add(self, item: Piece | Usage) -> None:
         """Add the next piece of a reply, or the usage of a question."""
@@ -73,23 +70,17 @@ class Completion:
         reply.text += item.text
         reply.tokens += item.tokens
         if item.finish_reason is not None:
-            reply.finish_reason, reply.origin = item.finish_reason, item.origin
-
-    @property
-    def finished(self) -> list[_Reply]:
-        """The replies that were found: a search may find fewer than were asked for."""
-        return [reply for reply in self._replies if reply.finish_reason is not None]
+            reply.last = item
 
     def whole(self) -> dict[str, Any]:
         """Return the object that is not streamed."""
         choices: list[dict[str, Any]] = []
         for index, reply in enumerate(self._replies):
-            if reply.finish_reason is None:  # fewer were found: the others keep the numbers that a stream gives them
+            if reply.last is None:  # fewer were found: the others keep the numbers that a stream gives them
                 continue
             message = {"role": "assistant", "content": reply.text, "refusal": None}
             content = {"message": message} if self._chat else {"text": reply.text}
-            log_probs = self._shown(reply.tokens, 0)
-            choices.append({"index": index, **content, "logprobs": log_probs, "finish_reason": reply.finish_reason})
+            choices.append({"index": index, **content, "logprobs": self._shown(reply.tokens, 0), **_end(reply.last)})
         kind = "chat.completion" if self._chat else "text_completion"
         return {**self._head, "object": kind, "choices": choices, "usage": self._usage()}
 
@@ -115,7 +106,7 @@ class Completion:
             yield self._chunk(piece.reply, text, self._shown(piece.tokens, len(reply.text)))
         if piece.finish_reason is not None:
             empty: dict[str, Any] = {"delta": {}} if self._chat else {"text": ""}
-            yield self._chunk(piece.reply, empty, reason=piece.finish_reason)
+            yield self._chunk(piece.reply, empty, end=_end(piece))
         self.add(piece)
 
     def usage_chunk(self) -> dict[str, Any]:
@@ -123,11 +114,10 @@ class Completion:
         return {**self._head, "object": self._chunk_kind, "choices": [], "usage": self._usage()}
 
     def answered(self) -> Iterator[tuple[Question, list[_Reply]]]:
-        """Yield each question with its replies that were found."""
+        """Yield each question with its replies that were found: a search may find fewer than were asked for."""
         replies = iter(self._replies)
         for question in self._questions:
-            of_question = itertools.islice(replies, question.replies)
-            yield question, [reply for reply in of_question if reply.finish_reason is not None]
+            yield question, [reply for reply in itertools.islice(replies, question.replies) if reply.last is not None]
 
     def lines(self) -> Iterator[str]:
         """Yield a JSON object for each question: {"model", "created", "turns", "replies"}."""
@@ -145,9 +135,9 @@ class Completion:
         return "chat.completion.chunk" if self._chat else "text_completion"
 
     def _chunk(
-        self, index: int, content: dict[str, Any], log_probs: Any = None, reason: str | None = None
+        self, index: int, content: dict[str, Any], log_probs: Any = None, end: Mapping[str, Any] = NOT_ENDED
     ) -> dict[str, Any]:
-        choice = {"index": index, **content, "logprobs": log_probs, "finish_reason": reason}
+        choice = {"index": index, **content, "logprobs": log_probs, **end}
         return {**self._head, "object": self._chunk_kind, "choices": [choice]}
 
     def _usage(self) -> dict[str, int]:
@@ -174,6 +164,23 @@ class Completion:
             "top_logprobs": [dict(token.top) for token in tokens],
             "text_offset": offsets,
         }
+
+
+def _end(piece: Piece) -> dict[str, Any]:
+    """Return the fields of a choice that its last piece has, with what only this server says.
+
+    score: None for a reply that was compared with no others. looked_up: whether a person wrote it. question: the
+    training question that it was written to; None where it was rated good after a message that nobody else is shown.
+    read: the part of the question that the model reads; None for all of it.
+    """
+    origin = piece.origin
+    ours = {
+        "score": piece.score,
+        "looked_up": bool(origin.question),
+        "question": (not origin.is_rated and origin.question) or None,
+        "read": piece.read or None,
+    }
+    return {"finish_reason": piece.finish_reason, "chatbot": ours}
 
 
 def _token(text: str, log_prob: float) -> dict[str, Any]:
@@ -204,9 +211,10 @@ async def _respond(request: Request, body: ChatRequest | CompletionRequest) -> R
     log_probs = body.top_log_probs is not None
     async with contextlib.AsyncExitStack() as stack:
         model = await stack.enter_async_context(state.models.use(name))
-        questions = questions_of(body, model.searches, model.turns, client)
+        asked = client, repr(body.user), name, *body.turns_asked(model.turns)
+        questions = questions_of(body, model.searches, model.turns, client, state.repeats.of(asked))
         is_chat = isinstance(body, ChatRequest)
-        completion = Completion(name, model.fingerprint, questions, chat=is_chat, log_probs=log_probs)
+        completion = Completion(name, model.fingerprint, questions, asked, chat=is_chat, log_probs=log_probs)
         items = answers(model.engine.submit, questions, state.request_timeout, request.receive)
         stack.push_async_callback(items.aclose)
         first = await anext(items)
@@ -288,10 +296,12 @@ class EventStream(Response):
 
 def _note(state: ServerState, completion: Completion) -> None:
     """Count an answered request, remember its replies, and log it if conversations are logged."""
+    state.repeats.add(completion.asked)
     for question, replies in completion.answered():
         for reply in replies:
-            state.given.add(completion.model, question.text, reply.text, reply.origin)
-    state.metrics.replies.labels(completion.model).inc(len(completion.finished))
+            assert reply.last is not None
+            state.given.add(completion.model, question.text, reply.text, reply.last.origin)
+        state.metrics.replies.labels(completion.model).inc(len(replies))
     state.metrics.tokens.labels(completion.model, "question").inc(completion.usage.question_tokens)
     state.metrics.tokens.labels(completion.model, "reply").inc(completion.usage.reply_tokens)
     if state.conversations is not None:

@@ -20,10 +20,12 @@ from chatbot.chat.server.state import Limits, ServerState
 from chatbot.chat.service import listening_socket, url_of
 from chatbot.config.attempts import trained_directory
 from chatbot.config.chat import ChatSettings
+from chatbot.display import counted
 from chatbot.errors import UserError
 from chatbot.export.manifest import folder_of, read_manifest
 from chatbot.inference.ratings import RATINGS
 
+log = logging.getLogger(__name__)
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 SHOWN_MODELS = 5
 
@@ -48,13 +50,14 @@ def serve(settings: ChatSettings) -> int:
         models.put(name, directory, model)
         names_given = {name.lower() for name in server.allowed_host}
         hosts = {*LOOPBACK, host.lower(), *names_given} if names_given or is_loopback(host) else None
-        limits = Limits(tuple(keys), hosts, server.rate_limit, server.queue)
+        limits = Limits(keys, hosts, server.rate_limit, server.queue)
         app = create_app(
             models,
             limits,
             request_timeout=server.request_timeout,
             cors_origins=server.cors_origin,
             log_conversation=functools.partial(print, flush=True) if server.log_conversations else None,
+            log_access=functools.partial(print, flush=True, file=sys.stderr) if server.log_access else None,
             ratings=None if server.no_ratings else RATINGS,
         )
         names = list(directories())
@@ -63,8 +66,19 @@ def serve(settings: ChatSettings) -> int:
         if warning := warning_of(host, keys, server.allowed_host):
             print(warning, file=sys.stderr, flush=True)
         config = server_config(app, server.request_timeout, server.queue, server.trusted_proxy)
+        if server.api_key_file is not None and hasattr(signal, "SIGHUP"):
+            signal.signal(signal.SIGHUP, lambda *_: reload_keys(Path(server.api_key_file or ""), keys))
         _Server(config, app.state.server).run(sockets=[listener])
     return 0
+
+
+def reload_keys(path: Path, keys: list[bytes]) -> None:
+    """Replace the keys by those that the file has now, unless it cannot be used, which is logged."""
+    try:
+        keys[:] = read_keys(path)
+        log.warning("--api-key-file: %s", counted(len(keys), "key"))
+    except UserError as error:
+        log.error("%s; the keys of before are needed", error)
 
 
 def _named(settings: ChatSettings) -> list[Path]:

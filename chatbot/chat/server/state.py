@@ -4,9 +4,10 @@ import asyncio
 import dataclasses
 import logging
 import queue
+import re
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Hashable, Sequence
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from starlette.requests import Request
@@ -22,6 +23,8 @@ BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 MOST_BYTES = 2 << 20
 # Seconds for a client to send a body.
 BODY_TIMEOUT = 30.0
+# Control characters, and those that turn the direction of text: of clients, in a log. JSON leaves these as they are.
+INVISIBLE = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 log = logging.getLogger(__name__)
 MOST_GIVEN = 20_000  # replies that may be rated: some megabytes
 MOST_WAITING = 1000  # lines that wait to be written
@@ -32,8 +35,9 @@ LAST_SECONDS = 5.0  # for the lines that wait when the server stops
 class Limits:
     """Who may use a server, and how much.
 
-    keys: one of them is needed; empty: none is. hosts: names that the Host header may have, without port; None: any.
-    rate: replies, and other requests, a minute of one client; 0: any number. requests: most that are answered at once.
+    keys: one of them is needed; empty: none is; a list may change. hosts: names that the Host header may have, without
+    port; None: any. rate: replies, and other requests, a minute of one client; 0: any number. requests: most that are
+    answered at once.
     """
 
     keys: Sequence[bytes] = ()
@@ -69,15 +73,15 @@ class Metrics:
         return generate_latest(self._registry)
 
 
-class ConversationLog:
+class LineLog:
     """Writes lines in a thread of its own, so that whoever reads them cannot stop the server.
 
-    Lines that cannot be written are dropped, which is said once. write: writes a line; what it raises is an error of
-    the log, and not of the request.
+    Lines that cannot be written are dropped, which is said once. flag: that asks for it. write: writes a line; what it
+    raises is an error of the log, and not of the request.
     """
 
-    def __init__(self, write: Callable[[str], None]) -> None:
-        self._write = write
+    def __init__(self, flag: str, write: Callable[[str], None]) -> None:
+        self._flag, self._write = flag, write
         self._lines: queue.Queue[str | None] = queue.Queue(MOST_WAITING)
         self._has_failed = False
         self._thread: threading.Thread | None = None
@@ -85,7 +89,7 @@ class ConversationLog:
     def add(self, line: str) -> None:
         """Write a line soon. Raises nothing. Call it from one thread."""
         if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="log of conversations", daemon=True)
+            self._thread = threading.Thread(target=self._run, name=self._flag, daemon=True)
             self._thread.start()
         try:
             self._lines.put_nowait(line)
@@ -111,7 +115,7 @@ class ConversationLog:
     def _fail(self, reason: str) -> None:
         if not self._has_failed:
             self._has_failed = True
-            log.error("--log-conversations: the log cannot be written, and lines of it are lost: %s", reason)
+            log.error("%s: the log cannot be written, and lines of it are lost: %s", self._flag, reason)
 
 
 class GivenReplies:
@@ -133,11 +137,29 @@ class GivenReplies:
         return self._origins.get(hash((model, question[:MAX_CHARACTERS], reply)))
 
 
+class Repeats:
+    """How often clients were answered the same lately: who asks again wants another reply."""
+
+    def __init__(self) -> None:
+        self._counts: OrderedDict[int, int] = OrderedDict()  # by a hash
+
+    def of(self, asked: Hashable) -> int:
+        """Return how often this was answered."""
+        return self._counts.get(hash(asked), 0)
+
+    def add(self, asked: Hashable) -> None:
+        """Count what was answered: who asks, and what."""
+        self._counts[hash(asked)] = self.of(asked) + 1
+        self._counts.move_to_end(hash(asked))
+        if len(self._counts) > MOST_GIVEN:
+            self._counts.popitem(last=False)
+
+
 @dataclasses.dataclass
 class ServerState:
     """What all routes of a server share. stopping: whether a signal has asked it to end.
 
-    conversations: gets a line of JSON for each answered question; None: no conversation is logged.
+    conversations: gets a line of JSON for each answered question, access: a line for each request; None: no log.
     """
 
     models: Models
@@ -145,9 +167,11 @@ class ServerState:
     metrics: Metrics
     rate_limit: RateLimit
     request_timeout: float
-    conversations: ConversationLog | None = None
+    conversations: LineLog | None = None
+    access: LineLog | None = None
     stopping: bool = False
     given: GivenReplies = dataclasses.field(default_factory=GivenReplies)
+    repeats: Repeats = dataclasses.field(default_factory=Repeats)
     # Bodies are parsed one at a time.
     parsing: asyncio.Lock = dataclasses.field(default_factory=asyncio.Lock)
 

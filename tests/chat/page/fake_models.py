@@ -35,6 +35,7 @@ REPLIES = {
     },
 }
 SLOW, EMPTY, BUSY = "slow", "empty", "busy"
+MOST_READ = 1000  # characters of a question
 PIECE_SECONDS = 0.02
 
 
@@ -76,7 +77,8 @@ class FakeEngine:
                 part = text[start : start + 2]
                 receive(Piece(number, part, (TokenLogProb(part, -0.5 - number / 4),)))
             origin = FakeResponder().origin(question.text, text)
-            receive(Piece(number, "", finish_reason="stop", origin=origin))
+            read = question.text[-MOST_READ:] if len(question.text) > MOST_READ else ""
+            receive(Piece(number, "", finish_reason="stop", origin=origin, read=read))
         receive(Usage(3, 3))
 
 

@@ -294,3 +294,15 @@ def test_damaged_storage_is_left_out(browser: Browser) -> None:
     )
     browser.reload()
     assert browser.texts(".conversation-open") == ["你好"]
+
+
+def test_what_was_read_of_a_long_message_is_shown(browser: Browser) -> None:
+    browser.ask(f"{'长' * 1000}你好")
+    browser.until(
+        lambda: browser.texts(".state") == [f"The message is too long for this model. It read only: {'长' * 998}你好"]
+    )
+    browser.reload()
+    browser.click(".conversation-open")
+    assert len(browser.texts(".state")) == 1
+    browser.ask("你好")
+    assert len(browser.texts(".state")) == 1

@@ -3,7 +3,9 @@
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
+from chatbot.chat.server.errors import ApiError
 from chatbot.chat.server.questions import ChatRequest, CompletionRequest, Searches, one_hypothesis, questions_of
 from chatbot.config.decoding import DEFAULT_SEARCH, ONE_SAMPLE, DecodingSettings
 from chatbot.inference.questions import Question
@@ -13,6 +15,9 @@ SAMPLED = {"top_p": 0.8, "anti_lm": 0.1}
 RERANKED = {"candidates": 30, "top_p": 0.8, "rerank": 8.0}
 BEAM = Searches(GIVEN, DecodingSettings(ban=("词",), **DEFAULT_SEARCH))  # type: ignore[arg-type]
 SAMPLE = Searches(GIVEN, DecodingSettings(ban=("词",), **SAMPLED))  # type: ignore[arg-type]
+LOOKING_UP = Searches(
+    GIVEN, DecodingSettings(ban=("词",), beam_size=5, retrieve="30", min_score=2.0, fallback="?"), looks_up=True
+)
 BEST_OF_MANY = Searches(GIVEN, DecodingSettings(ban=("词",), **RERANKED))  # type: ignore[arg-type]
 
 
@@ -80,8 +85,9 @@ def test_a_thousand_turns_are_cut() -> None:
         {"temperature": None, "top_p": None, "stop": None, "seed": None, "n": None, "presence_penalty": 0},
         {"seed": 3},  # beam search has no random numbers
         {"stop": ["\n", ""]},  # a reply has one line
-        {"min_p": 0, "top_k": -1, "frequency_penalty": 0.0},
-        {"tools": [], "user": "u", "metadata": {"chat_id": "1"}, "logit_bias": None, "response_format": {"type": "x"}},
+        {"min_p": 0, "top_k": -1, "frequency_penalty": 0.0, "repetition_penalty": 1, "anti_lm": 0},
+        {"tools": [{"type": "function"}], "tool_choice": "auto", "user": {"name": "u"}, "metadata": {"chat_id": "1"}},
+        {"logit_bias": {}, "response_format": {"type": "text"}, "modalities": ["text"], "reasoning_effort": "low"},
     ],
 )
 def test_without_decoding_fields_the_model_searches_as_it_does_elsewhere(fields: dict[str, Any]) -> None:
@@ -97,7 +103,13 @@ def test_without_decoding_fields_the_model_searches_as_it_does_elsewhere(fields:
         (SAMPLE, {"top_p": 0}, {"beam_size": 1}),
         (BEAM, {"temperature": 0.7, "top_p": 0.9, "min_p": 0.1, "top_k": 5, "seed": 3, "stop": "x"},
          {"temperature": 0.7, "top_p": 0.9, "min_p": 0.1, "top_k": 5}),
-        (BEAM, {"stop": ["x", "y"]}, {"beam_size": 1}),
+        (BEAM, {"anti_lm": 0.5, "repetition_penalty": 1.2, "stop": ["x", "y"]},
+         {"beam_size": 1, "anti_lm": 0.5, "repetition_penalty": 1.2}),
+        (LOOKING_UP, {"beam_size": 3}, {"beam_size": 3}),
+        (LOOKING_UP, {"beam_size": 3, "temperature": 0, "retrieve": 9}, {"beam_size": 3, "retrieve": "9"}),
+        (LOOKING_UP, {"retrieve": 0}, {"beam_size": 5, "retrieve": "none", "min_score": 2.0, "fallback": "?"}),
+        (LOOKING_UP, {"retrieve": 9, "top_p": 0.5}, {"top_p": 0.5, "retrieve": "9"}),
+        (BEST_OF_MANY, {"retrieve": 0}, {**RERANKED, "retrieve": "none"}),
         (SAMPLE, {"seed": 7}, SAMPLED),
         (BEST_OF_MANY, {"frequency_penalty": 0.5}, {"top_p": 0.8, "frequency_penalty": 0.5}),
         (BEAM, {"temperature": 1, "seed": 1, "presence_penalty": 2, "frequency_penalty": -2},
@@ -130,8 +142,64 @@ def test_seeds() -> None:
     assert asked(SAMPLE, seed=-1).decoding is None
     assert asked(temperature=1.0, seed=-2).seed == 2**31 - 2
     assert asked(SAMPLE, frequency_penalty=1).seed is None
+    assert asked(BEAM, beam_size=3).seed is None
     body = CompletionRequest.model_validate({"prompt": ["a"] * 8, "temperature": 1})
     assert len({question.seed for question in questions_of(body, BEAM, 2)}) > 1  # equal prompts have different replies
+
+
+@pytest.mark.parametrize(
+    ("searches", "fields", "param"),
+    [
+        (BEAM, {"beam_size": 3, "top_p": 0.9}, "beam_size"),
+        (BEAM, {"retrieve": 3}, "retrieve"),
+        (LOOKING_UP, {"beam_size": 3, "presence_penalty": 1}, "presence_penalty"),
+        (LOOKING_UP, {"retrieve": 3, "anti_lm": 1}, "anti_lm"),
+        (LOOKING_UP, {"temperature": 1, "min_score": 1}, "min_score"),
+        (SAMPLE, {"min_score": 1}, "min_score"),
+        (BEAM, {"min_score": 1, "fallback": "a\nb"}, "fallback"),
+        (BEAM, {"min_score": 1, "fallback": " "}, "fallback"),
+    ],
+)
+def test_fields_that_exclude_each_other_are_named(searches: Searches, fields: dict[str, Any], param: str) -> None:
+    with pytest.raises(ApiError) as caught:
+        asked(searches, **fields)
+    assert (caught.value.status_code, caught.value.param) == (400, param)
+    assert caught.value.detail.startswith(f"{param}: ")
+    assert "--" not in caught.value.detail
+
+
+@pytest.mark.parametrize(
+    ("kind", "fields"),
+    [
+        (ChatRequest, {"response_format": {"type": "json_object"}}),
+        (ChatRequest, {"tool_choice": "required"}),
+        (ChatRequest, {"function_call": {"name": "f"}}),
+        (ChatRequest, {"modalities": ["text", "audio"]}),
+        (ChatRequest, {"logit_bias": {"50256": -100}}),
+        (CompletionRequest, {"logit_bias": {"50256": -100}}),
+        (CompletionRequest, {"best_of": 2}),
+        (CompletionRequest, {"echo": True}),
+        (CompletionRequest, {"suffix": "x"}),
+    ],
+)
+def test_what_no_model_can_do_is_refused(kind: type[ChatRequest | CompletionRequest], fields: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError) as caught:
+        kind.model_validate({"messages": [{"role": "user", "content": "a"}], "prompt": "a", **fields})
+    assert {error["loc"][0] for error in caught.value.errors()} == {*fields}
+
+
+def test_repeats_count_where_no_field_asks_for_the_same_reply() -> None:
+    body = {"messages": [{"role": "user", "content": "a"}]}
+    fields: list[dict[str, Any]] = [{}, {"seed": -1}, {"seed": 1}, {"n": 2}]
+    found = [questions_of(ChatRequest.model_validate({**body, **x}), BEAM, 2, repeats=3)[0].repeats for x in fields]
+    assert found == [3, 3, 0, 0]
+
+
+def test_questions_longer_than_what_is_read_are_marked() -> None:
+    assert [asked(text="x" * n).is_cut for n in (2000, 2001)] == [False, True]
+    assert [asked(text=[{"type": "text", "text": "x" * n}] * 2).is_cut for n in (999, 1000)] == [False, True]
+    body = CompletionRequest.model_validate({"prompt": ["x" * 2000, "x" * 2001]})
+    assert [question.is_cut for question in questions_of(body, BEAM, 2)] == [False, True]
 
 
 def test_requests_with_the_same_search_share_its_settings() -> None:

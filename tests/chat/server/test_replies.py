@@ -5,6 +5,7 @@ from typing import Any
 
 from chatbot.chat.server.replies import Completion
 from chatbot.inference.questions import Piece, Question, TokenLogProb, Usage
+from chatbot.inference.reply_text import Origin
 
 TOKENS = (TokenLogProb("你", -0.5, (("你", -0.5), ("我", -1.0))), TokenLogProb("好", -0.25))
 COMMON = {"model": "a", "system_fingerprint": "a-step-1"}
@@ -49,6 +50,7 @@ def test_whole_completion() -> None:
         "index": 0,
         "text": "你好",
         "finish_reason": "stop",
+        "chatbot": {"score": None, "looked_up": False, "question": None, "read": None},
         "logprobs": {
             "tokens": ["你", "好"],
             "token_logprobs": [-0.5, -0.25],
@@ -56,6 +58,15 @@ def test_whole_completion() -> None:
             "text_offset": [0, 1],
         },
     }
+
+
+def test_where_a_reply_comes_from_and_what_was_read() -> None:
+    made = completion(Question("q", replies=2), chat=True)
+    for number, is_rated in enumerate((False, True)):
+        made.add(Piece(number, "a", (), "stop", Origin("你好", is_rated), 1.5, "的一部分"))
+    first, second = (choice["chatbot"] for choice in made.whole()["choices"])
+    assert first == {"score": 1.5, "looked_up": True, "question": "你好", "read": "的一部分"}
+    assert second == {**first, "question": None}  # of another user, who rated it
 
 
 def test_chunks_of_a_chat() -> None:
@@ -71,7 +82,9 @@ def test_chunks_of_a_chat() -> None:
         **object_,
         "choices": [{**choice, "delta": {"content": "好"}, "finish_reason": None}],
     }
-    assert common(end, "chatcmpl-") == {**object_, "choices": [{**choice, "delta": {}, "finish_reason": "stop"}]}
+    ours = {"score": None, "looked_up": False, "question": None, "read": None}
+    last = {**choice, "delta": {}, "finish_reason": "stop", "chatbot": ours}
+    assert common(end, "chatcmpl-") == {**object_, "choices": [last]}
     assert list(made.chunks(Piece(0, ""))) == []
     assert made.usage_chunk()["choices"] == []
 
@@ -89,7 +102,7 @@ def test_search_that_finds_fewer_replies_than_asked_for() -> None:
     made = completion(Question("q", replies=3), chat=True)
     chunks = [chunk for reply in (1, 0) for chunk in made.chunks(Piece(reply, "你", (), "stop"))]
     assert [chunk["choices"][0]["index"] for chunk in chunks] == [0, 1, 1, 1, 0, 0]
-    assert len(made.whole()["choices"]) == len(made.finished) == 2
+    assert len(made.whole()["choices"]) == 2
 
 
 def test_replies_that_were_not_found_have_no_chunks() -> None:

@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -94,13 +95,49 @@ def test_replies_are_those_of_the_model(client: httpx.Client) -> None:
     """As a stream, and as a whole; in the second model, which is loaded at its first use, too."""
     assert client.get("/ready").status_code == 200
     for model in ("small", "chatbot-gpt-5"):
-        whole = chat(client, "你", "好", "你好", model=model).json()
-        events = chat(client, "你", "好", "你好", model=model, stream=True).text.split("\n\n")
+        whole = chat(client, "你", "好", "你好", model=model, seed=1).json()
+        events = chat(client, "你", "好", "你好", model=model, seed=1, stream=True).text.split("\n\n")
         assert events[-2:] == ["data: [DONE]", ""]
         pieces = [json.loads(event.removeprefix("data: "))["choices"][0] for event in events[:-2]]
         text = "".join(piece["delta"].get("content", "") for piece in pieces)
         assert text == whole["choices"][0]["message"]["content"]
         assert whole["system_fingerprint"].endswith("-step-2")
+
+
+def test_who_asks_again_gets_another_reply(client: httpx.Client) -> None:
+    def reply(**fields: Any) -> str:
+        text: str = chat(client, "吗你", **fields).json()["choices"][0]["message"]["content"]
+        return text
+
+    first, second = reply(), reply()
+    assert first != second
+    assert reply(seed=1) == reply(user={"name": "another"}) == first
+    assert reply(min_score=1e9, fallback="？") == "？"
+    assert reply(beam_size=2, seed=1) == reply(beam_size=2, seed=1)
+
+
+def test_keys_are_read_again_at_a_signal(
+    server: tuple[str, "subprocess.Popen[str]"], client: httpx.Client, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """Those of before stay if the file cannot be used."""
+    keys, (_, process) = tmp_path_factory.getbasetemp() / "server0" / "keys", server
+
+    def status(key: str) -> int:
+        return client.get("/v1/models", headers={"Authorization": f"Bearer {key}"}).status_code
+
+    try:
+        for content, new in (("", 401), ("another-key-of-a-test\n", 200)):
+            keys.write_text(content)
+            process.send_signal(signal.SIGHUP)
+            deadline = time.monotonic() + 10
+            while (found := status("another-key-of-a-test")) != new and time.monotonic() < deadline:
+                time.sleep(0.02)
+            assert (found, status("secret-of-a-test")) == (new, 601 - new)
+    finally:
+        keys.write_text("secret-of-a-test\n")
+        process.send_signal(signal.SIGHUP)
+        while status("secret-of-a-test") != 200:
+            time.sleep(0.02)
 
 
 def test_an_attempt_that_is_not_named_answers_nobody(client: httpx.Client) -> None:
@@ -165,13 +202,14 @@ def test_what_open_webui_sends(client: httpx.Client, payload: dict[str, Any]) ->
 
 
 def test_ctrl_c_ends_the_server(server: tuple[str, "subprocess.Popen[str]"], client: httpx.Client) -> None:
-    """Without a traceback; all that it printed beside the first line are the conversations that were asked for."""
+    """Without a traceback; it printed what was asked for, and said that it read the keys."""
     chat(client, "你好")
     client.get("/nothing")
     process = server[1]
     process.send_signal(signal.SIGINT)
     output, errors = process.communicate(timeout=30)
-    assert (process.returncode, errors) == (0, "")
+    assert process.returncode == 0
+    assert all("--api-key-file" in line for line in errors.splitlines())
     assert json.loads(output.splitlines()[-1])["turns"] == ["你好"]
 
 

@@ -1,14 +1,22 @@
 """The lines of --log-conversations, and what the server remembers of its replies."""
 
+import re
 import threading
 from pathlib import Path
 
 import pytest
 
-from chatbot.chat.server.state import MOST_WAITING, ConversationLog, GivenReplies
+from chatbot.chat.server.state import MOST_WAITING, GivenReplies, LineLog, Repeats
 from chatbot.inference.reply_text import Origin
 from chatbot.inference.text_responder import MAX_CHARACTERS
 from tests.chat.server.test_gate import CHAT, HELLO, client_of
+
+REQUESTS: list[tuple[str, dict[str, str]]] = [
+    ("/health", {"X-Request-ID": "a-1"}),
+    ("/health", {}),
+    ("/health", {"X-Request-ID": "a b"}),
+    ("/x%1b[31m", {"X-Request-ID": "x" * 101}),
+]
 
 
 def test_conversations_are_logged_only_when_asked(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -51,7 +59,7 @@ def test_log_whose_reader_has_stopped(caplog: pytest.LogCaptureFixture) -> None:
         begun.set()
         goes_on.wait(10)
 
-    conversations = ConversationLog(write)
+    conversations = LineLog("--log-conversations", write)
     conversations.add("0")
     begun.wait(10)
     for number in range(MOST_WAITING + 5):
@@ -69,3 +77,24 @@ def test_only_the_last_replies_are_remembered(monkeypatch: pytest.MonkeyPatch) -
         given.add("weibo", long, reply, Origin(reply))
     assert [given.origin("weibo", f"{long}?", reply) for reply in "abc"] == [Origin("a"), None, Origin("c")]
     assert given.origin("other", long, "a") is given.origin("weibo", "?", "a") is None
+
+
+def test_repeats_are_counted_of_what_was_asked_lately(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("chatbot.chat.server.state.MOST_GIVEN", 2)
+    repeats = Repeats()
+    for asked in "abacab":
+        repeats.add(asked)
+    assert [repeats.of(asked) for asked in "abc"] == [3, 1, 0]
+
+
+def test_each_request_is_a_line_of_the_access_log_with_its_id(tmp_path: Path) -> None:
+    lines: list[str] = []
+    with client_of(tmp_path, log_access=lines.append) as client:
+        ids = [client.get(path, headers=headers).headers["x-request-id"] for path, headers in REQUESTS]
+    assert ids[0] == "a-1"
+    assert all(re.fullmatch("[0-9a-f]{16}", given) for given in ids[1:])
+    assert len(set(ids)) == len(lines) == len(REQUESTS)
+    paths = ("/health 200", "/health 200", "/health 200", "/x?[31m 404")
+    for line, given, path in zip(lines, ids, paths, strict=True):
+        pattern = rf"\d{{4}}-\d\d-\d\d [\d:]+ {given} address testclient: GET {re.escape(path)} \d+\.\d{{3}}s"
+        assert re.fullmatch(pattern, line)

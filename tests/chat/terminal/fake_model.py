@@ -1,6 +1,7 @@
 """A model of the chat without weights, whose replies tell what it was asked and how."""
 
 import dataclasses
+import functools
 import sys
 import time
 from collections.abc import Sequence
@@ -16,9 +17,11 @@ from chatbot.config.training import Settings
 from chatbot.corpus.history import question_of
 from chatbot.corpus.tokenizer import SPACE
 from chatbot.corpus.vocabulary import BYTES, EOS, MARKS, Vocabulary
+from chatbot.decoding.automaton import BoundedAutomaton
 from chatbot.errors import UserError, exit_code_of
 from chatbot.flags import compose
 from chatbot.inference.model import Model
+from chatbot.inference.replier import reply_automaton
 from chatbot.inference.reply_text import Origin, Reply
 from chatbot.inference.text_responder import TextResponder, Weights
 
@@ -54,6 +57,10 @@ class FakeReplier:
 
     def origin(self, question: Sequence[int], reply: str) -> Origin:
         return self.looked_up
+
+    @functools.cached_property
+    def automaton(self) -> BoundedAutomaton:
+        return reply_automaton(self.decoding, self.vocabulary, 3000)
 
     @property
     def model(self) -> Model:

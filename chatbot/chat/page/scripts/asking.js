@@ -65,7 +65,9 @@ export async function answerQuestion(conversation, question) {
 
 const questionOf = (conversation, node) => conversation.nodes.find(({ id }) => id === node.parent);
 
-const newAnswer = (model) => ({ model, replies: [], chosen: 0, state: "running", rating: null, ratedAt: null });
+function newAnswer(model) {
+  return { model, replies: [], chosen: 0, read: null, state: "running", rating: null, ratedAt: null };
+}
 
 /** Leaves a version without anything new out, and shows what was shown before. leaf: of that. */
 function keepNew(conversation, node, earlier, leaf) {
@@ -115,7 +117,10 @@ async function generate(conversation, node, side, known, varied, signal) {
   const body = { model: answer.model, messages, stream: true, ...sent };
   let drawn = -DRAW_MILLISECONDS;
   for await (const event of eventsOf(await request("v1/chat/completions", body, signal))) {
-    for (const choice of event.choices ?? []) addPiece(found, choice);
+    for (const choice of event.choices ?? []) {
+      addPiece(found, choice);
+      answer.read = choice.chatbot?.read ?? answer.read;
+    }
     followCheckpoint(answer.model, event);
     if (known.size || conversation !== shown.conversation || performance.now() < drawn + DRAW_MILLISECONDS) continue;
     changed(node);

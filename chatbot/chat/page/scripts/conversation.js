@@ -6,8 +6,8 @@
 //   beginning, revision}. Nodes with one parent are versions. A node comes after its parent.
 //   question: {question: text}
 //   reply: {answers: one for each model, vote: null, "first", "second" or "equal", votedAt: its time on the server}
-// answer: {model, replies: [{text, score}], chosen, state: "running", "done", "stopped" or "failed", rating: null,
-//   "good" or "bad", ratedAt: its time on the server}
+// answer: {model, replies: [{text, score}], chosen, read: the part of the question that the model read; null: all,
+//   state: "running", "done", "stopped" or "failed", rating: null, "good" or "bad", ratedAt: its time on the server}
 // turn: {place, question, reply}, two nodes of the path
 
 import { isId, isText, oneOf, plainLine, textOrNull } from "./untrusted.js";
@@ -140,6 +140,7 @@ function answerFrom(value) {
     model: value.model,
     replies,
     chosen: Number.isInteger(value.chosen) && replies[value.chosen] ? value.chosen : 0,
+    read: textOrNull(value.read),
     state: oneOf(value.state, ["done", "failed"]) ?? "stopped",
     rating: oneOf(value.rating, ["good", "bad"]),
     ratedAt: textOrNull(value.ratedAt),

@@ -133,6 +133,7 @@ function stateElement(answer) {
   if (answer.state === "stopped") return element("p", { class: "state muted" }, t("stopped"));
   if (answer.same) return element("p", { class: "state muted" }, t("same_reply"));
   if (answer.state === "done" && !textOf(answer)) return element("p", { class: "state muted" }, t("no_reply"));
+  if (answer.read) return element("p", { class: "state muted", dir: "auto" }, t("was_cut", { read: answer.read }));
   return null;
 }
 

@@ -74,6 +74,7 @@ export default {
   "failed": "The reply failed.",
   "no_reply": "The model gave an empty reply.",
   "same_reply": "No other reply was found. Sampling at a higher temperature, in the settings, gives more varied ones.",
+  "was_cut": "The message is too long for this model. It read only: {read}",
   "copy": "Copy",
   "copied": "Copied.",
   "not_copied": "The browser did not allow copying. Select the text and copy it.",

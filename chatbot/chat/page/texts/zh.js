@@ -74,6 +74,7 @@ export default {
   "failed": "回复失败。",
   "no_reply": "模型给出了空的回复。",
   "same_reply": "没有找到别的回复。在设置里改用采样并调高温度，回复会更多样。",
+  "was_cut": "消息太长，这个模型只读了：{read}",
   "copy": "复制",
   "copied": "已复制。",
   "not_copied": "浏览器不允许复制。请选中文字后手动复制。",
