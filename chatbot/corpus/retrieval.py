@@ -10,18 +10,20 @@ import numpy as np
 import numpy.typing as npt
 
 from chatbot.config.attempts import RETRIEVAL
+from chatbot.corpus.cache import key_of, make_once
 from chatbot.corpus.history import question_of
 from chatbot.corpus.pair_ids import EncodedPairs, Ragged
 from chatbot.corpus.shards import dtype_for
 from chatbot.corpus.similarity import CharacterIndex, WeighedText, character_index, similarities
 from chatbot.corpus.vocabulary import EOS, Vocabulary
+from chatbot.corpus.workers import progress_bar
 from chatbot.durable import read_json, write_json
 from chatbot.errors import UserError
 
 # The arrays of the index, and of the pairs: the ids of questions and replies, their lengths, [pairs, 2], and the
 # log-probability of each token in replies, [vocabulary].
 ARRAYS = ("grams", "starts", "texts", "weights")
-QUESTIONS, REPLIES, LENGTHS, TOKENS = "questions", "replies", "lengths", "tokens"
+PAIRS = QUESTIONS, REPLIES, LENGTHS, TOKENS = "questions", "replies", "lengths", "tokens"
 DESCRIPTION = "index.json"
 # Increase this whenever the files mean something else.
 VERSION = 2
@@ -65,10 +67,10 @@ class Retrieval:
         remedy = "remove that folder, and train this attempt again, which writes it"
         try:
             description = read_json(folder / DESCRIPTION)
-            names = (*ARRAYS, QUESTIONS, REPLIES, LENGTHS, TOKENS)
             # As plain arrays: a slice of NumPy's class for mapped files takes several times as long.
             arrays = {
-                name: np.asarray(np.load(folder / f"{name}.npy", mmap_mode="r", allow_pickle=False)) for name in names
+                name: np.asarray(np.load(folder / f"{name}.npy", mmap_mode="r", allow_pickle=False))
+                for name in (*ARRAYS, *PAIRS)
             }
             index = CharacterIndex(len(arrays[LENGTHS]), description["mean_length"], **{n: arrays[n] for n in ARRAYS})
             lengths = arrays[LENGTHS].astype(np.int64)
@@ -158,36 +160,59 @@ def load_retrieval(directory: Path, vocabulary: Vocabulary) -> Retrieval | None:
 
 
 def write_retrieval(
-    folder: Path, shards: Sequence[EncodedPairs], vocabulary: Vocabulary, corpus: str, most: int
+    folder: Path, shards: Sequence[EncodedPairs], vocabulary: Vocabulary, corpus: str, most: int, cache: Path
 ) -> None:
     """Write the index of training pairs, unless the folder has it already. The folder is complete or absent.
 
     Pairs with names or links in their replies are left out. corpus: what tells corpora apart. most: the number of
-    pairs that are used, spread over all of them. Raises OSError.
+    pairs that are used, spread over all of them. cache: the folder in which the index of a corpus is made once. Raises
+    OSError, and UserError if the disk is full.
     """
     description = {"version": VERSION, "corpus": corpus, "vocabulary": vocabulary.fingerprint(), "most": most}
     if _is_written(folder, description):
         return
+    made = cache / f"retrieval-{key_of(**description)}"
+    with make_once(made) as part:
+        if part:
+            _write_index(part, shards, vocabulary, most, description)
+    if not (made / DESCRIPTION).exists():  # no pair is left
+        return
+    part_folder = folder.with_name(f"{folder.name}.part")
+    for path in (part_folder, folder):
+        shutil.rmtree(path, ignore_errors=True)
+    part_folder.mkdir()
+    for name in (DESCRIPTION, *(f"{name}.npy" for name in (*ARRAYS, *PAIRS))):
+        shutil.copyfile(made / name, part_folder / name)
+    part_folder.rename(folder)
+
+
+def _write_index(
+    folder: Path,
+    shards: Sequence[EncodedPairs],
+    vocabulary: Vocabulary,
+    most: int,
+    description: Mapping[str, Any],
+) -> None:
+    """Write the files of an index into a folder; none if no pair is left."""
     total = sum(map(len, shards))
     chosen = np.arange(min(most, total)) * total // min(most, total)
     texts: list[str] = []
     sides: list[tuple[Sequence[int], Sequence[int]]] = []
     first = 0
-    for part in shards:
-        for row in chosen[(chosen >= first) & (chosen < first + len(part))] - first:
-            question = question_of(part.sources.row(row).tolist(), vocabulary)
-            reply = part.targets.row(row).tolist()
-            if not any(mark in vocabulary.text(reply) for mark in ELSEWHERE):
-                texts.append(vocabulary.text(question))
-                sides.append((question, reply))
-        first += len(part)
+    with progress_bar("Indexing", len(chosen), "pairs") as bar:
+        for part in shards:
+            rows = chosen[(chosen >= first) & (chosen < first + len(part))] - first
+            for row in rows:
+                question = question_of(part.sources.row(row).tolist(), vocabulary)
+                reply = part.targets.row(row).tolist()
+                if not any(mark in vocabulary.text(reply) for mark in ELSEWHERE):
+                    texts.append(vocabulary.text(question))
+                    sides.append((question, reply))
+            first += len(part)
+            bar.update(len(rows))
     if not texts:
         return
     index = character_index(texts)
-    part_folder = folder.with_name(f"{folder.name}.part")
-    for path in (part_folder, folder):
-        shutil.rmtree(path, ignore_errors=True)
-    part_folder.mkdir()
     arrays = {name: getattr(index, name) for name in ARRAYS}
     for number, name in enumerate((QUESTIONS, REPLIES)):
         arrays[name] = Ragged.from_rows([pair[number] for pair in sides]).flat.astype(dtype_for(vocabulary))
@@ -196,9 +221,8 @@ def write_retrieval(
     arrays[TOKENS] = np.log(counts / counts.sum()).astype(np.float32)
     arrays[LENGTHS] = np.array([[len(question), len(reply)] for question, reply in sides], np.uint16)
     for name, array in arrays.items():
-        np.save(part_folder / f"{name}.npy", array)
-    write_json(part_folder / DESCRIPTION, {**description, "mean_length": index.mean_length})
-    part_folder.rename(folder)
+        np.save(folder / f"{name}.npy", array)
+    write_json(folder / DESCRIPTION, {**description, "mean_length": index.mean_length})
 
 
 def _is_written(folder: Path, description: Mapping[str, Any]) -> bool:

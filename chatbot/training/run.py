@@ -193,8 +193,8 @@ def open_run(settings: Settings, data: Data, towers: Sequence[Tower], team: Team
             write()
             if data.validation_decides and settings.run.retrieve_pairs:
                 one_direction = dataclasses.replace(data.training, both_directions=False)
-                fingerprint, most = data.description["fingerprint"], settings.run.retrieve_pairs
-                write_retrieval(settings.run.directory / RETRIEVAL, one_direction, data.vocabulary, fingerprint, most)
+                corpus = data.description["fingerprint"], settings.run.retrieve_pairs, Path(settings.corpus.cache)
+                write_retrieval(settings.run.directory / RETRIEVAL, one_direction, data.vocabulary, *corpus)
     if progress.device_memory != least_memory(towers):
         progress.most_positions = None  # other devices may have memory for whole shares
     progress = broadcast_progress(team, progress)

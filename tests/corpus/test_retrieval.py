@@ -23,7 +23,7 @@ PAIRS = [(f"{question}{i}", reply) for question in QUESTIONS for i, reply in enu
 def written(folder: Path, pairs: list[tuple[str, str]] = PAIRS, most: int = 100) -> Vocabulary:
     """Write the index of these pairs. Return their vocabulary."""
     corpus = encoded_corpus(settings(folder.parent, pairs, validation="none"))
-    write_retrieval(folder, corpus.shards, corpus.vocabulary, corpus.fingerprint, most)
+    write_retrieval(folder, corpus.shards, corpus.vocabulary, corpus.fingerprint, most, folder.parent / "cache")
     return corpus.vocabulary
 
 
@@ -115,6 +115,22 @@ def test_index_is_written_once_for_a_corpus(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.glob("index*")] == ["index"]
 
 
+def test_index_of_a_corpus_is_made_once_for_all_attempts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    vocabulary = written(tmp_path / "a")
+    (damaged,) = (tmp_path / "cache").glob("retrieval-*/grams.npy")
+    monkeypatch.delattr("chatbot.corpus.retrieval.character_index")
+    written(tmp_path / "b")
+    files = [sorted((path.name, path.read_bytes()) for path in (tmp_path / name).iterdir()) for name in "ab"]
+    assert files[0] == files[1]
+    Retrieval(tmp_path / "b", vocabulary)
+    damaged.write_bytes(b"")
+    with pytest.raises(NameError):
+        written(tmp_path / "c")
+    monkeypatch.undo()
+    written(tmp_path / "c")
+    assert damaged.read_bytes() == (tmp_path / "c" / "grams.npy").read_bytes() != b""
+
+
 @pytest.mark.parametrize(
     "name", ["index.json", "grams", "starts", "texts", "weights", "questions", "replies", "tokens"]
 )
@@ -148,7 +164,7 @@ def test_question_of_a_pair_with_history_is_its_last_turn(tmp_path: Path) -> Non
     pairs = [("你好", "好"), ("好", "再见吧")]
     changes = {"validation": "none", "history": 2, "vocabulary_size": 400}
     corpus = encoded_corpus(settings(tmp_path, pairs, **changes))
-    write_retrieval(tmp_path / "index", corpus.shards, corpus.vocabulary, "", 9)
+    write_retrieval(tmp_path / "index", corpus.shards, corpus.vocabulary, "", 9, tmp_path / "cache")
     asked = {x.pair.question for x in Retrieval(tmp_path / "index", corpus.vocabulary).nearest("你好", 9)}
     sources = [part.sources.row(i).tolist() for part in corpus.shards for i in range(len(part))]
     assert asked == {corpus.vocabulary.text(question_of(source, corpus.vocabulary)) for source in sources}

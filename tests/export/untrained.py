@@ -59,5 +59,5 @@ def write_attempt(directory: Path, validated: bool = True, retrieves: bool = Fal
             Ragged.from_rows([vocabulary.ids(t.split()) for t in x]) for x in (PAIRS, reversed(PAIRS))
         )
         pairs = EncodedPairs.question_to_answer(questions, replies, np.ones(len(PAIRS), np.int64))
-        write_retrieval(directory / RETRIEVAL, [pairs], vocabulary, "", len(PAIRS))
+        write_retrieval(directory / RETRIEVAL, [pairs], vocabulary, "", len(PAIRS), directory.parent / "cache")
     return directory
