@@ -9,7 +9,7 @@ import os
 import struct
 import zipfile
 import zlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -60,6 +60,12 @@ class Ngrams:
     def order(self) -> int:
         """The length of the longest n-grams."""
         return len(self.orders) + 1
+
+    def converted(self, convert: Callable[[Any], Any]) -> "Ngrams":
+        """Return the n-grams with other arrays, such as tensors."""
+        names = [field.name for field in dataclasses.fields(Order)]
+        orders = [Order(*(convert(getattr(order, name)) for name in names)) for order in self.orders]
+        return Ngrams(convert(self.unigrams), orders)
 
     def content(self) -> bytes:
         """Return the content of ngrams.npz, which `load_ngrams` reads."""

@@ -18,12 +18,11 @@ from chatbot.decoding.array_functions import Array, functions_of
 class NgramMixture:
     """Mixes n-grams into the distributions of a model. weight: their share, between 0 and 1.
 
-    In a graph, the arrays of the n-grams become constants; an export gives variables in their place, which its graphs
-    share.
+    In a graph, arrays of NumPy become constants; tensors and variables in their place are shared by all graphs.
     """
 
     def __init__(self, ngrams: Ngrams, weight: float) -> None:
-        self.ngrams, self.order = ngrams, ngrams.order
+        self.ngrams, self.order, self.weight = ngrams, ngrams.order, weight
         self._log_model, self._log_ngrams = np.float32(math.log(1 - weight)), np.float32(math.log(weight))
 
     def begins(self, rows: Array) -> Array:

@@ -9,6 +9,7 @@ import pytest
 import tensorflow as tf
 
 from chatbot.config.model import ModelSettings
+from chatbot.corpus.ngrams import ngrams_of
 from chatbot.corpus.pair_ids import EncodedPairs, Ragged
 from chatbot.corpus.vocabulary import ASK, BOS, EOS, PAD
 from chatbot.model.new_model import built_model, start_from_frequencies
@@ -96,6 +97,22 @@ def test_a_model_that_is_frozen_projects_alike_by_a_copy() -> None:
     np.testing.assert_allclose(model.project(attended), logits, rtol=1e-5, atol=1e-6)
     model.embedding.embeddings.assign(tf.zeros_like(model.embedding.embeddings))
     np.testing.assert_allclose(model.project(attended), logits, rtol=1e-5, atol=1e-6)
+
+
+def test_graphs_of_a_model_that_is_frozen_share_its_ngrams() -> None:
+    rows = np.random.default_rng(1).integers(5, VOCABULARY, (200, 6))
+    ngrams = ngrams_of([Ragged.from_rows(rows.tolist())], VOCABULARY, 3)
+    model = built_model(dataclasses.replace(SMALL, ngrams=3), VOCABULARY, seed=1, ngrams=ngrams)
+    largest = max(len(order.ids) for order in ngrams.orders)
+    found = []
+    for number in (0, 1):
+        state = model.encode(model.sequences(np.array([[5, 6]])))
+        step = tf.function(model.step, autograph=False).get_concrete_function(state, np.array([7]))
+        constants = [op.outputs[0].shape.num_elements() for op in step.graph.get_operations() if op.type == "Const"]
+        assert (max(constants) >= largest) == (number == 0)
+        found.append(step(state, np.array([7]))[0])
+        model.freeze()
+    np.testing.assert_allclose(found[0], found[1], rtol=1e-5)
 
 
 def test_logits_depend_on_the_question_and_its_order() -> None:
