@@ -55,6 +55,32 @@ def test_create(client: openai.OpenAI, engine: FakeEngine) -> None:
     decoding = engine.questions[-1].decoding
     assert decoding is not None
     assert decoding.beam_size == 1
+    assert made.choices[0].model_extra == {
+        "chatbot": {"score": None, "looked_up": False, "question": None, "read": None}
+    }
+    assert made._request_id
+
+
+def test_other_addresses_name_the_right_one(url: str) -> None:
+    for base, call, remedy in (
+        (url, lambda client: client.responses.create(model="a", input="你好"), "use /v1/chat/completions"),
+        (url, lambda client: client.responses.create(model="a", input="你好", stream=True), "use /v1/chat/completions"),
+        (
+            url.removesuffix("/v1"),
+            lambda client: client.models.list(),
+            "use /v1/models: the base URL ends in /v1, once",
+        ),
+        (
+            f"{url}/v1",
+            lambda client: client.chat.completions.create(model="a", messages=HELLO),
+            "use /v1/chat/completions: the base URL ends in /v1, once",
+        ),
+    ):
+        with (
+            openai.OpenAI(base_url=base, api_key=KEY, max_retries=0) as client,
+            pytest.raises(openai.NotFoundError, match=remedy),
+        ):
+            call(client)
 
 
 def test_create_with_log_probs(client: openai.OpenAI) -> None:
@@ -119,6 +145,8 @@ def test_asynchronous(url: str) -> None:
         (KEY, {"model": "../a"}, openai.NotFoundError, "model"),
         (KEY, {"model": "b"}, openai.RateLimitError, None),
         (KEY, {"temperature": 3}, openai.BadRequestError, "temperature"),
+        (KEY, {"response_format": {"type": "json_object"}}, openai.BadRequestError, "response_format.type"),
+        (KEY, {"extra_body": {"beam_size": 99}}, openai.BadRequestError, "beam_size"),
         (KEY, {"messages": [{"role": "robot", "content": "x"}]}, openai.BadRequestError, "messages[0].role"),
         (KEY, {"messages": []}, openai.BadRequestError, "messages"),
     ],
