@@ -18,6 +18,7 @@ from chatbot.chat.server.gate import Gate
 from chatbot.chat.server.models import Models
 from chatbot.chat.server.page_routes import add_page_routes
 from chatbot.chat.server.replies import add_reply_routes
+from chatbot.chat.server.responses import add_responses_route
 from chatbot.chat.server.state import Limits, LineLog, Metrics, ServerState, state_of
 from chatbot.chat.service import RateLimit
 from chatbot.version import __version__
@@ -74,6 +75,7 @@ def create_app(
     add_status_routes(app)
     add_model_routes(app)
     add_reply_routes(app)
+    add_responses_route(app)
     add_page_routes(app, ratings)
     app.add_middleware(Gate, state=state)
     if cors_origins:

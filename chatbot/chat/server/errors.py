@@ -103,9 +103,7 @@ def field_of(location: Sequence[int | str]) -> str | None:
 
 def _remedy(path: str) -> str:
     """Return what a client that asked for a path may have meant, "" for other paths."""
-    if path.endswith("/responses"):
-        return "; use /v1/chat/completions"
-    end = re.search(r"/(chat/completions|completions|models)$", path)
+    end = re.search(r"/(chat/completions|completions|responses|models)$", path)
     return f"; use /v1{end[0]}: the base URL ends in /v1, once" if end else ""
 
 

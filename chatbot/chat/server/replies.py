@@ -37,7 +37,8 @@ class Completion:
     """The replies to the questions of a request, as far as they are known, in the form of OpenAI's objects.
 
     fingerprint: of the model's checkpoint. asked: who asks, and what, for `Repeats`. chat: whether it is of
-    /v1/chat/completions, in contrast to /v1/completions. log_probs: whether log-probabilities are shown.
+    /v1/chat/completions, in contrast to /v1/completions. log_probs: whether log-probabilities are shown. with_usage:
+    whether a stream says the numbers of tokens.
     """
 
     def __init__(
@@ -49,10 +50,11 @@ class Completion:
         *,
         chat: bool,
         log_probs: bool = False,
+        with_usage: bool = False,
     ) -> None:
-        self._chat, self._log_probs, self._questions = chat, log_probs, questions
-        self._replies = [_Reply() for question in questions for _ in range(question.replies)]
-        self._head: dict[str, Any] = {
+        self._chat, self._log_probs, self._with_usage, self._questions = chat, log_probs, with_usage, questions
+        self.replies = [_Reply() for question in questions for _ in range(question.replies)]
+        self.head: dict[str, Any] = {
             # The numbers of `secrets` need a system call each.
             "id": f"{'chatcmpl' if chat else 'cmpl'}-{random.getrandbits(96):024x}",
             "created": int(time.time()),
@@ -66,7 +68,7 @@ class Completion:
         if isinstance(item, Usage):
             self.usage = Usage(*map(sum, zip(self.usage, item, strict=True)))
             return
-        reply = self._replies[item.reply]
+        reply = self.replies[item.reply]
         reply.text += item.text
         reply.tokens += item.tokens
         if item.finish_reason is not None:
@@ -75,14 +77,16 @@ class Completion:
     def whole(self) -> dict[str, Any]:
         """Return the object that is not streamed."""
         choices: list[dict[str, Any]] = []
-        for index, reply in enumerate(self._replies):
+        for index, reply in enumerate(self.replies):
             if reply.last is None:  # fewer were found: the others keep the numbers that a stream gives them
                 continue
             message = {"role": "assistant", "content": reply.text, "refusal": None}
             content = {"message": message} if self._chat else {"text": reply.text}
-            choices.append({"index": index, **content, "logprobs": self._shown(reply.tokens, 0), **_end(reply.last)})
+            choices.append(
+                {"index": index, **content, "logprobs": self._shown(reply.tokens, 0), **self.end_of(reply.last)}
+            )
         kind = "chat.completion" if self._chat else "text_completion"
-        return {**self._head, "object": kind, "choices": choices, "usage": self._usage()}
+        return {**self.head, "object": kind, "choices": choices, "usage": self._usage()}
 
     def json(self) -> bytes:
         """Return `whole` as JSON. With log-probabilities, this may take a while."""
@@ -95,27 +99,39 @@ class Completion:
         list. Replies that the search has not found have no chunks.
         """
         first = piece.reply - piece.reply % self._questions[0].replies  # of this question
-        for index, reply in enumerate(self._replies[first : piece.reply + 1], first):
+        for index, reply in enumerate(self.replies[first : piece.reply + 1], first):
             if not reply.has_begun:
                 reply.has_begun = True
                 begin = {"delta": {"role": "assistant", "content": "", "refusal": None}}
                 yield self._chunk(index, begin if self._chat else {"text": ""})
         if piece.text or piece.tokens:
             text = {"delta": {"content": piece.text}} if self._chat else {"text": piece.text}
-            reply = self._replies[piece.reply]
+            reply = self.replies[piece.reply]
             yield self._chunk(piece.reply, text, self._shown(piece.tokens, len(reply.text)))
         if piece.finish_reason is not None:
             empty: dict[str, Any] = {"delta": {}} if self._chat else {"text": ""}
-            yield self._chunk(piece.reply, empty, end=_end(piece))
+            yield self._chunk(piece.reply, empty, end=self.end_of(piece))
         self.add(piece)
+
+    def events(self, piece: Piece) -> Iterator[bytes]:
+        """Add the next piece of a reply, and yield its events for a stream."""
+        no_usage = {"usage": None} if self._with_usage else {}
+        for chunk in self.chunks(piece):
+            yield event_of(orjson.dumps({**chunk, **no_usage}))
+
+    def last_events(self) -> Iterator[bytes]:
+        """Yield the events after all replies."""
+        if self._with_usage:
+            yield event_of(orjson.dumps(self.usage_chunk()))
+        yield event_of(b"[DONE]")
 
     def usage_chunk(self) -> dict[str, Any]:
         """Return the last chunk of a stream whose usage was asked for."""
-        return {**self._head, "object": self._chunk_kind, "choices": [], "usage": self._usage()}
+        return {**self.head, "object": self._chunk_kind, "choices": [], "usage": self._usage()}
 
     def answered(self) -> Iterator[tuple[Question, list[_Reply]]]:
         """Yield each question with its replies that were found: a search may find fewer than were asked for."""
-        replies = iter(self._replies)
+        replies = iter(self.replies)
         for question in self._questions:
             yield question, [reply for reply in itertools.islice(replies, question.replies) if reply.last is not None]
 
@@ -124,11 +140,28 @@ class Completion:
         for question, finished in self.answered():
             line = {
                 "model": self.model,
-                "created": self._head["created"],
+                "created": self.head["created"],
                 "turns": [*question.history, question.text],
                 "replies": [reply.text for reply in finished],
             }
             yield INVISIBLE.sub(lambda c: f"\\u{ord(c[0]):04x}", orjson.dumps(line).decode())
+
+    @staticmethod
+    def end_of(piece: Piece) -> dict[str, Any]:
+        """Return the fields of a choice that its last piece has, with what only this server says.
+
+        score: None for a reply that was compared with no others. looked_up: whether a person wrote it. question: the
+        training question that it was written to; None where it was rated good after a message, which nobody else is
+        shown. read: the part of the question that the model reads; None for all of it.
+        """
+        origin = piece.origin
+        ours = {
+            "score": piece.score,
+            "looked_up": bool(origin.question),
+            "question": (not origin.is_rated and origin.question) or None,
+            "read": piece.read or None,
+        }
+        return {"finish_reason": piece.finish_reason, "chatbot": ours}
 
     @property
     def _chunk_kind(self) -> str:
@@ -138,7 +171,7 @@ class Completion:
         self, index: int, content: dict[str, Any], log_probs: Any = None, end: Mapping[str, Any] = NOT_ENDED
     ) -> dict[str, Any]:
         choice = {"index": index, **content, "logprobs": log_probs, **end}
-        return {**self._head, "object": self._chunk_kind, "choices": [choice]}
+        return {**self.head, "object": self._chunk_kind, "choices": [choice]}
 
     def _usage(self) -> dict[str, int]:
         prompt, reply = self.usage
@@ -166,23 +199,6 @@ class Completion:
         }
 
 
-def _end(piece: Piece) -> dict[str, Any]:
-    """Return the fields of a choice that its last piece has, with what only this server says.
-
-    score: None for a reply that was compared with no others. looked_up: whether a person wrote it. question: the
-    training question that it was written to; None where it was rated good after a message that nobody else is shown.
-    read: the part of the question that the model reads; None for all of it.
-    """
-    origin = piece.origin
-    ours = {
-        "score": piece.score,
-        "looked_up": bool(origin.question),
-        "question": (not origin.is_rated and origin.question) or None,
-        "read": piece.read or None,
-    }
-    return {"finish_reason": piece.finish_reason, "chatbot": ours}
-
-
 def _token(text: str, log_prob: float) -> dict[str, Any]:
     return {"token": text, "logprob": log_prob, "bytes": list(text.encode("utf-8", "replace"))}
 
@@ -193,16 +209,18 @@ def add_reply_routes(app: FastAPI) -> None:
     @app.post("/v1/chat/completions", tags=["replies"], response_class=Response)
     async def chat_completions(body: ChatRequest, request: Request) -> Response:
         """Reply to the last message of a chat, with a chat completion of OpenAI's, or with `stream` its chunks."""
-        return await _respond(request, body)
+        return await respond(request, body)
 
     @app.post("/v1/completions", tags=["replies"], response_class=Response)
     async def completions(body: CompletionRequest, request: Request) -> Response:
         """Reply to prompts, each without turns before it, with a completion of OpenAI's, or its chunks."""
-        return await _respond(request, body)
+        return await respond(request, body)
 
 
-async def _respond(request: Request, body: ChatRequest | CompletionRequest) -> Response:
-    """Return the whole completion, or the stream of its chunks. An error before the first piece has its own status."""
+async def respond(
+    request: Request, body: ChatRequest | CompletionRequest, form: type[Completion] = Completion
+) -> Response:
+    """Return the whole completion, or the stream of its events. An error before the first piece has its own status."""
     state = state_of(request)
     check_log_probs(body)
     name = state.models.name_of(body.model)
@@ -213,14 +231,17 @@ async def _respond(request: Request, body: ChatRequest | CompletionRequest) -> R
         model = await stack.enter_async_context(state.models.use(name))
         asked = client, repr(body.user), name, *body.turns_asked(model.turns)
         questions = questions_of(body, model.searches, model.turns, client, state.repeats.of(asked))
-        is_chat = isinstance(body, ChatRequest)
-        completion = Completion(name, model.fingerprint, questions, asked, chat=is_chat, log_probs=log_probs)
+        options = {
+            "chat": isinstance(body, ChatRequest),
+            "log_probs": log_probs,
+            "with_usage": body.stream_options is not None and bool(body.stream_options.include_usage),
+        }
+        completion = form(name, model.fingerprint, questions, asked, **options)
         items = answers(model.engine.submit, questions, state.request_timeout, request.receive)
         stack.push_async_callback(items.aclose)
         first = await anext(items)
         if body.stream:
-            with_usage = body.stream_options is not None and bool(body.stream_options.include_usage)
-            return EventStream(_events(state, completion, first, items, with_usage, stack.pop_all()))
+            return EventStream(_events(state, completion, first, items, stack.pop_all()))
         completion.add(first)
         async for item in items:
             completion.add(item)
@@ -244,31 +265,27 @@ async def _events(
     completion: Completion,
     first: Piece | Usage,
     items: AsyncGenerator[Piece | Usage, None],
-    with_usage: bool,
     stack: contextlib.AsyncExitStack,
 ) -> AsyncGenerator[bytes, None]:
     """Yield the events of a stream. stack: what ends with it."""
-    no_usage = {"usage": None} if with_usage else {}
     async with stack:
         try:
             item: Piece | Usage | None = first
             while item is not None:
                 if isinstance(item, Piece):
-                    yield b"".join(_event(orjson.dumps({**chunk, **no_usage})) for chunk in completion.chunks(item))
+                    yield b"".join(completion.events(item))
                 else:
                     completion.add(item)
                 item = await anext(items, None)
             _note(state, completion)
-            if with_usage:
-                yield _event(orjson.dumps(completion.usage_chunk()))
-            yield _event(b"[DONE]")
+            yield b"".join(completion.last_events())
         except ClientLeftError:
             return
         except Exception as error:  # the status was sent before: a client learns of a failure from the stream
-            yield _event(api_error_of(error, "a stream").body())
+            yield event_of(api_error_of(error, "a stream").body())
 
 
-def _event(data: bytes) -> bytes:
+def event_of(data: bytes) -> bytes:
     """Return an event of a stream. data: JSON, which has no line ends."""
     return b"data: " + data + b"\n\n"
 

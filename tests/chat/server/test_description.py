@@ -27,7 +27,11 @@ OPERATIONS = [
     ("GET", "/metrics", POSITIVE),
     ("GET", "/v1/models", POSITIVE),
     ("GET", "/v1/models/{name}", POSITIVE),
-    *[("POST", path, mode) for path in ("/v1/chat/completions", "/v1/completions") for mode in (POSITIVE, NEGATIVE)],
+    *[
+        ("POST", path, mode)
+        for path in ("/v1/chat/completions", "/v1/completions", "/v1/responses")
+        for mode in (POSITIVE, NEGATIVE)
+    ],
 ]
 
 

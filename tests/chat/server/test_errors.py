@@ -94,7 +94,7 @@ def test_messages(client: TestClient, path: str, body: Any, param: str | None, m
 @pytest.mark.parametrize(
     ("path", "remedy"),
     [
-        ("/v1/responses", "use /v1/chat/completions"),
+        ("/responses", "use /v1/responses: the base URL ends in /v1, once"),
         ("/chat/completions", "use /v1/chat/completions: the base URL ends in /v1, once"),
         ("/v1/v1/chat/completions", "use /v1/chat/completions: the base URL ends in /v1, once"),
         ("/completions", "use /v1/completions: the base URL ends in /v1, once"),
