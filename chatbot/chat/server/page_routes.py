@@ -24,7 +24,7 @@ from chatbot.errors import UserError
 from chatbot.export.manifest import MANIFEST, read_manifest
 from chatbot.inference.ratings import Better, Rating, TooLongError, append_rating, comparison_of, rating_of
 from chatbot.inference.reply_text import Origin
-from chatbot.inference.text_responder import TextResponder
+from chatbot.inference.text_responder import MAX_CHARACTERS, TextResponder
 from chatbot.model.checkpoint import read_pointer
 
 log = logging.getLogger(__name__)
@@ -111,9 +111,9 @@ def add_page_routes(app: FastAPI, ratings: Path | None) -> None:
     @app.post("/chat/attention", tags=["page"])
     async def attention(body: RepliedQuestion, request: Request) -> dict[str, Any]:
         """Show where a reply comes from, and which words of the question each of its words looked at."""
-        models, given = state_of(request).models, state_of(request).given
+        models = state_of(request).models
         name = models.name_of(body.model)
-        origin = given.origin(name, body.question, body.reply)  # a rating may have changed the pairs meanwhile
+        origin = _given(request, name, body)  # a rating may have changed the pairs meanwhile
         async with models.use(name) as model, one_at_a_time:
             history = body.history[-model.turns :] if model.turns else []
             return await asyncio.to_thread(_attention, model.responder, body.question, body.reply, history, origin)
@@ -131,7 +131,7 @@ def _add_rating_routes(app: FastAPI, ratings: Path) -> None:
         """
         state = state_of(request)
         name = state.models.name_of(body.model)
-        origin = state.given.origin(name, body.question, body.reply)
+        origin = _given(request, name, body)
         written_to = None if origin is None else origin.question
         replied, model = (body.question, body.reply, body.history), state.models.directories()[name].name
         record, earlier = rating_of(*replied, body.rating, model, written_to=written_to), body.replaces
@@ -150,6 +150,11 @@ def _add_rating_routes(app: FastAPI, ratings: Path) -> None:
         record, earlier = compared_as(body.better), body.replaces
         replaced = None if earlier is None else compared_as(earlier.better, earlier.time)
         return await _record(ratings, record, replaced)
+
+
+def _given(request: Request, model: str, body: RepliedQuestion) -> Origin | None:
+    """Return where a reply comes from; None if the server has not given it, or not lately."""
+    return state_of(request).origins.get((model, body.question[:MAX_CHARACTERS], body.reply))
 
 
 def _described_models(directories: Mapping[str, Path], loaded: Mapping[str, ServedModel]) -> list[dict[str, Any]]:

@@ -36,7 +36,7 @@ class _Reply:
 class Completion:
     """The replies to the questions of a request, as far as they are known, in the form of OpenAI's objects.
 
-    fingerprint: of the model's checkpoint. asked: who asks, and what, for `Repeats`. chat: whether it is of
+    fingerprint: of the model's checkpoint. asked: who asks, and what. chat: whether it is of
     /v1/chat/completions, in contrast to /v1/completions. log_probs: whether log-probabilities are shown. with_usage:
     whether a stream says the numbers of tokens.
     """
@@ -230,7 +230,7 @@ async def respond(
     async with contextlib.AsyncExitStack() as stack:
         model = await stack.enter_async_context(state.models.use(name))
         asked = client, repr(body.user), name, *body.turns_asked(model.turns)
-        questions = questions_of(body, model.searches, model.turns, client, state.repeats.of(asked))
+        questions = questions_of(body, model.searches, model.turns, client, state.repeats.get(asked) or 0)
         options = {
             "chat": isinstance(body, ChatRequest),
             "log_probs": log_probs,
@@ -313,11 +313,11 @@ class EventStream(Response):
 
 def _note(state: ServerState, completion: Completion) -> None:
     """Count an answered request, remember its replies, and log it if conversations are logged."""
-    state.repeats.add(completion.asked)
+    state.repeats.keep(completion.asked, 1 + (state.repeats.get(completion.asked) or 0))
     for question, replies in completion.answered():
         for reply in replies:
             assert reply.last is not None
-            state.given.add(completion.model, question.text, reply.text, reply.last.origin)
+            state.origins.keep((completion.model, question.text, reply.text), reply.last.origin)
         state.metrics.replies.labels(completion.model).inc(len(replies))
     state.metrics.tokens.labels(completion.model, "question").inc(completion.usage.question_tokens)
     state.metrics.tokens.labels(completion.model, "reply").inc(completion.usage.reply_tokens)

@@ -8,6 +8,7 @@ import re
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Hashable, Sequence
+from typing import Generic, TypeVar
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from starlette.requests import Request
@@ -15,7 +16,6 @@ from starlette.requests import Request
 from chatbot.chat.server.models import Models
 from chatbot.chat.service import RateLimit
 from chatbot.inference.reply_text import Origin
-from chatbot.inference.text_responder import MAX_CHARACTERS
 
 # Seconds: the bounds of the histogram of the time of requests.
 BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
@@ -26,7 +26,8 @@ BODY_TIMEOUT = 30.0
 # Control characters, and those that turn the direction of text: of clients, in a log. JSON leaves these as they are.
 INVISIBLE = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 log = logging.getLogger(__name__)
-MOST_GIVEN = 20_000  # replies that may be rated: some megabytes
+MOST_RECENT = 20_000  # replies that may be rated, and conversations: some megabytes
+Value = TypeVar("Value")
 MOST_WAITING = 1000  # lines that wait to be written
 LAST_SECONDS = 5.0  # for the lines that wait when the server stops
 
@@ -118,48 +119,30 @@ class LineLog:
             log.error("%s: the log cannot be written, and lines of it are lost: %s", self._flag, reason)
 
 
-class GivenReplies:
-    """The replies that a server gave last, and where they come from. It is for the thread of the event loop."""
+class Recent(Generic[Value]):
+    """What was kept last, by a hash of its key, which may be long. It is for the thread of the event loop."""
 
     def __init__(self) -> None:
-        self._origins: OrderedDict[int, Origin] = OrderedDict()  # by a hash: questions may be long
+        self._values: OrderedDict[int, Value] = OrderedDict()
 
-    def add(self, model: str, question: str, reply: str, origin: Origin) -> None:
-        """Remember a reply of a model to a question."""
-        key = hash((model, question, reply))
-        self._origins[key] = origin
-        self._origins.move_to_end(key)
-        if len(self._origins) > MOST_GIVEN:
-            self._origins.popitem(last=False)
+    def keep(self, key: Hashable, value: Value) -> None:
+        """Keep a value, also in place of an earlier one."""
+        self._values[hash(key)] = value
+        self._values.move_to_end(hash(key))
+        if len(self._values) > MOST_RECENT:
+            self._values.popitem(last=False)
 
-    def origin(self, model: str, question: str, reply: str) -> Origin | None:
-        """Return where a reply comes from; None for one that the server has not given, or not lately."""
-        return self._origins.get(hash((model, question[:MAX_CHARACTERS], reply)))
-
-
-class Repeats:
-    """How often clients were answered the same lately: who asks again wants another reply."""
-
-    def __init__(self) -> None:
-        self._counts: OrderedDict[int, int] = OrderedDict()  # by a hash
-
-    def of(self, asked: Hashable) -> int:
-        """Return how often this was answered."""
-        return self._counts.get(hash(asked), 0)
-
-    def add(self, asked: Hashable) -> None:
-        """Count what was answered: who asks, and what."""
-        self._counts[hash(asked)] = self.of(asked) + 1
-        self._counts.move_to_end(hash(asked))
-        if len(self._counts) > MOST_GIVEN:
-            self._counts.popitem(last=False)
+    def get(self, key: Hashable) -> Value | None:
+        """Return a value; None for one that was not kept, or not lately."""
+        return self._values.get(hash(key))
 
 
 @dataclasses.dataclass
 class ServerState:
     """What all routes of a server share. stopping: whether a signal has asked it to end.
 
-    conversations: gets a line of JSON for each answered question, access: a line for each request; None: no log.
+    origins: where replies came from, by model, question and reply. repeats: how often it was answered, by who asks and
+    what. conversations: gets a line of JSON for each answered question, access: a line for each request; None: no log.
     """
 
     models: Models
@@ -170,8 +153,8 @@ class ServerState:
     conversations: LineLog | None = None
     access: LineLog | None = None
     stopping: bool = False
-    given: GivenReplies = dataclasses.field(default_factory=GivenReplies)
-    repeats: Repeats = dataclasses.field(default_factory=Repeats)
+    origins: Recent[Origin] = dataclasses.field(default_factory=Recent)
+    repeats: Recent[int] = dataclasses.field(default_factory=Recent)
     # Bodies are parsed one at a time.
     parsing: asyncio.Lock = dataclasses.field(default_factory=asyncio.Lock)
 

@@ -171,6 +171,10 @@ def test_only_replies_of_the_server_are_looked_up(tmp_path: Path, ratings: Path)
         why = client.post("/chat/attention", json=REPLIED).json()
         assert (why["written_to"], why["rated_good"]) == ("", True)
         assert "written_to" not in rated(client, ratings, "good", reply="坏")
+        long = {**chat, "messages": [{"role": "user", "content": "你" * 3000}]}
+        assert client.post("/v1/chat/completions", json=long).is_success  # the model gets a part of it
+        why = client.post("/chat/attention", json={**REPLIED, "question": "你" * 3000, "reply": "好"}).json()
+        assert why["rated_good"]
     assert [bool(line.strip()) for line in ratings.read_bytes().splitlines()] == [True, False, True, False, True, True]
 
 

@@ -6,9 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from chatbot.chat.server.state import MOST_WAITING, GivenReplies, LineLog, Repeats
-from chatbot.inference.reply_text import Origin
-from chatbot.inference.text_responder import MAX_CHARACTERS
+from chatbot.chat.server.state import MOST_WAITING, LineLog, Recent
 from tests.chat.server.test_gate import CHAT, HELLO, client_of
 
 REQUESTS: list[tuple[str, dict[str, str]]] = [
@@ -69,22 +67,14 @@ def test_log_whose_reader_has_stopped(caplog: pytest.LogCaptureFixture) -> None:
     assert caplog.text.count("lines of it are lost: its reader has stopped") == 1
 
 
-def test_only_the_last_replies_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a long question what the model gets, and a reply that is given again as if it was new."""
-    monkeypatch.setattr("chatbot.chat.server.state.MOST_GIVEN", 2)
-    given, long = GivenReplies(), "问" * MAX_CHARACTERS
-    for reply in ("a", "b", "a", "c"):
-        given.add("weibo", long, reply, Origin(reply))
-    assert [given.origin("weibo", f"{long}?", reply) for reply in "abc"] == [Origin("a"), None, Origin("c")]
-    assert given.origin("other", long, "a") is given.origin("weibo", "?", "a") is None
-
-
-def test_repeats_are_counted_of_what_was_asked_lately(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("chatbot.chat.server.state.MOST_GIVEN", 2)
-    repeats = Repeats()
-    for asked in "abacab":
-        repeats.add(asked)
-    assert [repeats.of(asked) for asked in "abc"] == [3, 1, 0]
+def test_only_what_was_kept_last_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is kept again is as if it was new."""
+    monkeypatch.setattr("chatbot.chat.server.state.MOST_RECENT", 2)
+    recent = Recent[int]()
+    for number, key in enumerate("abac"):
+        recent.keep(("weibo", key), number)
+    assert [recent.get(("weibo", key)) for key in "abc"] == [2, None, 3]
+    assert recent.get(("other", "a")) is None
 
 
 def test_each_request_is_a_line_of_the_access_log_with_its_id(tmp_path: Path) -> None:
