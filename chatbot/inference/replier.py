@@ -3,6 +3,7 @@
 It needs no TensorFlow.
 """
 
+import copy
 import dataclasses
 from collections.abc import Sequence
 
@@ -47,20 +48,32 @@ class Replier:
         retrieval: Retrieval | None = None,
     ) -> None:
         check_decoding(decoding, vocabulary, settings)
-        if decoding.retrieved and retrieval is None:
+        self.model, self.retrieval = model, retrieval
+        self._vocabulary, self._max_length = vocabulary, settings.max_length
+        self._look_up(decoding)
+        self.automaton = reply_automaton(decoding, vocabulary, settings.max_length)
+        self.search = model.searcher(decoding, self.automaton)
+
+    def looking_up(self, retrieve: str) -> "Replier":
+        """Return a replier with the same search and another --retrieve. Raises UserError without an index."""
+        other = copy.copy(self)
+        other._look_up(dataclasses.replace(self.decoding, retrieve=retrieve))
+        return other
+
+    def _look_up(self, decoding: DecodingSettings) -> None:
+        if decoding.retrieved and self.retrieval is None:
             raise UserError(
                 f"--retrieve {decoding.retrieve}: this attempt has no index of its training pairs, which "
                 "training writes with validation (--retrieve-pairs); leave it out"
             )
-        self.model, self.decoding, self.retrieval = model, decoding, retrieval
-        self._retrieved = None
-        if retrieval is not None and decoding.retrieved:
-            self._retrieved = RetrievedReplies(model, vocabulary, retrieval, decoding)
-        # Whether ratings change the replies at once.
-        self.follows_ratings = retrieval is not None and bool(decoding.retrieved) and retrieval.is_rated
-        self._vocabulary, self._max_length = vocabulary, settings.max_length
-        self.automaton = reply_automaton(decoding, vocabulary, settings.max_length)
-        self.search = model.searcher(decoding, self.automaton)
+        self.decoding, self._retrieved = decoding, None
+        if self.retrieval is not None and decoding.retrieved:
+            self._retrieved = RetrievedReplies(self.model, self._vocabulary, self.retrieval, decoding)
+
+    @property
+    def follows_ratings(self) -> bool:
+        """Whether ratings change the replies at once."""
+        return self._retrieved is not None and self.retrieval is not None and self.retrieval.is_rated
 
     @property
     def batch(self) -> int:

@@ -1,5 +1,6 @@
 """Replies to any text, whatever computes them. It needs no TensorFlow."""
 
+import dataclasses
 import functools
 import itertools
 from collections.abc import Callable, Iterator, Sequence
@@ -8,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from chatbot.config.corpus import AUTO
 from chatbot.config.decoding import DecodingSettings
 from chatbot.config.training import Settings
 from chatbot.corpus.history import question_of, source_of
@@ -22,8 +24,8 @@ from chatbot.inference.rows import RowBatch, RuleBook
 EMPTY_QUESTION_REPLY = "（请说点什么 / please say something）"
 # Longer texts are truncated before they are tokenised: the model reads only --max-length tokens.
 MAX_CHARACTERS = 2000
-# Requests choose among 10 sizes of beams, with or without look-ups.
-MOST_SEARCHES = 20
+# Searches of requests that are kept, which choose among 10 sizes of beams.
+MOST_SEARCHES = 16
 
 Weights = npt.NDArray[np.float32]
 
@@ -59,13 +61,20 @@ class TextResponder:
         self._max_length = settings.model.max_length
         self._turns = settings.encoding.history
         self.rule_book = RuleBook(replier, vocabulary, settings)
-        # The searches of requests, which are traced once each.
-        self.replier_of = functools.lru_cache(MOST_SEARCHES)(self._make_replier)
+        self._replier_of_search = functools.lru_cache(MOST_SEARCHES)(self._make_replier)
 
-    def _make_replier(self, decoding: DecodingSettings | None) -> Replier:
-        """Return the replier of other decoding settings, None for its own. Raises UserError as `Replier`."""
-        if decoding is None:
+    def replier_of(self, decoding: DecodingSettings | None) -> Replier:
+        """Return the replier of other decoding settings, None for its own. Raises UserError as `Replier`.
+
+        Those that differ only in what is looked up share a search, whose first use takes seconds.
+        """
+        if decoding is None or decoding == self.decoding:
             return self.replier
+        is_own = dataclasses.replace(decoding, retrieve=self.decoding.retrieve) == self.decoding
+        of_search = self.replier if is_own else self._replier_of_search(dataclasses.replace(decoding, retrieve=AUTO))
+        return of_search.looking_up(decoding.retrieve)
+
+    def _make_replier(self, decoding: DecodingSettings) -> Replier:
         decoding = for_attempt(decoding, self.settings)
         return Replier(self.replier.model, self.vocabulary, self.settings.model, decoding, self.replier.retrieval)
 

@@ -1,5 +1,6 @@
 """Replies of the engine's own search, when it compares hypotheses."""
 
+import dataclasses
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -149,8 +150,13 @@ def test_searches_of_requests_beside_the_own_one(responder: Responder) -> None:
             [x] for replies in expected for x in replies
         ]
         engine.close()
-    assert responder.replier_of(other) is responder.replier_of(other)
+    assert responder.replier_of(other).search is responder.replier_of(other).search
     assert responder.replier_of(None) is responder.replier
+    without = responder.replier_of(dataclasses.replace(responder.decoding, retrieve="none"))
+    assert without.search is responder.replier.search
+    assert without.decoding.retrieve == "none"
+    with pytest.raises(UserError, match=r"^--retrieve 3: this attempt has no index"):
+        responder.replier_of(dataclasses.replace(other, retrieve="3"))
 
 
 def test_weights_that_are_no_numbers_are_an_error(responder: Responder) -> None:

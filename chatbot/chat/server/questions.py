@@ -303,8 +303,9 @@ def _decoding_of(searches: Searches, asked: Asked, replies: int, has_seed: bool)
     is_greedy = asked.top_p == 0 or (asked.temperature is not None and asked.temperature < LEAST_TEMPERATURE)
     plain = _without_search(searches.flags)
     if sampling and not is_greedy:
-        if asked.beam_size is not None:
-            raise _excluded("beam_size", f"beam search does not sample; leave it or {next(iter(sampling))} out")
+        for name in ("beam_size", "retrieve"):  # each search that compares is traced, and temperatures are many
+            if getattr(asked, name):
+                raise _excluded(name, f"it compares replies and samples none; leave it or {next(iter(sampling))} out")
         decoding = dataclasses.replace(plain, **sampling)
     elif is_greedy or asked.beam_size is not None:
         decoding = dataclasses.replace(plain, beam_size=asked.beam_size or 1)

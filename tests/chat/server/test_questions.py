@@ -108,7 +108,7 @@ def test_without_decoding_fields_the_model_searches_as_it_does_elsewhere(fields:
         (LOOKING_UP, {"beam_size": 3}, {"beam_size": 3}),
         (LOOKING_UP, {"beam_size": 3, "temperature": 0, "retrieve": 9}, {"beam_size": 3, "retrieve": "9"}),
         (LOOKING_UP, {"retrieve": 0}, {"beam_size": 5, "retrieve": "none", "min_score": 2.0, "fallback": "?"}),
-        (LOOKING_UP, {"retrieve": 9, "top_p": 0.5}, {"top_p": 0.5, "retrieve": "9"}),
+        (LOOKING_UP, {"retrieve": 0, "top_p": 0.5}, {"top_p": 0.5, "retrieve": "none"}),
         (BEST_OF_MANY, {"retrieve": 0}, {**RERANKED, "retrieve": "none"}),
         (SAMPLE, {"seed": 7}, SAMPLED),
         (BEST_OF_MANY, {"frequency_penalty": 0.5}, {"top_p": 0.8, "frequency_penalty": 0.5}),
@@ -152,6 +152,7 @@ def test_seeds() -> None:
     [
         (BEAM, {"beam_size": 3, "top_p": 0.9}, "beam_size"),
         (BEAM, {"retrieve": 3}, "retrieve"),
+        (LOOKING_UP, {"retrieve": 3, "temperature": 0.5}, "retrieve"),
         (LOOKING_UP, {"beam_size": 3, "presence_penalty": 1}, "presence_penalty"),
         (LOOKING_UP, {"retrieve": 3, "anti_lm": 1}, "anti_lm"),
         (LOOKING_UP, {"temperature": 1, "min_score": 1}, "min_score"),
