@@ -100,8 +100,13 @@ class ResponseObject(Completion):
     _number = 0  # of events
 
     @property
+    def _key(self) -> str:
+        """The id of the chat without its kind."""
+        return str(self.head["id"]).rpartition("-")[2]
+
+    @property
     def _place(self) -> dict[str, Any]:
-        return {"item_id": f"msg_{self.head['id']}", "output_index": 0, "content_index": 0}
+        return {"item_id": f"msg_{self._key}", "output_index": 0, "content_index": 0}
 
     def _event(self, kind: str, **fields: Any) -> bytes:
         data = orjson.dumps({"type": kind, "sequence_number": self._number, **fields})
@@ -109,11 +114,11 @@ class ResponseObject(Completion):
         return f"event: {kind}\n".encode() + b"data: " + data + b"\n\n"
 
     def _message(self, status: str, content: list[dict[str, Any]]) -> dict[str, Any]:
-        message = {"type": "message", "id": f"msg_{self.head['id']}", "status": status, "role": "assistant"}
+        message = {"type": "message", "id": f"msg_{self._key}", "status": status, "role": "assistant"}
         return {**message, "content": content}
 
     def _object(self, status: str, output: list[Any], usage: Any, details: Any = None) -> dict[str, Any]:
-        head = {"id": f"resp_{self.head['id']}", "object": "response", "created_at": self.head["created"]}
+        head = {"id": f"resp_{self._key}", "object": "response", "created_at": self.head["created"]}
         absent = dict.fromkeys(("error", "instructions", "max_output_tokens", "previous_response_id"))
         absent |= {"temperature": None, "top_p": None, "metadata": {}, "parallel_tool_calls": False}
         tools = {"tools": [], "tool_choice": "none", "incomplete_details": details}

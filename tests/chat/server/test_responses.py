@@ -1,5 +1,6 @@
 """/v1/responses with OpenAI's package, whole and as events."""
 
+import re
 from typing import Any
 
 import openai
@@ -31,6 +32,7 @@ def test_whole_response(client: openai.OpenAI, engine: FakeEngine) -> None:
     assert (question.text, question.history, question.max_tokens) == ("三三", ("一", "二"), 1)
     assert question.decoding is not None
     assert question.decoding.temperature == 0.5
+    assert re.fullmatch("resp_[0-9a-f]{24}", made.id)
     assert client.responses.create(model="a", input="你好").status == "completed"
     assert engine.questions[-1].text == "你好"
     assert made.output[0].model_extra == {
