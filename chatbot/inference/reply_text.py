@@ -32,7 +32,7 @@ class Reply(NamedTuple):
 
 
 def good_enough(replies: Sequence[Reply], least: float | None, fallback: str) -> list[Reply]:
-    """Return the replies with at least this score; where there is none, the fallback with the best score.
+    """Return the replies with at least this score; where there is none, the fallback with the score of the first.
 
     least: None for all of them.
     """

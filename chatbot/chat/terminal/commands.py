@@ -191,6 +191,10 @@ def _next_best(session: Session, last: Exchange, before: Sequence[str], decoding
 
 def _why(session: Session, text: str) -> None:
     last, responder = session.last("/why: no reply yet"), session.current.responder()
+    decoding = responder.decoding
+    if decoding.min_score is not None and last.reply == decoding.fallback:
+        session.screen.line(f"No reply has the score {decoding.min_score:g} (min_score).")
+        return
     if (origin := session.origin(last)).question:
         session.screen.line(f"{RATED_GOOD if origin.is_rated else WRITTEN} to: {origin.question}")
     else:

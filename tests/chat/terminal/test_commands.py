@@ -126,6 +126,15 @@ def test_why_names_the_pair_of_a_reply(
     assert [record["written_to"] for record in records] == [origin.question] * 2
 
 
+def test_a_fallback_is_no_reply_of_the_model(capsys: Printed) -> None:
+    typed(
+        fake_model(), ["/set beam_size=2 min_score=1 fallback=?", "你好", "/why", "/set min_score=-1", "你好", "/why"]
+    )
+    out = capsys.readouterr().out
+    assert out.count("No reply has the score 1 (min_score).\n") == 1
+    assert out.index("?\n") < out.index("No reply has") < out.index("你好/1\n") < out.index("The model generated")
+
+
 @pytest.mark.parametrize("attention", [True, False])
 def test_why_explains_the_last_reply(capsys: Printed, attention: bool) -> None:
     typed(fake_model(attention=attention), ["/why", "你好", " ", "/WHY", "/why now"])
