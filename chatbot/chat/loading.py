@@ -15,6 +15,7 @@ from chatbot.corpus.workers import cores
 from chatbot.display import counted
 from chatbot.export.manifest import MANIFEST, Manifest, folder_of
 from chatbot.export.runtime import ExportedResponder, load_export
+from chatbot.inference.rated_replies import RatedRetrieval
 from chatbot.inference.ratings import RATINGS
 from chatbot.inference.text_responder import TextResponder
 
@@ -91,24 +92,23 @@ class LoadedModel:
 
 def load_chosen(attempt: str, export: str | None, ratings: Path = RATINGS) -> LoadedModel:
     """Load the export of --export, or without one the attempt of --attempt, as `load_model` does."""
-    return load_model(trained_directory(attempt), ratings) if export is None else load_exported(Path(export))
+    return load_model(trained_directory(attempt), ratings) if export is None else load_exported(Path(export), ratings)
 
 
 def load_model(directory: Path, ratings: Path | None = RATINGS) -> LoadedModel:
     """Load an export, or the best checkpoint of an attempt, by its directory.
 
-    ratings: the file whose ratings change what an attempt looks up; None: there is none. Raises UserError for a missing
+    ratings: the file whose ratings change what is looked up; None: there is none. Raises UserError for a missing
     or damaged directory.
     """
     if directory.is_file() or (directory / MANIFEST).exists():
-        return load_exported(directory)
+        return load_exported(directory, ratings)
     from chatbot.memory import let_gpu_memory_grow
     from chatbot.quiet import import_tensorflow
 
     import_tensorflow()
     let_gpu_memory_grow()
     logging.getLogger("tensorflow").setLevel(logging.ERROR)  # it warns of many graphs, but each setting has its own
-    from chatbot.inference.rated_replies import RatedRetrieval
     from chatbot.inference.responder import Responder, TensorFlowModel
     from chatbot.model.saved import load_trained
 
@@ -126,10 +126,17 @@ def load_model(directory: Path, ratings: Path | None = RATINGS) -> LoadedModel:
     )
 
 
-def load_exported(folder: Path) -> LoadedModel:
-    """Load an export for ONNX Runtime, a folder or a zip, without TensorFlow. Raises UserError as `load_export`."""
+def load_exported(folder: Path, ratings: Path | None = RATINGS) -> LoadedModel:
+    """Load an export for ONNX Runtime, a folder or a zip, without TensorFlow. Raises UserError as `load_export`.
+
+    ratings: as for `load_model`, of the attempt or of the export.
+    """
     folder = folder_of(folder)
     export = load_export(folder)
+    if export.retrieval is not None and ratings is not None:
+        names = export.manifest.attempt, folder.name
+        rated = RatedRetrieval(folder / RETRIEVAL, export.vocabulary, export.settings, ratings, *names)
+        export = export._replace(retrieval=rated)
     card, turns = card_of_export(export.manifest), export.settings.encoding.history
     return LoadedModel(folder, card, turns, lambda decoding: ExportedResponder(export, decoding))
 

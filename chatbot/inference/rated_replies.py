@@ -28,15 +28,15 @@ class RatedRetrieval(Retrieval):
     questions that are most like its question, or like the one that it was written to. The last rating of a pair counts.
 
     folder, vocabulary: as for `Retrieval`. settings: those of the attempt. path: the file of ratings, which is read
-    again when it has changed. model: the name of the attempt.
+    again when it has changed. names: of the attempt, and of its export.
     """
 
     is_rated = True
 
-    def __init__(self, folder: Path, vocabulary: Vocabulary, settings: Settings, path: Path, model: str) -> None:
+    def __init__(self, folder: Path, vocabulary: Vocabulary, settings: Settings, path: Path, *names: str) -> None:
         super().__init__(folder, vocabulary)
         self._tokens, self._max_length = tokens_of(settings.corpus), settings.model.max_length
-        self._path, self._model = path, model
+        self._path, self._names = path, names
         self._lock = threading.Lock()
         self._version: Any = None  # of the file that was read
         self._rated = _Rated([], None)
@@ -57,7 +57,7 @@ class RatedRetrieval(Retrieval):
                 version = None
             if version != self._version:
                 # Of equally similar pairs, the first ones are looked up: the newest.
-                pairs = [*self._pairs(given_replies(self._path, self._model))][::-1]
+                pairs = [*self._pairs(given_replies(self._path, self._names))][::-1]
                 self._rated = _Rated(pairs, character_index([pair.question for pair in pairs]) if pairs else None)
                 self._version = version
             return self._rated

@@ -21,7 +21,7 @@ import datetime
 import json
 import os
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -146,8 +146,8 @@ def _last_turns(record: Mapping[str, Any]) -> list[Any]:
     return kept[::-1]
 
 
-def given_replies(path: Path, model: str) -> list[GivenReply]:
-    """Return the rated replies that a model has given, the oldest first.
+def given_replies(path: Path, names: Collection[str]) -> list[GivenReply]:
+    """Return the rated replies that a model with one of these names has given, the oldest first.
 
     Damaged lines are left out. There is none if the file cannot be read.
     """
@@ -155,7 +155,7 @@ def given_replies(path: Path, model: str) -> list[GivenReply]:
         lines = path.read_bytes().split(b"\n")
     except OSError:
         return []
-    return [given for line in lines if b'"written_to"' in line for given in _given(line, model)]
+    return [given for line in lines if b'"written_to"' in line for given in _given(line, names)]
 
 
 def rename_model(path: Path, old: str, new: str) -> int:
@@ -194,7 +194,7 @@ def _lock_of(path: Path) -> Iterator[None]:
         yield
 
 
-def _given(line: bytes, model: str) -> Iterator[GivenReply]:
+def _given(line: bytes, names: Collection[str]) -> Iterator[GivenReply]:
     try:
         record = json.loads(line)
         rating = record["rating"]
@@ -203,7 +203,7 @@ def _given(line: bytes, model: str) -> Iterator[GivenReply]:
         "".join(given).encode()  # or an error: texts that can be written
     except (ValueError, LookupError, TypeError, RecursionError):  # damaged, or a comparison
         return
-    if record.get("model") == model:
+    if record.get("model") in names:
         yield given
 
 

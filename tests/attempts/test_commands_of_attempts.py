@@ -105,7 +105,7 @@ def test_rename_keeps_the_ratings(run: Run) -> None:
     append_rating(RATINGS, rating_of("问", "答", [], "good", "a", written_to=""))
     out = run("rename", "a", "b")
     assert out == "checkpoints/a is now checkpoints/b\ndata/ratings.jsonl: 1 rating of a, now of b\n"
-    assert len(given_replies(RATINGS, "b")) == 1
+    assert len(given_replies(RATINGS, ["b"])) == 1
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from chatbot.chat.loading import load_exported
 from chatbot.config.decoding import DecodingSettings
 from chatbot.config.export import ExportSettings
 from chatbot.config.stored import with_default_search
@@ -16,6 +17,8 @@ from chatbot.export.runtime import Export, ExportedResponder, load_export
 from chatbot.export.write import export
 from chatbot.inference.engine import RowLane, Waiting
 from chatbot.inference.questions import Question
+from chatbot.inference.ratings import append_rating, rating_of
+from chatbot.inference.reply_text import Origin
 from chatbot.inference.responder import Responder
 from chatbot.model.saved import Trained, load_trained
 from tests.commands import ENVIRONMENT
@@ -90,6 +93,17 @@ def test_a_long_question_that_has_left_widens_no_batch(preset: Path) -> None:
     np.testing.assert_allclose(logits, model.step(model.encode([[8, 9], [9]]), np.array([5, 5]))[0], atol=1e-4)
     both = model.take([short, state], np.array([0, 2, 1]))
     assert both["mask"].sum(axis=1).tolist() == [2, 12, 1]
+
+
+@pytest.mark.parametrize(("name", "counts"), [("tiny", True), ("onnx", True), ("other", False)])
+def test_ratings_of_the_attempt_and_of_its_export_count(preset: Path, tmp_path: Path, name: str, counts: bool) -> None:
+    ratings = tmp_path / "ratings.jsonl"
+    append_rating(ratings, rating_of("你好吗", "今天好", [], "good", name, written_to=""))
+    responder = load_exported(preset.with_name("onnx"), ratings).responder_of(DecodingSettings())
+    assert responder.replier.follows_ratings
+    assert responder.origin("你好吗", "今天好") == (Origin("你好吗", is_rated=True) if counts else Origin())
+    unrated = load_exported(preset.with_name("onnx"), None).responder_of(DecodingSettings())
+    assert not unrated.replier.follows_ratings
 
 
 def test_attention_is_that_of_the_attempt(preset: Path) -> None:

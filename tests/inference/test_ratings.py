@@ -78,7 +78,7 @@ def test_last_line_that_an_editor_has_not_ended_stays_a_line(tmp_path: Path) -> 
     for reply in ("一", "二", "三"):
         append_rating(path, rating_of("数", reply, [], "good", "weibo", written_to=""))
         path.write_bytes(path.read_bytes().removesuffix(b"\n"))
-    assert [given.reply for given in given_replies(path, "weibo")] == ["一", "二", "三"]
+    assert [given.reply for given in given_replies(path, ["weibo"])] == ["一", "二", "三"]
 
 
 def test_file_of_ratings_has_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -112,9 +112,9 @@ def test_replies_that_a_model_has_given(tmp_path: Path) -> None:
     ):
         append_rating(path, record)
     expected = [GivenReply("q", "好", "good", ""), GivenReply("q", "坏", "bad", "Q")]
-    assert given_replies(path, "weibo") == expected
+    assert given_replies(path, ["weibo"]) == expected
     append_rating(path, rating_of("q", "坏", [], "good", "weibo", written_to="Q"), {**bad, "written_to": "?"})
-    assert given_replies(path, "weibo") == [expected[0], GivenReply("q", "坏", "good", "Q")]
+    assert given_replies(path, ["weibo"]) == [expected[0], GivenReply("q", "坏", "good", "Q")]
 
 
 DAMAGED = [
@@ -135,11 +135,11 @@ def test_damaged_lines_are_left_out(tmp_path: Path) -> None:
     path = tmp_path / "ratings.jsonl"
     path.write_bytes(b"\n".join([*DAMAGED, b'"written_to"', b""]))
     append_rating(path, rating_of("q", "好", [], "good", "weibo", written_to=""))
-    assert given_replies(path, "weibo") == [GivenReply("q", "好", "good", "")]
+    assert given_replies(path, ["weibo"]) == [GivenReply("q", "好", "good", "")]
     path.rename(tmp_path / "other")
-    assert given_replies(path, "weibo") == []
+    assert given_replies(path, ["weibo"]) == []
     path.mkdir()
-    assert given_replies(path, "weibo") == []
+    assert given_replies(path, ["weibo"]) == []
 
 
 def test_a_rating_keeps_the_last_turns_that_fit(tmp_path: Path) -> None:
@@ -153,7 +153,7 @@ def test_a_rating_keeps_the_last_turns_that_fit(tmp_path: Path) -> None:
     assert [turn for both in json.loads(line)["history"] for turn in both] == turns[-4:]
     with pytest.raises(TooLongError, match=r"of [\d,]+ bytes, of at most 4,096"):
         append_rating(path, rating_of("问", "答" * 2000, turns, "good", "weibo"))
-    assert [given.reply for given in given_replies(path, "weibo")] == ["好", "答"]
+    assert [given.reply for given in given_replies(path, ["weibo"])] == ["好", "答"]
 
 
 def test_all_of_a_long_file_is_read(tmp_path: Path) -> None:
@@ -162,7 +162,7 @@ def test_all_of_a_long_file_is_read(tmp_path: Path) -> None:
     with path.open("ab") as file:
         file.write(b'{"question": "' + b"x" * 2**21 + b'"}\n')
     append_rating(path, rating_of("q", "last", [], "good", "weibo", written_to=""))
-    assert [given.reply for given in given_replies(path, "weibo")] == ["first", "last"]
+    assert [given.reply for given in given_replies(path, ["weibo"])] == ["first", "last"]
 
 
 def test_ratings_of_a_model_that_is_renamed(tmp_path: Path) -> None:
