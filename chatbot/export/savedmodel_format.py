@@ -1,7 +1,7 @@
 """Export to a SavedModel, which TensorFlow answers from without this package.
 
 docs/export.md lists its signatures. Scores are log-probabilities in nats, as the decoding settings change them. `reply`
-has the search of the flags at the export, by default that of chat.py.
+has the search of the flags at the export, by default that of chat.py without looked-up replies.
 """
 
 import dataclasses
