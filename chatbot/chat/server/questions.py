@@ -117,6 +117,12 @@ class DecodingFields(Body):
     stream_options: StreamOptions | None = None
 
     @property
+    def person(self) -> str:
+        """The name of who asks, which some clients send as the `id` of an object; "" if there is none."""
+        name = self.user.get("id") if isinstance(self.user, dict) else self.user
+        return name if isinstance(name, str) else ""
+
+    @property
     def stops(self) -> tuple[str, ...]:
         """The texts that end a reply. A reply is one line of printable text, so other texts never occur in it."""
         texts = [self.stop] if isinstance(self.stop, str) else self.stop or ()

@@ -229,7 +229,7 @@ async def respond(
     log_probs = body.top_log_probs is not None
     async with contextlib.AsyncExitStack() as stack:
         model = await stack.enter_async_context(state.models.use(name))
-        asked = client, repr(body.user), name, *body.turns_asked(model.turns)
+        asked = client, body.person, name, *body.turns_asked(model.turns)
         questions = questions_of(body, model.searches, model.turns, client, state.repeats.get(asked) or 0)
         options = {
             "chat": isinstance(body, ChatRequest),

@@ -80,6 +80,16 @@ def exchanged(url: str, *parts: bytes, close: bool = False) -> bytes:
         (b"[" * 100_000, 400),
         (b'{"messages": ' * 50_000, 400),
         (b'{"messages": [{"role": "user", "content": "x"}], "x": ' + b"[" * 400 + b"]" * 400 + b"}", 200),
+        (b'{"messages": [{"role": "user", "content": "x"}], "user": ' + b"[" * 900 + b"]" * 900 + b"}", 200),
+        (b'{"messages": [{"role": "user", "content": "x"}], "fallback": ' + b"[" * 900 + b"]" * 900 + b"}", 400),
+        (
+            b'{"messages": [{"role": "user", "content": "x"}], "logit_bias": {"1": ' + b"[" * 900 + b"]" * 900 + b"}}",
+            400,
+        ),
+        (message("x", min_score=float("nan")), 400),
+        (message("x", min_score=-1e300), 200),
+        (message("x", retrieve=101), 400),
+        (message("x", beam_size=11), 400),
         # Deeper than the JSON parser of any version of Python reads; that of 3.13 reads 5,000 levels.
         (b'{"messages": [{"role": "user", "content": "x"}], "x": ' + b"[" * 50_000 + b"]" * 50_000 + b"}", 400),
         (message("x", temperature=float("nan")), 400),

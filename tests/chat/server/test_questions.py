@@ -196,6 +196,14 @@ def test_repeats_count_where_no_field_asks_for_the_same_reply() -> None:
     assert found == [3, 3, 0, 0]
 
 
+@pytest.mark.parametrize(
+    ("user", "person"), [("u", "u"), ({"id": "u", "name": "x"}, "u"), ({"id": 1}, ""), (None, ""), ([["u"]], "")]
+)
+def test_the_name_of_who_asks(user: Any, person: str) -> None:
+    body = {"messages": [{"role": "user", "content": "a"}], "user": user}
+    assert ChatRequest.model_validate(body).person == person
+
+
 def test_questions_longer_than_what_is_read_are_marked() -> None:
     assert [asked(text="x" * n).is_cut for n in (2000, 2001)] == [False, True]
     assert [asked(text=[{"type": "text", "text": "x" * n}] * 2).is_cut for n in (999, 1000)] == [False, True]
