@@ -118,9 +118,14 @@ def figures(rounds: Sequence[tuple[Latencies, Latencies]]) -> dict[str, Any]:
 
 
 def _asked(flags: ServeBenchmark, questions: Sequence[str], seed: int) -> tuple[list[str], list[str]]:
-    """Return the questions of one client, and those of all, four times as many for each of 16."""
-    draw = random.Random(seed)
-    return draw.choices(questions, k=flags.questions), draw.choices(questions, k=4 * max(16, flags.clients))
+    """Return the questions of one client, and those of all, four times as many for each of 16.
+
+    They differ, where there are so many: a server may remember what it has answered.
+    """
+    draw, different = random.Random(seed), list(dict.fromkeys(questions))
+    numbers = flags.questions, 4 * max(16, flags.clients)
+    one, many = (draw.sample(different * -(-number // len(different)), number) for number in numbers)
+    return one, many
 
 
 def _of_engine(
