@@ -23,14 +23,11 @@ const running = new Map(); // id of a conversation -> the AbortController of the
 export const isRunning = (conversation) => running.has(conversation.id);
 export const stopReply = (conversation) => running.get(conversation.id)?.abort();
 
-/** Returns a text without halves of characters, which no server can read. */
-export const wellFormed = (text) => new TextDecoder().decode(new TextEncoder().encode(text));
-
 /** Returns the texts of turns for one of the models, alternately question and reply. */
 export function historyOf(turns, side) {
   const replied = turns.filter(({ reply }) => textOf(reply.answers[side]));
   const texts = replied.flatMap(({ question, reply }) => [question.question, textOf(reply.answers[side])]);
-  return texts.slice(-MOST_MESSAGES).map((text) => wellFormed(text.slice(0, MOST_CHARACTERS)));
+  return texts.slice(-MOST_MESSAGES).map((text) => text.slice(0, MOST_CHARACTERS).toWellFormed());
 }
 
 /** Asks a question. parent: the id of the reply before it; null: it is the first. */

@@ -1,6 +1,6 @@
 // The message field: a new question, or another version of one.
 
-import { answerQuestion, ask, isRunning, wellFormed } from "./asking.js";
+import { answerQuestion, ask, isRunning } from "./asking.js";
 import { turnsOf } from "./conversation.js";
 import { byId } from "./elements.js";
 import { announce } from "./messages.js";
@@ -14,7 +14,8 @@ let draft = ""; // what was there before
 export const isEdited = (question) => question === edited;
 
 export function sendMessage() {
-  const { conversation } = shown, text = wellFormed(byId("message").value.trim());
+  // Without halves of characters, which no server can read.
+  const { conversation } = shown, text = byId("message").value.trim().toWellFormed();
   if (!text || isTooLong(text) || isRunning(conversation)) return;
   if (!conversation.models[0]) return loadModels();
   const parent = edited ? edited.parent : conversation.leaf;
@@ -25,7 +26,7 @@ export function sendMessage() {
 
 /** Sends a question that the page offers. What is in the message field stays there. */
 export function sendQuestion(text) {
-  if (!isRunning(shown.conversation)) ask(shown.conversation, shown.conversation.leaf, wellFormed(text));
+  if (!isRunning(shown.conversation)) ask(shown.conversation, shown.conversation.leaf, text.toWellFormed());
   focusMessage();
 }
 

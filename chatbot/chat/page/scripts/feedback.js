@@ -10,6 +10,10 @@ import { changed, shown } from "./state.js";
 import { conversations, saveConversation } from "./storage.js";
 import { t } from "./texts.js";
 
+// path: of the server. field, time: of what is rated, for what is said of it and when. sent: the field of the request.
+const RATING = { path: "chat/ratings", field: "rating", time: "ratedAt", sent: "rating" };
+const VOTE = { path: "chat/comparisons", field: "vote", time: "votedAt", sent: "better" };
+
 const beingRated = new Set(); // answers and replies whose rating is on its way to the server
 
 export function ratingButton(turn, side, rating) {
@@ -27,22 +31,13 @@ function historyToLearn({ place, reply }, side) {
   return exchanges ? historyOf(before.slice(bad + 1), side).slice(-2 * exchanges) : [];
 }
 
-/** Records a rating of a reply; it replaces another one of the same reply. */
-async function rateAnswer(turn, side, rating) {
-  const answer = turn.reply.answers[side], before = answer.rating;
-  if (before === rating || beingRated.has(answer)) return;
-  const body = {
+function rateAnswer(turn, side, rating) {
+  const answer = turn.reply.answers[side];
+  record(RATING, turn.reply, answer, rating, {
     model: answer.model,
     question: turn.question.question,
     reply: textOf(answer),
     history: historyToLearn(turn, side),
-    rating,
-    replaces: before && answer.ratedAt ? { rating: before, time: answer.ratedAt } : null,
-  };
-  answer.rating = rating;
-  await record("chat/ratings", body, turn.reply, answer, (time) => {
-    if (time !== null) answer.ratedAt = time;
-    else answer.rating = before;
   });
 }
 
@@ -63,36 +58,30 @@ export function voteElement(turn) {
   return element("div", { class: "vote", role: "group", "aria-label": t("better_which") }, question, ...buttons);
 }
 
-/** Records which reply is better; it replaces what was said of the same replies before. */
-async function voteFor(turn, better) {
-  const { reply } = turn, before = reply.vote;
-  if (before === better || beingRated.has(reply)) return;
-  const body = {
+function voteFor(turn, better) {
+  const { answers } = turn.reply;
+  record(VOTE, turn.reply, turn.reply, better, {
     question: turn.question.question,
-    replies: reply.answers.map(textOf),
-    histories: reply.answers.map((_, side) => historyToLearn(turn, side)),
-    models: reply.answers.map((answer) => answer.model),
-    better,
-    replaces: before && reply.votedAt ? { better: before, time: reply.votedAt } : null,
-  };
-  reply.vote = better;
-  await record("chat/comparisons", body, reply, reply, (time) => {
-    if (time !== null) reply.votedAt = time;
-    else if (reply.vote === better) reply.vote = before; // unless another of the replies was chosen
+    replies: answers.map(textOf),
+    histories: answers.map((_, side) => historyToLearn(turn, side)),
+    models: answers.map((answer) => answer.model),
   });
 }
 
-/** Sends what is said of a reply. rated: gets no other rating meanwhile. keep: gets the time, null after an error. */
-async function record(path, body, reply, rated, keep) {
-  const { conversation } = shown;
+/** Records what is said of a reply, or of one of its answers, in place of what was said before. */
+async function record({ path, field, time, sent }, reply, rated, value, body) {
+  const { conversation } = shown, before = rated[field];
+  if (before === value || beingRated.has(rated)) return;
+  const replaces = before && rated[time] ? { [sent]: before, time: rated[time] } : null;
+  rated[field] = value;
   beingRated.add(rated);
   try {
-    const { time } = await (await request(path, body)).json();
-    keep(time);
+    const response = await request(path, { ...body, [sent]: value, replaces });
+    rated[time] = (await response.json()).time;
     reply.revision += 1;
     announce(t("rated"));
   } catch (error) {
-    keep(null);
+    if (rated[field] === value) rated[field] = before; // unless another of the replies was chosen
     showError(error);
   }
   beingRated.delete(rated);

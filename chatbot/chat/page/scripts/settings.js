@@ -10,32 +10,21 @@ import { isKey, oneOf } from "./untrusted.js";
 const MOST_REPLIES = 32; // that the server gives to one request
 const SEEDS = 2 ** 31;
 
-const DEFAULTS = {
-  search: "own",
-  temperature: 1,
-  top_p: 1,
-  min_p: 0,
-  seed: null,
-  n: 1,
-  max_tokens: null,
-  presence_penalty: 0,
-  frequency_penalty: 0,
-  language: "",
-  theme: "",
-};
 const SAMPLING_FIELDS = [
-  { name: "temperature", type: "range", min: 0.1, max: 2, step: 0.1 },
-  { name: "top_p", type: "range", min: 0.05, max: 1, step: 0.05 },
-  { name: "min_p", type: "range", min: 0, max: 1, step: 0.01 },
-  { name: "presence_penalty", type: "range", min: 0, max: 2, step: 0.1 },
-  { name: "frequency_penalty", type: "range", min: 0, max: 2, step: 0.1 },
-  { name: "seed", type: "number", min: 0, max: 2147483647, step: 1 },
+  { name: "temperature", type: "range", min: 0.1, max: 2, step: 0.1, initial: 1 },
+  { name: "top_p", type: "range", min: 0.05, max: 1, step: 0.05, initial: 1 },
+  { name: "min_p", type: "range", min: 0, max: 1, step: 0.01, initial: 0 },
+  { name: "presence_penalty", type: "range", min: 0, max: 2, step: 0.1, initial: 0 },
+  { name: "frequency_penalty", type: "range", min: 0, max: 2, step: 0.1, initial: 0 },
+  { name: "seed", type: "number", min: 0, max: SEEDS - 1, step: 1, initial: null },
 ];
 const REPLY_FIELDS = [
-  { name: "n", type: "range", min: 1, max: 8, step: 1 },
-  { name: "max_tokens", type: "number", min: 1, max: 1000, step: 1 },
+  { name: "n", type: "range", min: 1, max: 8, step: 1, initial: 1 },
+  { name: "max_tokens", type: "number", min: 1, max: 1000, step: 1, initial: null },
 ];
 const FIELDS = [...SAMPLING_FIELDS, ...REPLY_FIELDS];
+const INITIAL = Object.fromEntries(FIELDS.map(({ name, initial }) => [name, initial]));
+const DEFAULTS = { search: "own", language: "", theme: "", ...INITIAL };
 
 export const settings = { ...DEFAULTS };
 
@@ -76,11 +65,6 @@ function field({ name, type, min, max, step }) {
   const label = element("label", { for: input.id, "data-text": name });
   const help = element("p", { class: "help", id: `help-${name}`, "data-text": `${name}_help` });
   return element("div", { class: "field" }, element("div", { class: "field-head" }, label, value), input, help);
-}
-
-function makeFields() {
-  byId("sampling-fields").append(...SAMPLING_FIELDS.map(field));
-  byId("reply-fields").append(...REPLY_FIELDS.map(field));
 }
 
 function showSettings() {
@@ -142,7 +126,8 @@ function setTheme() {
 
 export function startSettings() {
   loadSettings();
-  makeFields();
+  byId("sampling-fields").append(...SAMPLING_FIELDS.map(field));
+  byId("reply-fields").append(...REPLY_FIELDS.map(field));
   setLanguage(settings.language);
   setTheme();
   showSettings();

@@ -18,7 +18,7 @@ export function showConversations() {
 }
 
 function conversationElement(conversation) {
-  const title = conversation.title || t("untitled"), isOpen = conversation.id === shown.conversation.id;
+  const title = conversation.title || t("new_conversation"), isOpen = conversation.id === shown.conversation.id;
   const open = element(
     "button",
     {
@@ -45,7 +45,7 @@ function openConversation(conversation) {
   clearNotice();
   endEditing();
   shown.conversation = conversation;
-  closeMenu();
+  showMenu(false);
   changed();
   byId("scroll").scrollTop = conversation.nodes.length ? byId("scroll").scrollHeight : 0;
   focusMessage();
@@ -72,7 +72,7 @@ async function renameConversation(conversation) {
 }
 
 async function deleteConversation(conversation) {
-  if (!(await confirmed(t("delete_one", { title: conversation.title || t("untitled") }), t("delete")))) return;
+  if (!(await confirmed(t("delete_one", { title: conversation.title || t("new_conversation") }), t("delete")))) return;
   remove([conversation.id]);
   byId("new").focus();
 }
@@ -100,19 +100,11 @@ export function leaveRemoved() {
   beginConversation();
 }
 
-export function openMenu() {
-  document.body.classList.add("menu-is-open");
-  byId("backdrop").hidden = false;
-  byId("menu-open").setAttribute("aria-expanded", "true");
-  byId("menu-close").focus();
-}
+export const menuIsOpen = () => !byId("backdrop").hidden;
 
-export const menuIsOpen = () => document.body.classList.contains("menu-is-open");
-
-export function closeMenu() {
-  if (!menuIsOpen()) return;
-  document.body.classList.remove("menu-is-open");
-  byId("backdrop").hidden = true;
-  byId("menu-open").setAttribute("aria-expanded", "false");
-  byId("menu-open").focus();
+export function showMenu(open) {
+  if (menuIsOpen() === open) return;
+  byId("backdrop").hidden = !open;
+  byId("menu-open").setAttribute("aria-expanded", String(open));
+  byId(open ? "menu-close" : "menu-open").focus();
 }

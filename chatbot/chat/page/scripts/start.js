@@ -5,41 +5,26 @@ import {
   cancelEditing, editLast, fitMessage, focusMessage, retryLast, sendMessage, showLength, showRunning,
 } from "./composer.js";
 import { newConversation } from "./conversation.js";
-import { byId, element, setIcon } from "./elements.js";
+import { byId, setIcon } from "./elements.js";
 import { exportConversations, importConversations } from "./exchange.js";
 import { chooseModel, showModels, toggleComparison } from "./header.js";
 import { startKey } from "./key.js";
 import { loadModels } from "./models.js";
 import { openSettings, startSettings } from "./settings.js";
 import {
-  beginConversation, closeMenu, deleteAll, lastModels, leaveRemoved, menuIsOpen, openMenu, showConversations,
+  beginConversation, deleteAll, lastModels, leaveRemoved, menuIsOpen, showConversations, showMenu,
 } from "./sidebar.js";
-import { changed, shown, whenChanged } from "./state.js";
+import { changed, shown } from "./state.js";
 import { conversations, loadConversations, takeOver } from "./storage.js";
 import { t } from "./texts.js";
 import { showReply, showTurns } from "./turns.js";
 
 const CARDS_SECONDS = 60; // between looks for newer checkpoints while nobody asks
 
-const SHORTCUTS = [
-  ["Enter", "shortcut_send"],
-  ["Shift+Enter", "shortcut_line"],
-  ["Esc", "shortcut_stop"],
-  ["↑", "shortcut_edit"],
-  ["Alt+N", "shortcut_new"],
-  ["Alt+R", "shortcut_retry"],
-  ["Alt+S", "shortcut_settings"],
-  ["Alt+K", "shortcut_help"],
-];
 // By the place of the key: on some systems Alt changes its character.
 const ALT_KEYS = { KeyN: () => beginConversation(), KeyR: retryLast, KeyS: openSettings, KeyK: openShortcuts };
 
 function openShortcuts() {
-  const rows = SHORTCUTS.map(([keys, text]) => {
-    const names = keys.split("+").map((key) => element("kbd", {}, key));
-    return element("div", {}, element("dt", {}, ...names), element("dd", {}, t(text)));
-  });
-  byId("shortcut-list").replaceChildren(...rows);
   byId("shortcuts").showModal();
 }
 
@@ -58,7 +43,7 @@ function messageKey(event) {
 function pageKey(event) {
   if (document.querySelector("dialog[open]")) return;
   if (event.key === "Escape" && !event.isComposing) {
-    if (menuIsOpen()) closeMenu();
+    if (menuIsOpen()) showMenu(false);
     else if (isRunning(shown.conversation)) stopReply(shown.conversation);
     else cancelEditing();
   }
@@ -76,9 +61,9 @@ function listen() {
     import: () => byId("import-file").click(),
     "delete-all": deleteAll,
     "shortcuts-button": openShortcuts,
-    "menu-open": openMenu,
-    "menu-close": closeMenu,
-    backdrop: closeMenu,
+    "menu-open": () => showMenu(true),
+    "menu-close": () => showMenu(false),
+    backdrop: () => showMenu(false),
     compare: toggleComparison,
     stop: () => stopReply(shown.conversation),
     "cancel-editing": cancelEditing,
@@ -112,20 +97,19 @@ function followModels() {
   if (document.visibilityState === "visible") loadModels({ quiet: true });
 }
 
-/** reply: the one that has changed; null: anything may have. */
-function draw(reply) {
+function draw({ detail: reply }) {
   if (reply) return showReply(reply);
   showConversations();
   showModels();
   showTurns();
   showRunning();
   showLength();
-  byId("heading").textContent = shown.conversation.title || t("untitled");
+  byId("heading").textContent = shown.conversation.title || t("new_conversation");
 }
 
 function start() {
   for (const button of document.querySelectorAll("button[data-icon]")) setIcon(button, button.dataset.icon);
-  whenChanged(draw);
+  document.addEventListener("changed", draw);
   startSettings();
   startKey(loadModels);
   loadConversations();

@@ -1,4 +1,4 @@
-// What the page shows, and the function that shows it.
+// What the page shows.
 
 import { newConversation } from "./conversation.js";
 
@@ -7,11 +7,5 @@ export const shown = {
   conversation: newConversation([""]), models: [], ratingsAreCollected: false, mostCharacters: Infinity,
 };
 
-let show = () => {};
-
-/** draw: gets the reply that has changed, or null where anything may have. */
-export function whenChanged(draw) {
-  show = draw;
-}
-
-export const changed = (reply = null) => show(reply);
+/** Says that a reply has changed, or that anything may have. */
+export const changed = (reply = null) => document.dispatchEvent(new CustomEvent("changed", { detail: reply }));

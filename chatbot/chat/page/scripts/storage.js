@@ -22,32 +22,33 @@ function parsed(text) {
   }
 }
 
-export function stored(key, otherwise) {
+/** Returns a storage of the browser, or where it has none, one that is empty and to which nothing can be written. */
+function storageOf(name) {
   try {
-    return parsed(localStorage.getItem(PREFIX + key)) ?? otherwise;
+    window[name].getItem(""); // may fail, too
+    return window[name];
   } catch {
-    return otherwise; // a browser without storage
+    return { getItem: () => null, removeItem: () => {} };
   }
 }
 
+const local = storageOf("localStorage"), session = storageOf("sessionStorage");
+
+export const stored = (key, otherwise) => parsed(local.getItem(PREFIX + key)) ?? otherwise;
+
 export function store(key, value) {
   try {
-    localStorage.setItem(PREFIX + key, JSON.stringify(value));
+    local.setItem(PREFIX + key, JSON.stringify(value));
   } catch {
     notice(t("error_storage"));
   }
 }
 
-let keyWithoutStorage = "";
+let keyWithoutStorage = ""; // until the page is loaded again
 
 /** Returns the key of this tab or else the remembered one; "": there is none. */
 export function storedKey() {
-  let key = keyWithoutStorage;
-  try {
-    key = sessionStorage.getItem(`${PREFIX}key`);
-  } catch {
-    // a browser without storage
-  }
+  const key = session.getItem(`${PREFIX}key`) ?? keyWithoutStorage;
   return isKey(key) ? key : rememberedKey();
 }
 
@@ -63,22 +64,17 @@ export function rememberKey(key) {
 
 /** Keeps a key until the tab is closed. */
 export function keepKey(key) {
-  keyWithoutStorage = key;
   try {
-    sessionStorage.setItem(`${PREFIX}key`, key);
+    session.setItem(`${PREFIX}key`, key);
   } catch {
-    // the key is kept until the page is loaded again
+    keyWithoutStorage = key;
   }
 }
 
 export function loadConversations() {
-  try {
-    const keys = Object.keys(localStorage).filter((name) => name.startsWith(ITEM));
-    const found = keys.map((key) => conversationFrom(parsed(localStorage.getItem(key))));
-    for (const conversation of found.filter(Boolean)) conversations.set(conversation.id, conversation);
-  } catch {
-    // a browser without storage has no conversations
-  }
+  const keys = Object.keys(local).filter((name) => name.startsWith(ITEM));
+  const found = keys.map((key) => conversationFrom(parsed(local.getItem(key))));
+  for (const conversation of found.filter(Boolean)) conversations.set(conversation.id, conversation);
 }
 
 export function saveConversation(conversation) {
@@ -90,11 +86,7 @@ export function saveConversation(conversation) {
 
 export function removeConversation(id) {
   conversations.delete(id);
-  try {
-    localStorage.removeItem(ITEM + id);
-  } catch {
-    // without storage there is nothing to remove
-  }
+  local.removeItem(ITEM + id);
 }
 
 /** Takes over an item that another tab of the browser has written, or removed (value: null). */
