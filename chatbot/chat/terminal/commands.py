@@ -21,19 +21,15 @@ from chatbot.flags import fields_of, nearest, parsed_value, settings_by_name
 from chatbot.inference.ratings import RATINGS, Rating
 
 SLASH = "/"
-EXIT = ("exit", "quit")
-HELP = ("help", "帮助")  # also without a slash
+# Commands that need no slash.
+PLAIN = {"exit": "exit", "quit": "exit", "help": "help", "帮助": "help"}
 # Replies of /n, and exchanges of /history, without a number.
 BEST, SHOWN = 5, 10
 # With a search for the best reply, /retry looks for this number of replies or multiples of it.
 NEXT_BEST = 5
 # /retry draws at most this number of samples until one differs from the replies before.
 SAMPLES = 10
-# What /why says of a reply that was looked up, before the question.
-WRITTEN, RATED_GOOD = "A person wrote this reply,", "This reply was rated good as a reply"
-GENERATED = "The model generated this reply."
 HISTORY = "history"
-UNCHANGED = " Replies stay as they are: this model looks none up, or not by ratings."
 DEFAULT = "default"
 # What /set changes, by name, in the order of /settings.
 FIELDS: dict[str, "dataclasses.Field[Any]"] = {
@@ -57,28 +53,30 @@ class Command:
         return f"{SLASH}{self.name} {self.arguments}".rstrip()
 
 
-def is_command(line: str) -> bool:
-    """Return whether a line is a command and no question."""
-    return line.startswith(SLASH) and not line.startswith(2 * SLASH)
+def respond(session: Session, line: str) -> None:
+    """Carry out a command, or answer a question, which `//text` asks as `/text`.
+
+    Raises UserError for a command that is unknown, with the nearest, or cannot be carried out.
+    """
+    stripped = line.strip()
+    if stripped.startswith(2 * SLASH):
+        session.answer(line.lstrip().removeprefix(SLASH))
+    elif stripped.startswith(SLASH) or stripped.lower() in PLAIN:
+        _carry_out(session, PLAIN.get(stripped.lower(), line))
+    else:
+        session.answer(line)
 
 
-def question_of(line: str) -> str:
-    """Return the question of a line that is no command: `//text` asks `/text`."""
-    stripped = line.lstrip()
-    return stripped.removeprefix(SLASH) if stripped.startswith(2 * SLASH) else line
-
-
-def carry_out(session: Session, line: str) -> None:
-    """Carry out a command. Raises UserError for one that is unknown, with the nearest, or cannot be carried out."""
+def _carry_out(session: Session, line: str) -> None:
     name, _, text = visible(decodable(line)).strip().removeprefix(SLASH).partition(" ")
-    command, text = command_of(name), text.strip()
+    command, text = _command_of(name), text.strip()
     if text and not command.arguments:
         raise UserError(f"{SLASH}{command.name} {text}: {SLASH}{command.name} takes nothing after it")
     with settings_by_name(FIELDS):
         command.run(session, text)
 
 
-def command_of(name: str) -> Command:
+def _command_of(name: str) -> Command:
     """Return the command of a name. Raises UserError for an unknown one, with the nearest."""
     lower = name.lower().removeprefix(SLASH)
     if lower in KNOWN:
@@ -94,9 +92,11 @@ def _help(session: Session, text: str) -> None:
         session.screen.table([(command.usage, command.text) for command in COMMANDS.values()])
         session.screen.line("A question that begins with a slash is typed with two: //text")
     elif name in FIELDS and name not in KNOWN:
-        session.screen.table([(name, explanation(name))])
+        field = FIELDS[name]
+        several = f"; several are separated by commas, {name}=one,two" if field.metadata["many"] else ""
+        session.screen.table([(name, field.metadata["text"] + several)])
     else:
-        command = command_of(name)
+        command = _command_of(name)
         session.screen.table([(command.usage, command.text)])
 
 
@@ -196,9 +196,10 @@ def _why(session: Session, text: str) -> None:
         session.screen.line(f"No reply has the score {decoding.min_score:g} (min_score).")
         return
     if (origin := session.origin(last)).question:
-        session.screen.line(f"{RATED_GOOD if origin.is_rated else WRITTEN} to: {origin.question}")
+        found = "This reply was rated good as a reply" if origin.is_rated else "A person wrote this reply,"
+        session.screen.line(f"{found} to: {origin.question}")
     else:
-        session.screen.line(GENERATED)
+        session.screen.line("The model generated this reply.")
     attention = responder.attention(last.question, last.reply, last.before)
     if attention is None:
         session.screen.line(NO_ATTENTION)
@@ -259,7 +260,8 @@ def _rate(rating: Rating) -> Callable[[Session, str], None]:
             raise UserError(f"/{rating}: the reply is in {RATINGS} already")
         rate_last(RATINGS, session.conversation, rating, last.model or session.current.model.card.name)
         follows = session.current.responder().replier.follows_ratings
-        session.screen.note(f"{RATINGS}: rated {rating}.{'' if follows else UNCHANGED}")
+        unchanged = "" if follows else " Replies stay as they are: this model looks none up, or not by ratings."
+        session.screen.note(f"{RATINGS}: rated {rating}.{unchanged}")
 
     return rate
 
@@ -280,32 +282,19 @@ def changes_of(text: str) -> dict[str, Any]:
         raise UserError(f"/set: {str(error).lower()}; close the quotation mark, or write \\' for one") from None
     changes: dict[str, Any] = {}
     for word in words:
-        name, equals, value = word.partition("=")
-        if not equals or not name:
+        typed, equals, value = word.partition("=")
+        if not equals or not typed:
             raise UserError(
                 f"/set {word}: expected NAME=VALUE, such as temperature=0.8; several words are separated by commas, "
                 "such as ban=one,two"
             )
-        name = field_name(name)
+        name = typed.lower().removeprefix("--").replace("-", "_")  # it may be given as a flag
+        if name not in FIELDS:
+            near = nearest(name, FIELDS)
+            hint = f"the nearest is {near}" if near else "/settings lists the settings"
+            raise UserError(f"/set {typed}: no such setting; {hint}")
         changes[name] = _value_of(FIELDS[name], value)
     return changes
-
-
-def explanation(name: str) -> str:
-    """Return the explanation of a setting, with what separates several values."""
-    field = FIELDS[name]
-    text: str = field.metadata["text"]
-    return f"{text}; several are separated by commas, {name}=one,two" if field.metadata["many"] else text
-
-
-def field_name(text: str) -> str:
-    """Return the name of a setting, which may be given as a flag. Raises UserError for an unknown one."""
-    name = text.lower().removeprefix("--").replace("-", "_")
-    if name not in FIELDS:
-        near = nearest(name, FIELDS)
-        hint = f"the nearest is {near}" if near else "/settings lists the settings"
-        raise UserError(f"/set {text}: no such setting; {hint}")
-    return name
 
 
 def _value_of(field: "dataclasses.Field[Any]", text: str) -> Any:

@@ -23,14 +23,11 @@ ReadLine = Callable[[], str]
 
 def line_reader() -> ReadLine:
     """Return the function that reads a line. It raises EOFError at the end and KeyboardInterrupt for Ctrl-C."""
-    return _line_editor() if _in_terminal() and os.environ.get("TERM", "").lower() not in DUMB else _read_plainly
-
-
-def _in_terminal() -> bool:
     try:
-        return os.isatty(sys.stdin.fileno()) and os.isatty(sys.stdout.fileno())
+        in_terminal = os.isatty(sys.stdin.fileno()) and os.isatty(sys.stdout.fileno())
     except (OSError, ValueError):
-        return False
+        in_terminal = False
+    return _line_editor() if in_terminal and os.environ.get("TERM", "").lower() not in DUMB else _read_plainly
 
 
 def _read_plainly() -> str:

@@ -26,17 +26,19 @@ class Screen:
             Console(file=stream, force_terminal=stream.isatty(), highlight=False, markup=False, emoji=False)
             for stream in (sys.stdout, sys.stderr)
         )
-        self._within_line = False
 
     def stream(self, pieces: Iterator[str]) -> str:
         """Show a reply while it is made. Returns the reply."""
         shown: list[str] = []
-        for piece in pieces:
-            shown.append(piece)
-            self._within_line = True
-            print(visible(piece), end="", file=sys.stdout, flush=True)
+        try:
+            for piece in pieces:
+                shown.append(piece)
+                print(visible(piece), end="", file=sys.stdout, flush=True)
+        except BaseException:
+            if shown:
+                print(file=sys.stdout, flush=True)  # what is said of it is a line of its own
+            raise
         print(file=sys.stdout, flush=True)
-        self._within_line = False
         return "".join(shown)
 
     def line(self, text: str) -> None:
@@ -62,9 +64,6 @@ class Screen:
         self._message(Text(visible(f"error: {error}"), "red"))
 
     def _message(self, text: Text) -> None:
-        if self._within_line:
-            print(file=sys.stdout, flush=True)
-            self._within_line = False
         self._messages.print(text, soft_wrap=not self._messages.is_terminal)
 
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from typing import TextIO
 
 from chatbot.chat.loading import LoadedModel
-from chatbot.chat.terminal.session import CurrentModel
+from chatbot.chat.terminal.session import CurrentModel, Session
 from chatbot.config.chat import ChatSettings
 from chatbot.display import visible
 from chatbot.errors import UserError, as_user_errors, in_c_locale
@@ -58,15 +58,16 @@ def ask(model: LoadedModel, settings: ChatSettings) -> int:
 
 
 def _converse(model: LoadedModel, settings: ChatSettings) -> None:
-    from chatbot.chat.terminal.commands import EXIT, HELP, carry_out, is_command, question_of
+    from chatbot.chat.terminal.commands import respond
     from chatbot.chat.terminal.prompt import line_reader
     from chatbot.chat.terminal.screen import Screen
-    from chatbot.chat.terminal.session import Session
 
     screen = Screen()
     session = Session(model, settings, screen)
     session.introduce()
-    if not _shows("中文"):
+    try:
+        "中文".encode(sys.stdout.encoding)
+    except UnicodeEncodeError:
         screen.note(
             f"This terminal is in {sys.stdout.encoding}, without Chinese; LC_ALL=C.UTF-8 gives it all characters."
         )
@@ -86,27 +87,11 @@ def _converse(model: LoadedModel, settings: ChatSettings) -> None:
         interrupted = False
         try:
             with as_user_errors():
-                if line.strip().lower() in EXIT:
-                    return
-                if line.strip().lower() in HELP:
-                    carry_out(session, "/help")
-                elif is_command(line.strip()):
-                    carry_out(session, line)
-                else:
-                    session.answer(question_of(line))
+                respond(session, line)
         except UserError as error:
             screen.error(error)
         except KeyboardInterrupt:
             screen.note("Stopped.")
-
-
-def _shows(text: str) -> bool:
-    """Return whether standard output can show a text."""
-    try:
-        text.encode(sys.stdout.encoding)
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def answer_lines(model: CurrentModel, history: int, questions: Iterable[str], replies: TextIO) -> None:
