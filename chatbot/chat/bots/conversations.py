@@ -118,7 +118,8 @@ class Conversations:
     async def _reply(self, conversation_id: str, conversation: Conversation, text: str) -> str:
         question = Question(text, conversation.turns, conversation.last_reply, client=conversation_id)
         try:
-            reply, origin = await ask(self._submit, question, self._settings.reply_seconds)
+            async with contextlib.aclosing(answers(self._submit, [question], self._settings.reply_seconds)) as messages:
+                pieces = [message async for message in messages if isinstance(message, Piece)]
         except BusyError:
             raise RefusedError(BUSY, 503, 5) from None
         except asyncio.TimeoutError:
@@ -128,8 +129,9 @@ class Conversations:
             where = "".join(f" at {frame.filename}:{frame.lineno}" for frame in place)
             print(f"error: no reply: {type(error).__name__}{where}", file=sys.stderr, flush=True)
             raise RefusedError(FAILED, 500) from error
+        reply = "".join(piece.text for piece in pieces)
         if reply != EMPTY_QUESTION_REPLY:
-            conversation.add(text, reply, origin=origin)
+            conversation.add(text, reply, origin=pieces[-1].origin if pieces else Origin())
             del conversation.exchanges[: -1 - self._turns]  # no reply depends on them, nor does a rating
         return reply
 
@@ -150,10 +152,3 @@ def help_of(pairs: int | None) -> str:
     if pairs is None:
         return HELP.format(english=f"{english}s", chinese=chinese)
     return HELP.format(english=counted(pairs, english), chinese=f" {pairs:,} 个{chinese}")
-
-
-async def ask(submit: Submit, question: Question, seconds: float) -> tuple[str, Origin]:
-    """Return the reply to a question, and where it comes from. Raises as `answers`."""
-    async with contextlib.aclosing(answers(submit, [question], seconds)) as messages:
-        pieces = [message async for message in messages if isinstance(message, Piece)]
-    return "".join(piece.text for piece in pieces), pieces[-1].origin if pieces else Origin()

@@ -2,6 +2,7 @@
 
 import asyncio
 import importlib.util
+import re
 import signal
 import sys
 from collections.abc import Iterator
@@ -16,15 +17,17 @@ if TYPE_CHECKING:
     from chatbot.chat.bots.conversations import Conversations
 
 LARGEST_SECRET, SHORTEST_SECRET = 1000, 16
+TOKEN = re.compile(r"[0-9]+:[A-Za-z0-9_-]+")
 
 
 def telegram(settings: TelegramSettings) -> None:
     """Answer messages on Telegram until a signal."""
     _need("telegram", "python-telegram-bot")
     token = read_secret("--token-file", settings.token_file)
-    from chatbot.chat.bots.telegram_bot import application_of, check_token, run
-
-    check_token(token, settings.token_file)
+    if not TOKEN.fullmatch(token):
+        form = "which is digits, a colon and letters; copy it again"
+        raise UserError(f"--token-file {settings.token_file}: it holds no token of Telegram, {form}")
+    from chatbot.chat.bots.telegram_bot import application_of, run
 
     async def answer_until_stopped(conversations: "Conversations") -> None:
         stop, loop = asyncio.Event(), asyncio.get_running_loop()

@@ -22,20 +22,11 @@ from chatbot.errors import UserError
 App = Application[Any, Any, Any, Any, Any, Any]
 Locks = weakref.WeakValueDictionary[str, asyncio.Lock]  # of conversations in which a reply is sent
 
-TOKEN = re.compile(r"[0-9]+:[A-Za-z0-9_-]+")
 CONCURRENT = 64  # messages that are answered at once; others wait in the library's queue
 SENDS = 4  # of a reply, the first one included
 ONLY_TEXT = "I can read only text. 我只能看懂文字。"
 # The library then gives the seconds of RetryAfter as timedelta, without a warning that it will.
 os.environ.setdefault("PTB_TIMEDELTA", "true")
-
-
-def check_token(token: str, file: str) -> None:
-    """Raise UserError for a text that is no token. file: where it is from."""
-    if not TOKEN.fullmatch(token):
-        raise UserError(
-            f"--token-file {file}: it holds no token of Telegram, which is digits, a colon and letters; copy it again"
-        )
 
 
 def application_of(answer: Answer, token: str, api_url: str) -> App:
