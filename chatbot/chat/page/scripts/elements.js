@@ -14,20 +14,12 @@ export function element(name, attributes = {}, ...children) {
   return made;
 }
 
-/** Returns the icon of a <symbol> of the page. */
-function icon(name) {
-  const picture = document.createElementNS("http://www.w3.org/2000/svg", "svg");
-  picture.setAttribute("class", "icon");
-  picture.setAttribute("aria-hidden", "true");
-  const use = document.createElementNS("http://www.w3.org/2000/svg", "use");
-  use.setAttribute("href", `#icon-${name}`);
-  picture.append(use);
-  return picture;
-}
-
+/** Gives a button the icon of a <symbol> of the page. */
 export function setIcon(button, name) {
   button.querySelector("svg.icon")?.remove();
-  button.prepend(icon(name));
+  const icon = byId("icon").content.cloneNode(true);
+  icon.querySelector("use").setAttribute("href", `#icon-${name}`);
+  button.prepend(icon);
 }
 
 /** Names a button that has an icon only. */

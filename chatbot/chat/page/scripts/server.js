@@ -22,14 +22,14 @@ export async function request(path, body = null, signal = null) {
   if (storedKey()) headers.Authorization = `Bearer ${storedKey()}`;
   const options = { method: body ? "POST" : "GET", headers, signal, cache: "no-store" };
   if (body) options.body = JSON.stringify(body);
-  let response;
-  try {
-    response = await fetch(path, options);
-  } catch (error) {
-    throw error.name === "AbortError" ? error : new ServerError("error_network");
-  }
+  const response = await fetch(path, options).catch((error) => throwBroken(error, "error_network"));
   if (!response.ok) throw await errorOf(response, body);
   return response;
+}
+
+/** Throws an error of the connection as a ServerError, unless the reader has stopped the reply. */
+function throwBroken(error, key) {
+  throw error.name === "AbortError" ? error : new ServerError(key);
 }
 
 async function errorOf(response, body) {
@@ -53,12 +53,7 @@ export async function* eventsOf(response) {
   const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
   let rest = "";
   for (;;) {
-    let part;
-    try {
-      part = await reader.read();
-    } catch (error) {
-      throw error.name === "AbortError" ? error : new ServerError("error_broken");
-    }
+    const part = await reader.read().catch((error) => throwBroken(error, "error_broken"));
     if (part.done) throw new ServerError("error_broken");
     const lines = (rest + part.value).split(/\r?\n/);
     rest = lines.pop();
