@@ -130,9 +130,11 @@ def webhook_app(answer: Answer, verifier: Verifier, callback: str | None = None)
             if len(tasks) >= MOST_CALLBACKS:
                 raise RefusedError("Too many replies are being computed; try again soon", 503, 5)
         except RefusedError as error:
+            headers = {}
             if error.retry_after is not None:  # with the same signature, while it is valid
                 await asyncio.to_thread(verifier.forget, signature)
-            raise
+                headers = {"Retry-After": str(error.retry_after)}
+            raise HTTPException(error.status, str(error), headers) from error
         task = asyncio.create_task(_answer_by_callback(answer, conversation, text, verifier.secret, callback))
         tasks.add(task)
         task.add_done_callback(tasks.discard)
@@ -148,7 +150,7 @@ def webhook_app(answer: Answer, verifier: Verifier, callback: str | None = None)
 
     return Starlette(
         routes=[Route("/", receive, methods=["POST"]), Route("/health", health, methods=["GET"])],
-        exception_handlers={HTTPException: _refused_request, RefusedError: _refused_message},
+        exception_handlers={HTTPException: _refused},
         lifespan=lifespan,
     )
 
@@ -212,12 +214,6 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
         return None
 
 
-def _refused_request(request: Request, error: Exception) -> Response:
+def _refused(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     return JSONResponse({"error": error.detail}, error.status_code, error.headers)
-
-
-def _refused_message(request: Request, error: Exception) -> Response:
-    assert isinstance(error, RefusedError)
-    headers = {} if error.retry_after is None else {"Retry-After": str(error.retry_after)}
-    return JSONResponse({"error": str(error)}, error.status, headers)
