@@ -7,7 +7,6 @@ tokens. It is the product of the spelling automaton and that of Aho and Corasick
 import functools
 import re
 import sys
-from collections import deque
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -147,28 +146,21 @@ def without_words(automaton: Automaton, vocabulary: Vocabulary, words: Sequence[
     """
     texts = [word.encode() for word in words]
     following, banned = _occurrences(texts)  # [states, 256], [states]
-    tokens = _token_bytes(vocabulary)
-    rows: dict[int, npt.NDArray[np.int32]] = {}  # by the state of the words: the state after each token, or -1
-    numbers = {(0, 0): 0}
-    waiting, allowed, next_states = deque(numbers), [], []
-    while waiting:
-        spelling, state = waiting.popleft()
-        if state not in rows:
-            rows[state] = _after_tokens(state, following, banned, tokens)
-        after = rows[state]
+    tokens = _bytes_by_place(vocabulary)
+    after_tokens = functools.cache(lambda state: _after_tokens(state, following, banned, tokens))
+    numbers = {0: 0}  # of the states, by pairs: spelling state * number of states of the words + state of the words
+    waiting, allowed, next_states = [*numbers], [], []
+    for pair in waiting:  # to which new ones are added
+        spelling, state = divmod(pair, len(following))
+        after = after_tokens(state)
         may_follow = automaton.allowed[spelling] & (after >= 0)
         pairs = automaton.next_states[spelling].astype(np.int64) * len(following) + np.where(may_follow, after, 0)
         states = np.zeros(len(vocabulary), np.int32)
         ids = np.flatnonzero(may_follow)
         ids = ids[ids != EOS]
         kinds, which = np.unique(pairs[ids], return_inverse=True)
-        reached = []
-        for kind in kinds.tolist():
-            pair = divmod(kind, len(following))
-            if pair not in numbers:
-                numbers[pair] = len(numbers)
-                waiting.append(pair)
-            reached.append(numbers[pair])
+        waiting += [kind for kind in kinds.tolist() if kind not in numbers]
+        reached = [numbers.setdefault(kind, len(numbers)) for kind in kinds.tolist()]
         states[ids] = np.array(reached, np.int32)[which]
         allowed.append(may_follow)
         next_states.append(states)
@@ -185,37 +177,31 @@ def _occurrences(texts: Sequence[bytes]) -> tuple[npt.NDArray[np.int32], npt.NDA
 
     Both are over states: [states, 256], [states].
     """
-    children: list[dict[int, int]] = [{}]
-    ended = [False]
-    for text in texts:
-        state = 0
-        for byte in text:
-            if byte not in children[state]:
-                children[state][byte] = len(children)
-                children.append({})
-                ended.append(False)
-            state = children[state][byte]
-        ended[state] = True
-    following = np.zeros((len(children), 256), np.int32)
-    shorter = [0] * len(children)  # the longest proper suffix that is a state, too
-    waiting = deque([0])
-    while waiting:
-        state = waiting.popleft()
-        if state:
-            following[state] = following[shorter[state]]
-            ended[state] = ended[state] or ended[shorter[state]]
-        for byte, child in children[state].items():
-            shorter[child] = int(following[state, byte]) if state else 0
-            following[state, byte] = child
-            waiting.append(child)
-    return following, np.array(ended)
+    prefixes = sorted({text[:end] for text in texts for end in range(len(text) + 1)}, key=lambda x: (len(x), x))
+    states = {prefix: state for state, prefix in enumerate(prefixes)}  # the shorter ones first
+    following = np.zeros((len(states), 256), np.int32)
+    for prefix in prefixes[1:]:
+        following[states[prefix[:-1]], prefix[-1]] = states[prefix]
+    whole = {*texts}
+    ended = np.array([prefix in whole for prefix in prefixes])
+    for state, prefix in enumerate(prefixes[1:], 1):
+        shorter = next(states[suffix] for begin in range(len(prefix)) if (suffix := prefix[begin + 1 :]) in states)
+        following[state] = np.where(following[state] > 0, following[state], following[shorter])
+        ended[state] |= ended[shorter]
+    return following, ended
 
 
-def _token_bytes(vocabulary: Vocabulary) -> list[tuple[npt.NDArray[np.int64], npt.NDArray[np.uint8]]]:
-    """Return for each place the ids of the tokens that have a byte there, and these bytes."""
+def bytes_of_tokens(vocabulary: Vocabulary) -> list[bytes]:
+    """Return the text of each id; special tokens and marks have none, and bytes are themselves."""
     texts = [b""] * len(SPECIALS)
-    texts += [token.replace(SPACE, " ").encode() for token in vocabulary.tokens[len(SPECIALS) : vocabulary.first_byte]]
-    texts += [bytes([byte]) for byte in range(len(vocabulary) - vocabulary.first_byte)]
+    texts += [token.replace(SPACE, " ").encode() for token in vocabulary.tokens[len(SPECIALS) : vocabulary.first_mark]]
+    texts += [b""] * (vocabulary.first_byte - vocabulary.first_mark)
+    return texts + [bytes([byte]) for byte in range(len(vocabulary) - vocabulary.first_byte)]
+
+
+def _bytes_by_place(vocabulary: Vocabulary) -> list[tuple[npt.NDArray[np.int64], npt.NDArray[np.uint8]]]:
+    """Return for each place the ids of the tokens that have a byte there, and these bytes."""
+    texts = bytes_of_tokens(vocabulary)
     ids = np.arange(len(texts))
     places = []
     for place in range(max(map(len, texts))):
@@ -230,7 +216,7 @@ def _after_tokens(
     banned: npt.NDArray[np.bool_],
     tokens: list[tuple[npt.NDArray[np.int64], npt.NDArray[np.uint8]]],
 ) -> npt.NDArray[np.int32]:
-    """Return the state after each token, -1 where a banned word ends in it: [vocabulary]. tokens: `_token_bytes`."""
+    """Return the state after each token, -1 where a banned word ends in it: [vocabulary]. tokens: `_bytes_by_place`."""
     size = 1 + max(int(ids.max()) for ids, _ in tokens)
     states = np.full(size, state, np.int32)
     is_banned = np.zeros(size, np.bool_)

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import tensorflow as tf
 
-from chatbot.decoding.hypotheses import best_first
+from chatbot.decoding.hypotheses import best_first, scores
 from chatbot.decoding.search import Progress, Search
 
 # On a CPU, finished rows are left out after this many ids each.
@@ -21,10 +21,7 @@ def run(search: Search, progress: Progress, until: tf.Tensor | int, check_interv
     """
 
     def advance_to(end: tf.Tensor | int, progress: Progress) -> tuple[Progress]:
-        result: tuple[Progress] = tf.while_loop(
-            lambda p: p.position < end, lambda p: (search.advanced(p),), (progress,)
-        )
-        return result
+        return tf.while_loop(lambda p: p.position < end, lambda p: (search.advanced(p),), (progress,))
 
     def advance(progress: Progress) -> tuple[Progress]:
         if check_interval == 1:
@@ -36,8 +33,7 @@ def run(search: Search, progress: Progress, until: tf.Tensor | int, check_interv
 
     if check_interval is None:
         return advance_to(until, progress)[0]
-    (result,) = tf.while_loop(is_unfinished, advance, (progress,))
-    return result
+    return tf.while_loop(is_unfinished, advance, (progress,))[0]
 
 
 def search_all(
@@ -69,7 +65,8 @@ def search_all(
         until = tf.minimum(current.position + steps, max_length)
         current = run(search.of_rows(rows), current, until, 1 if check_interval == 1 else None)
         ids = tf.tensor_scatter_nd_update(ids, rows[:, None], current.hypotheses.ids)
-        scores_of_ids = tf.tensor_scatter_nd_update(scores_of_ids, rows[:, None], search.scores(current))
+        new_scores = scores(search.decoding, current.hypotheses)
+        scores_of_ids = tf.tensor_scatter_nd_update(scores_of_ids, rows[:, None], new_scores)
         goes_on = ~current.finished()
         if is_wanted is not None:
             with tf.control_dependencies([current.position]):  # asked after these ids, not before

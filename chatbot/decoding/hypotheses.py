@@ -163,9 +163,8 @@ def coverage_penalty(attention: Array, mask: Array, decoding: DecodingSettings) 
     """
     functions = functions_of(attention)
     logarithms = functions.log(functions.minimum(functions.maximum(attention, LEAST_ATTENTION), 1.0))
-    return (
-        np.float32(decoding.coverage_penalty) * functions.sum(functions.where(mask, logarithms, np.float32(0)))[..., 0]
-    )
+    of_tokens = functions.where(mask, logarithms, np.float32(0))
+    return np.float32(decoding.coverage_penalty) * functions.sum(of_tokens)[..., 0]
 
 
 def _is_at(hypotheses: Hypotheses, position: Array | int) -> Array:

@@ -111,21 +111,18 @@ def sampled(log_probs: Array, uniform: Array) -> Array:
 
     uniform: [rows, 1] float32 in [0, 1). A row's id depends on its own number alone.
     """
-    needed = functions_of(log_probs).needed_columns(log_probs > -INFINITY)
-    ids = _sampled(log_probs[:, needed], uniform)
-    return ids if isinstance(needed, slice) else needed[ids]
-
-
-def _sampled(log_probs: Array, uniform: Array) -> Array:
-    functions, ids = functions_of(log_probs), log_probs.shape[1]
-    weights = functions.exp(log_probs - functions.max(log_probs))
-    blocks = functions.reshape(functions.with_zeros(weights, -ids % BLOCK), (-1, -(-ids // BLOCK), BLOCK))
+    functions = functions_of(log_probs)
+    needed = functions.needed_columns(log_probs > -INFINITY)
+    weights = functions.exp(log_probs[:, needed] - functions.max(log_probs))
+    padded = functions.with_zeros(weights, -weights.shape[1] % BLOCK)
+    blocks = functions.reshape(padded, (-1, padded.shape[1] // BLOCK, BLOCK))
     sums = functions.cumulative_sum(functions.sum(blocks)[..., 0])  # [rows, blocks]
     number = uniform * sums[:, -1:]  # [rows, 1]
     block = _places(sums, number)  # [rows, 1]
     before = functions.where(block > 0, functions.take(sums, functions.maximum(block - 1, 0)), np.float32(0))
     within = functions.cumulative_sum(functions.take(blocks, block)[:, 0])  # [rows, BLOCK]
-    return (block * BLOCK + _places(within, number - before))[:, 0]
+    places = (block * BLOCK + _places(within, number - before))[:, 0]
+    return places if isinstance(needed, slice) else needed[places]
 
 
 def _places(sums: Array, number: Array) -> Array:
@@ -150,7 +147,5 @@ def uniform_numbers(
 
     seed: at least 0. questions: the ids of each.
     """
-    numbers = (
-        np.random.default_rng([seed, *question]).random((candidates, max_length), np.float32) for question in questions
-    )
-    return np.stack(list(numbers))
+    shape = candidates, max_length
+    return np.stack([np.random.default_rng([seed, *question]).random(shape, np.float32) for question in questions])

@@ -83,10 +83,6 @@ class Search:
         uniform = None if self.uniform is None else functions.rows(self.uniform, rows)
         return dataclasses.replace(self, question=question, uniform=uniform)
 
-    def scores(self, progress: Progress) -> Array:
-        """Return the scores of the hypotheses, [rows, hypotheses] float32; see `hypotheses.scores`."""
-        return scores(self.decoding, progress.hypotheses)
-
     def advanced(self, progress: Progress) -> Progress:
         """Add an id to each hypothesis. "hypotheses" in shapes: of all rows, one row after another."""
         position, hypotheses, state, generic_state = progress
@@ -128,10 +124,7 @@ class Search:
             return functions.log_softmax(functions.float32(logits)), after
 
         is_needed = position < self.decoding.anti_lm_tokens
-        result: tuple[Array, State] = functions.cond(
-            is_needed, computed, lambda: (functions.zeros_like(log_probs), state)
-        )
-        return result
+        return functions.cond(is_needed, computed, lambda: (functions.zeros_like(log_probs), state))
 
 
 def new_search(
@@ -180,7 +173,7 @@ def search_arrays(
     current = search.of_rows(rows)
     while len(rows) and progress.position < search.automaton.max_length and is_wanted():
         progress = current.advanced(progress)
-        ids[rows], best_scores[rows] = progress.hypotheses.ids, current.scores(progress)
+        ids[rows], best_scores[rows] = progress.hypotheses.ids, scores(search.decoding, progress.hypotheses)
         remaining = np.flatnonzero(~progress.finished())
         if len(remaining) < len(rows):
             rows, progress = rows[remaining], progress.of_rows(remaining)
