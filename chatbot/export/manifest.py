@@ -2,7 +2,6 @@
 
 import atexit
 import dataclasses
-import json
 import shutil
 import tempfile
 import zipfile
@@ -13,6 +12,7 @@ from typing import Any, get_origin
 from chatbot.command_line import program
 from chatbot.config.attempts import EXPORT
 from chatbot.config.export import FORMATS, WEIGHTS
+from chatbot.durable import read_json, write_json
 from chatbot.errors import UserError
 
 MANIFEST = EXPORT
@@ -50,7 +50,7 @@ def write_manifest(folder: Path, manifest: Manifest) -> None:
         if path.is_file()
     }
     values = {"chatbot_export": VERSION, **dataclasses.asdict(manifest), "files": files}
-    (folder / MANIFEST).write_text(json.dumps(values, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
+    write_json(folder / MANIFEST, values)
 
 
 def read_manifest(folder: Path) -> Manifest:
@@ -63,7 +63,7 @@ def read_manifest(folder: Path) -> Manifest:
         what = "no such folder" if not folder.exists() else f"not an export, {MANIFEST} is not in it"
         raise UserError(f"{folder}: {what}; give a folder that `python -m chatbot.export` has written")
     try:
-        values = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+        values = read_json(folder / MANIFEST)
         version, files = values.pop("chatbot_export"), values.pop("files")
         if version != VERSION:
             raise UserError(f"{folder}: of version {version}, not {VERSION}, of exports; {again}")
@@ -72,7 +72,7 @@ def read_manifest(folder: Path) -> Manifest:
             path = folder / name
             if not path.is_file() or path.stat().st_size != size or _size_and_checksum(path)[1] != checksum:
                 raise UserError(f"{folder}: damaged, {name} is missing or changed; {again}")
-    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
+    except (ValueError, LookupError, TypeError, AttributeError):
         raise UserError(f"{folder}: damaged, {MANIFEST} cannot be read; {again}") from None
     return manifest
 

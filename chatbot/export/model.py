@@ -4,9 +4,8 @@ The layers are Keras's own: what tf.custom_gradient and the packed layout add is
 in float32, by the values that `restored` returns.
 """
 
-import contextlib
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import keras
@@ -57,26 +56,18 @@ def sequences_in_graph(ids: tf.Tensor) -> Sequences:
     return Sequences(ids, mask, packing)
 
 
-@contextlib.contextmanager
-def with_weights(model: Seq2Seq, weights: Sequence[tf.Tensor]) -> Iterator[None]:
-    """Let the model compute with these weights, in the order of its trainable variables."""
-    with keras.StatelessScope(list(zip(model.trainable_variables, weights, strict=True))):
-        yield
+def with_weights(model: Seq2Seq, weights: Sequence[tf.Tensor]) -> keras.StatelessScope:
+    """Let the model compute with these weights in a block, in the order of its trainable variables."""
+    return keras.StatelessScope(list(zip(model.trainable_variables, weights, strict=True)))
 
 
 class Stored(NamedTuple):
     """A weight as it is stored."""
 
     values: npt.NDArray[np.generic]  # float32, float16 or int8, in the weight's shape
-    scales: Floats | None = None  # of int8, one for each index of `axis`
+    # What the values are multiplied by, float32 in a shape that broadcasts; of int8, one for each index of `axis`.
+    scales: Floats | np.float32 = np.float32(1)
     axis: int = 0
-
-    @property
-    def factors(self) -> Floats:
-        """What the values are multiplied by, in a shape that broadcasts: the scales, or 1."""
-        if self.scales is None:
-            return np.ones([], np.float32)
-        return self.scales.reshape([-1 if i == self.axis else 1 for i in range(self.values.ndim)])
 
 
 def stored(weight: Floats, kind: str, rows: bool) -> Stored:
@@ -94,9 +85,9 @@ def stored(weight: Floats, kind: str, rows: bool) -> Stored:
     axis = 0 if rows else weight.ndim - 1
     others = tuple(i for i in range(weight.ndim) if i != axis)
     scales = np.maximum(np.abs(weight).max(axis=others, keepdims=True), 1e-12) / LARGEST
-    return Stored(np.rint(weight / scales).astype(np.int8), scales.astype(np.float32).reshape(-1), axis)
+    return Stored(np.rint(weight / scales).astype(np.int8), scales.astype(np.float32), axis)
 
 
 def restored(weight: Stored) -> Floats:
     """Return the values of a stored weight."""
-    return weight.values.astype(np.float32) * weight.factors
+    return weight.values.astype(np.float32) * weight.scales

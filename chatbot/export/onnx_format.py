@@ -17,7 +17,6 @@ import tensorflow as tf
 import tf2onnx
 from onnx import TensorProto, helper
 
-from chatbot.config.model import ModelSettings
 from chatbot.export.model import Stored, sequences_in_graph, with_weights
 from chatbot.model.seq2seq import Seq2Seq
 
@@ -37,13 +36,13 @@ def encode(model: Seq2Seq, ids: tf.Tensor) -> dict[str, tf.Tensor]:
     return {**state, **{f"cell_{i}": x for i, x in enumerate(tf.nest.flatten(cells))}}
 
 
-def step(model: Seq2Seq, settings: ModelSettings, last: tf.Tensor, state: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+def step(model: Seq2Seq, last: tf.Tensor, state: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
     """Decode one token. Return "logits" [hypotheses, vocabulary], and "next_0" and so on, the cells after it.
 
     With attention also return its weights in this step, "attention" [hypotheses, source].
 
-    settings: those of the model. last: [hypotheses] int32, the last ids. state: as `encode` returns it; the cells are
-    [hypotheses, units] each, and the hypotheses of a question are one after another.
+    last: [hypotheses] int32, the last ids. state: as `encode` returns it; the cells are [hypotheses, units] each, and
+    the hypotheses of a question are one after another.
     """
     before: dict[str, Any] = {name: x for name, x in state.items() if not name.startswith("cell_")}
     cells = [state[f"cell_{i}"] for i in range(len(state) - len(before))]  # not in the order of their names
@@ -67,7 +66,7 @@ def state_specs(model: Seq2Seq) -> dict[str, tf.TensorSpec]:
     return specs
 
 
-def write_onnx(folder: Path, model: Seq2Seq, settings: ModelSettings, weights: Sequence[Stored]) -> None:
+def write_onnx(folder: Path, model: Seq2Seq, weights: Sequence[Stored]) -> None:
     """Write the graphs of a model without n-grams, and its weights.
 
     weights: in the order of the model's trainable variables.
@@ -85,7 +84,7 @@ def write_onnx(folder: Path, model: Seq2Seq, settings: ModelSettings, weights: S
     def step_graph(last: tf.Tensor, *values: tf.Tensor) -> dict[str, tf.Tensor]:
         state = dict(zip(specs, values, strict=False))
         with with_weights(model, values[len(specs) :]):
-            return step(model, settings, last, state)
+            return step(model, last, state)
 
     places = _write_weights(folder / WEIGHTS_FILE, weights)
     ids, last = tf.TensorSpec([None, None], tf.int64, name="ids"), tf.TensorSpec([None], tf.int32, name="last")
@@ -99,42 +98,35 @@ def write_onnx(folder: Path, model: Seq2Seq, settings: ModelSettings, weights: S
 
 
 def _write_weights(path: Path, weights: Sequence[Stored]) -> list[list[tuple[int, int]]]:
-    """Write all weights to one file. Return the begin and the bytes of the values, and of the scales, of each."""
+    """Write all weights to one file. Return the begin and the bytes of the values, and of int8 the scales, of each."""
     places: list[list[tuple[int, int]]] = []
     with path.open("wb") as file:
         for weight in weights:
             places.append([])
-            for array in (weight.values, weight.scales):
-                if array is not None:
-                    file.write(bytes(-file.tell() % ALIGNMENT))
-                    places[-1].append((file.tell(), array.nbytes))
-                    file.write(np.ascontiguousarray(array).tobytes())
+            for array in [weight.values, weight.scales] if weight.values.dtype == np.int8 else [weight.values]:
+                file.write(bytes(-file.tell() % ALIGNMENT))
+                places[-1].append((file.tell(), array.nbytes))
+                file.write(array.tobytes())
     return places
 
 
 def _use_weights(graph: onnx.GraphProto, weights: Sequence[Stored], places: list[list[tuple[int, int]]]) -> None:
     """Replace the inputs of a graph that are weights by constants in the file, converted to float32."""
-    names = [x.name for x in graph.input if x.name.startswith(WEIGHT)]
-    kept = [x for x in graph.input if not x.name.startswith(WEIGHT)]
-    del graph.input[:]
-    graph.input.extend(kept)
-    nodes = []
-    for name in names:
+    for given in [x for x in graph.input if x.name.startswith(WEIGHT)]:
+        graph.input.remove(given)
+        name = given.name
         number = int(name.removeprefix(WEIGHT).split(":")[0])
         values, scales, axis = weights[number]
         if values.dtype == np.float32:
             graph.initializer.append(_external(name, values, *places[number][0]))
             continue
         graph.initializer.append(_external(f"{name}_values", values, *places[number][0]))
-        if scales is None:
-            nodes.append(helper.make_node("Cast", [f"{name}_values"], [name], to=TensorProto.FLOAT))
+        if values.dtype == np.float16:
+            graph.node.insert(0, helper.make_node("Cast", [f"{name}_values"], [name], to=TensorProto.FLOAT))
         else:
-            graph.initializer.append(_external(f"{name}_scales", scales, *places[number][1]))
+            graph.initializer.append(_external(f"{name}_scales", scales.reshape(-1), *places[number][1]))
             inputs = [f"{name}_values", f"{name}_scales"]
-            nodes.append(helper.make_node("DequantizeLinear", inputs, [name], axis=axis))
-    rest = list(graph.node)
-    del graph.node[:]
-    graph.node.extend([*nodes, *rest])
+            graph.node.insert(0, helper.make_node("DequantizeLinear", inputs, [name], axis=axis))
 
 
 def _external(name: str, array: np.ndarray[Any, Any], begin: int, size: int) -> TensorProto:

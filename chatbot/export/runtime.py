@@ -1,6 +1,6 @@
 """An export for ONNX Runtime, which replies by arrays of NumPy. Nothing here imports TensorFlow."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,13 +23,12 @@ from chatbot.decoding.search import OF_HYPOTHESES, State, new_search, search_arr
 from chatbot.errors import UserError
 from chatbot.export.manifest import Manifest, damaged, read_manifest
 from chatbot.flags import replace
-from chatbot.inference.model import EMPTY_QUESTION, Searcher, distinct, padded
+from chatbot.inference.model import EMPTY_QUESTION, Floats, IsWanted, Rows, Searcher, distinct, padded
 from chatbot.inference.replier import Replier, for_attempt
 from chatbot.inference.rows import LEAVING_SHARE
 from chatbot.inference.text_responder import TextResponder
 
 Array = npt.NDArray[Any]
-Floats = npt.NDArray[np.float32]
 
 CELL, NEXT = "cell_", "next_"  # the names of cells in the graphs, before and after a step
 
@@ -61,7 +60,7 @@ class OnnxModel:
         except Exception as error:  # ONNX Runtime raises classes of its own, derived from Exception
             raise damaged(folder, error) from None
 
-    def encode(self, questions: Sequence[Sequence[int]]) -> State:
+    def encode(self, questions: Rows) -> State:
         """See `Model`."""
         results = _run(self._encode, {"ids": padded(questions).astype(np.int64)})
         state: State = {name: x for name, x in results.items() if not name.startswith(CELL)}
@@ -104,9 +103,8 @@ class OnnxModel:
     def searcher(self, decoding: DecodingSettings, automaton: BoundedAutomaton) -> Searcher:
         """See `Model`."""
 
-        def search_batch(
-            questions: Sequence[Sequence[int]], seed: int, is_wanted: Callable[[], bool]
-        ) -> tuple[Array, Floats]:
+        @np.errstate(all="ignore")  # logarithms of 0 and differences of infinities are meant
+        def search_batch(questions: Rows, seed: int, is_wanted: IsWanted) -> tuple[Array, Floats]:
             generic = self.encode([EMPTY_QUESTION]) if decoding.anti_lm else None
             uniform = None
             if decoding.samples:
@@ -115,17 +113,9 @@ class OnnxModel:
             ids, scores = search_arrays(search, start, is_wanted)
             return ids.reshape(len(questions), -1, automaton.max_length), scores.reshape(len(questions), -1)
 
-        def search_batches(
-            batches: Sequence[Sequence[Sequence[int]]], seed: int, is_wanted: Callable[[], bool]
-        ) -> list[tuple[Array, Floats]]:
-            with np.errstate(all="ignore"):  # logarithms of 0 and differences of infinities are meant
-                return [search_batch(batch, seed, is_wanted) for batch in batches]
+        return lambda batches, seed, is_wanted: [search_batch(batch, seed, is_wanted) for batch in batches]
 
-        return search_batches
-
-    def log_probabilities(
-        self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]], begin: int
-    ) -> Floats:
+    def log_probabilities(self, sources: Rows, targets: Rows, begin: int) -> Floats:
         """See `Model`."""
         different, rows = distinct(sources)
         ids = padded([[*target, EOS] for target in targets])

@@ -16,6 +16,7 @@ from chatbot.config.decoding import ONE_SAMPLE, TOKENS, DecodingSettings
 from chatbot.corpus.ngrams import Ngrams, Order
 from chatbot.corpus.tokenizer import SPACE
 from chatbot.corpus.vocabulary import ASK, EOS, PAD, SPECIALS, Vocabulary
+from chatbot.decoding.automaton import bytes_of_tokens
 from chatbot.decoding.hypotheses import length_penalty
 from chatbot.decoding.ngrams import NgramMixture
 from chatbot.export.model import Stored, plain_model, sequences_in_graph, with_weights
@@ -45,7 +46,7 @@ def write_savedmodel(folder: Path, trained: Trained, weights: Sequence[Stored], 
     check_decoding(decoding, vocabulary, settings)
     module = tf.Module()
     module.values = [tf.Variable(x.values, trainable=False) for x in weights]
-    module.scales = [tf.Variable(x.factors, trainable=False) for x in weights]
+    module.scales = [tf.Variable(x.scales, trainable=False) for x in weights]
     model = plain_model(trained, _shared(module, trained.model.ngrams))
     made = _Signatures(module, model, vocabulary, settings.max_length)
     asset = folder / "assets" / VOCABULARY
@@ -94,7 +95,7 @@ class _Signatures:
 
     def best(self, decoding: DecodingSettings) -> Any:
         """Return the signature of the best reply as text."""
-        search, texts = self._search(decoding), tf.constant(_bytes_of_tokens(self.vocabulary))
+        search, texts = self._search(decoding), tf.constant(bytes_of_tokens(self.vocabulary))
 
         def best_of(ids: tf.Tensor, uniform: tf.Tensor | None) -> Pair:
             replies, scores = search(ids, uniform)
@@ -174,14 +175,6 @@ def _shared(module: tf.Module, mixture: NgramMixture | None) -> Ngrams | None:
     names = [field.name for field in dataclasses.fields(Order)]
     module.orders = [{name: tf.Variable(getattr(x, name), trainable=False) for name in names} for x in ngrams.orders]
     return Ngrams(module.unigrams, [Order(**of_order) for of_order in module.orders])
-
-
-def _bytes_of_tokens(vocabulary: Vocabulary) -> list[bytes]:
-    """Return the text of each id; special tokens and marks have none, and bytes are themselves."""
-    texts = [b""] * len(SPECIALS)
-    texts += [token.encode() for token in vocabulary.tokens[len(SPECIALS) : vocabulary.first_mark]]
-    texts += [b""] * (vocabulary.first_byte - vocabulary.first_mark)
-    return texts + [bytes([i]) for i in range(len(vocabulary) - vocabulary.first_byte)]
 
 
 def _to_ids(module: tf.Module, vocabulary: Vocabulary, asset: Path, max_length: int) -> Any:

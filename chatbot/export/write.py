@@ -2,7 +2,6 @@
 
 import contextlib
 import hashlib
-import json
 import shutil
 from pathlib import Path
 
@@ -19,7 +18,7 @@ from chatbot.corpus.selection import Selection
 from chatbot.corpus.shards import Shards
 from chatbot.corpus.tokenizer import without_pair_rules
 from chatbot.display import counted
-from chatbot.durable import replacing, unused_name
+from chatbot.durable import replacing, unused_name, write_json
 from chatbot.errors import UserError
 from chatbot.evaluation.likelihood import Scorer
 from chatbot.export.manifest import Manifest, size_of, write_manifest, write_zip
@@ -70,14 +69,13 @@ def _export_to(folder: Path, settings: ExportSettings, directory: Path) -> str:
     else:
         from chatbot.export.onnx_format import write_onnx
 
-        write_onnx(folder, plain_model(trained), trained.settings.model, weights)
+        write_onnx(folder, plain_model(trained), weights)
         _write_texts(folder, trained)
         if (directory / RETRIEVAL).exists():
             shutil.copytree(directory / RETRIEVAL, folder / RETRIEVAL)
     learned = learned_questions(directory)
     facts = settings.format, settings.weights, directory.name, trained.step, is_validated(directory), learned
-    manifest = Manifest(*facts)
-    write_manifest(folder, manifest)
+    write_manifest(folder, Manifest(*facts))
     if pairs is None:
         return "No loss was measured: no validation pairs of the attempt can be read; give pairs with --data FILE."
     loss = scorer(pairs).nats_per_character
@@ -90,7 +88,7 @@ def _write_texts(folder: Path, trained: Trained) -> None:
     if trained.settings.corpus.dictionary is not None:
         values["dictionary"] = DICTIONARY
         shutil.copyfile(trained.settings.corpus.dictionary, folder / DICTIONARY)
-    (folder / CONFIG).write_text(json.dumps(values, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
+    write_json(folder / CONFIG, values)
     (folder / VOCABULARY).write_bytes(trained.vocabulary.content())
     if trained.model.ngrams is not None:
         (folder / NGRAMS).write_bytes(trained.model.ngrams.ngrams.content())
