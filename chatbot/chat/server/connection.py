@@ -9,47 +9,36 @@ from typing import Any
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
-# Of the line and the headers of a request, those after a body in chunks included.
+# Of the line and the headers of a request. The bytes are also those of the headers after a body in chunks.
 LARGEST_HEAD, MOST_HEADERS = 1 << 16, 200
 # Requests that a client may send before the first of them is answered.
 MOST_PIPELINED = 16
-# Seconds for a client to send the line and the headers of a request.
-HEADER_TIMEOUT = 15.0
 # Seconds that a connection without a request stays open. Clients must close it first: one that sends a request while
 # the server closes loses it. httpx waits for 5 s, which is uvicorn's default, too, and nginx for 60 s.
 KEEP_ALIVE = 75
 # Connections that may be open at once; at least two for each request that may be answered.
 LEAST_CONNECTIONS = 512
-# Seconds that a client may keep an answer waiting, and one more for each so many bytes that it reads.
-UNREAD_TIMEOUT, LEAST_RATE = 20.0, 4096
-# Seconds for which the rest of a refused request is read and dropped. A socket that is closed with unread data resets
-# the connection, and the client may lose the response.
-LINGER_TIMEOUT = 5.0
+# A client that reads so many bytes of an answer may keep it waiting for another second.
+LEAST_RATE = 4096
 # In the `extensions` of a request's scope: an asynchronous function that returns when all that was sent has left this
 # process, or the connection is closed.
 DRAINED = "chatbot.drained"
 
 
-def _refusal(status: int, kind: str, code: str, message: str) -> bytes:
+def _refusal(status: int, code: str, message: str) -> bytes:
     """Return a response that ends a connection. Its body is an error as `ApiError` has it."""
+    kind = "invalid_request_error" if status < 500 else "server_error"
     error = {"message": message, "type": kind, "param": None, "code": code}
     body = json.dumps({"error": error}).encode()
     head = b"content-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n" % len(body)
     return STATUS_LINE[status] + head + body
 
 
-NO_HTTP = _refusal(400, "invalid_request_error", "invalid_http", "The request is not valid HTTP")
+NO_HTTP = _refusal(400, "invalid_http", "The request is not valid HTTP")
 TOO_LARGE = _refusal(
-    431,
-    "invalid_request_error",
-    "headers_too_large",
-    f"The headers have more than {LARGEST_HEAD:,} bytes, or are more than {MOST_HEADERS}",
+    431, "headers_too_large", f"The headers have more than {LARGEST_HEAD:,} bytes, or are more than {MOST_HEADERS}"
 )
-TOO_MANY_CONNECTIONS = _refusal(503, "server_error", "busy", "Too many connections are open; try again")
-
-
-class RefusedHeadError(Exception):
-    """The head of a request is beyond a limit. Raised within the parser, which ends."""
+TOO_MANY_CONNECTIONS = _refusal(503, "busy", "Too many connections are open; try again")
 
 
 class Connection(HttpToolsProtocol):
@@ -57,11 +46,17 @@ class Connection(HttpToolsProtocol):
 
     Where uvicorn's `limit_concurrency` is reached, a new connection takes the place of the one that is idle for the
     longest time. `Gate` limits the time and the size of bodies, and the time of replies.
+
+    What a callback of the parser raises ends the parser, and `send_400_response` is called.
     """
 
-    header_timeout = HEADER_TIMEOUT
-    unread_timeout = UNREAD_TIMEOUT
-    linger_timeout = LINGER_TIMEOUT
+    # Seconds for a client to send the line and the headers of a request.
+    header_timeout = 15.0
+    # Seconds that a client may keep an answer waiting.
+    unread_timeout = 20.0
+    # Seconds for which the rest of a refused request is read and dropped. A socket that is closed with unread data
+    # resets the connection, and the client may lose the response.
+    linger_timeout = 5.0
     _timer: asyncio.TimerHandle | None = None  # of a head, or of the rest of a refused request
     _unread_timer: asyncio.TimerHandle | None = None
     _refusal = NO_HTTP  # what an error of the parser is answered with
@@ -113,22 +108,16 @@ class Connection(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         """Begin a request."""
         if len(self.pipeline) >= MOST_PIPELINED:
-            raise RefusedHeadError
+            raise ValueError("too many requests at once")
         super().on_message_begin()
         self.scope["extensions"] = {DRAINED: self.flow.drain}  # type: ignore[dict-item]
 
-    def on_header(self, name: bytes, value: bytes) -> None:
-        """Add a header, which may follow a body in chunks."""
-        if len(self.headers) >= MOST_HEADERS:
-            self._refusal = TOO_LARGE
-            raise RefusedHeadError
-        super().on_header(name, value)
-
     def on_headers_complete(self) -> None:
         """Begin to answer, unless the head is too large."""
-        if len(self.url) + sum(len(name) + len(value) for name, value in self.headers) > LARGEST_HEAD:
+        size = len(self.url) + sum(len(name) + len(value) for name, value in self.headers)
+        if size > LARGEST_HEAD or len(self.headers) > MOST_HEADERS:
             self._refusal = TOO_LARGE
-            raise RefusedHeadError
+            raise ValueError("too large a head")
         self._stop()
         self._unparsed = 0
         super().on_headers_complete()

@@ -110,6 +110,7 @@ def _remedy(path: str) -> str:
 def add_error_handlers(app: FastAPI) -> None:
     """Make all errors of an app have the form of OpenAI's."""
 
+    @app.exception_handler(HTTPException)
     async def http_error(request: Request, error: HTTPException) -> Response:
         if isinstance(error, ApiError):
             return error.response()
@@ -122,8 +123,6 @@ def add_error_handlers(app: FastAPI) -> None:
             message = f"{request.method} is not allowed for {path}; use {(error.headers or {}).get('Allow', 'another')}"
         return ApiError(error.status_code, message, code=code, headers=error.headers).response()
 
+    @app.exception_handler(RequestValidationError)
     async def validation_error(request: Request, error: RequestValidationError) -> Response:
         return invalid(error.errors()).response()
-
-    app.add_exception_handler(HTTPException, http_error)  # type: ignore[arg-type]
-    app.add_exception_handler(RequestValidationError, validation_error)  # type: ignore[arg-type]
