@@ -78,7 +78,7 @@ def reload_keys(path: Path, keys: list[bytes]) -> None:
         keys[:] = read_keys(path)
         log.warning("--api-key-file: %s", counted(len(keys), "key"))
     except UserError as error:
-        log.error("%s; the keys of before are needed", error)
+        log.error("%s; the earlier keys stay valid", error)
 
 
 def _named(settings: ChatSettings) -> list[Path]:
