@@ -30,10 +30,9 @@ tensorboard: install
 test: install-dev
 	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder --max-worker-restart 0 $(ARGS)
 
-# Plants 300 small mistakes at random, one at a time, and counts how many of them the tests notice: hours on two cores.
+# Deletes 200 pieces of the product at random, one at a time, and counts how many the tests notice: hours on two cores.
 # ARGS="--number 30 chatbot/decoding" takes a few in some of the files.
 mutants: install-dev
-	$(PIP) install "cosmic-ray==8.7.*"
 	$(BIN)/python -m tests.mutants $(ARGS)
 
 check: install-dev

@@ -1,11 +1,13 @@
-"""Plants a random sample of small mistakes, one at a time, and counts how many of them the tests notice.
+"""Deletes a piece of the product at random, one at a time, and counts how many deletions the tests notice.
 
-cosmic-ray knows the mistakes (operators, comparisons, conditions, numbers, loops) and changes files on disk, so any
-tests can run, with TensorFlow and processes of their own. The files are those of copies of the tree, one for each
-process. A mistake is noticed if a test fails in the file that mirrors the changed one or beside it.
+A piece is a statement, a condition, a keyword argument or an element of a list. Lines are drawn by a seed, so that a
+package has as many as its share of the product. The changed files are those of copies of the tree, one for each
+process, so that any tests can run, with TensorFlow and processes of their own. A deletion is noticed if a test fails in
+the file that mirrors the changed one, beside it, or in a file that imports it.
 """
 
 import argparse
+import ast
 import contextlib
 import difflib
 import importlib
@@ -17,51 +19,129 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections import Counter, defaultdict
+from collections import Counter
+from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
-from cosmic_ray.commands.init import init
-from cosmic_ray.mutating import use_mutation
-from cosmic_ray.plugins import get_operator
-from cosmic_ray.work_db import use_db
-from cosmic_ray.work_item import MutationSpec
 from tqdm import tqdm
 
 ROOT = Path(__file__).parents[1]
-# These mostly raise an error when the file is imported, which any test notices: `int | None` is an operator, too.
-LOUD = "BitOr", "BitAnd", "BitXor", "ExceptionReplacer", "RemoveDecorator", "MatMul"
 FAST = "not slow and not gpu"
-LONGEST_TESTS = 900  # seconds; a mistake without an end is noticed
-READING = Path("tests/corpus/reading")  # has the files as people have them, which its packages read; 30 s
+LONGEST_TESTS = 900  # seconds; a deletion that makes them endless is noticed
 
 
-def mistakes(paths: list[Path], number: int, seed: int) -> list[MutationSpec]:
-    """Return a random sample of places in these files, with one mistake for each.
+class Deletion(NamedTuple):
+    """The `number`th deletion of a file, as `deletions` lists them, whose piece stands in this line."""
 
-    A place where many operators fit is as likely as one where one fits.
-    """
-    places: dict[tuple[object, ...], list[MutationSpec]] = defaultdict(list)
-    with tempfile.TemporaryDirectory() as folder, use_db(f"{folder}/session.sqlite") as session:
-        init(paths, session, {})
-        for item in session.work_items:
-            (mistake,) = item.mutations
-            if not any(word in mistake.operator_name for word in LOUD):
-                places[mistake.module_path, mistake.start_pos].append(mistake)
+    path: Path
+    line: int
+    number: int
+    kind: str
+
+
+Delete = Callable[[], object]
+
+
+def pieces(node: ast.AST) -> Iterator[tuple[ast.AST, str, Delete]]:
+    """Yield each piece directly in a node, its kind, and what deletes it from the tree."""
+    blocks = [getattr(node, field, None) for field in ("body", "orelse", "finalbody")]
+    for block in (block for block in blocks if isinstance(block, list)):
+        for i, statement in enumerate(block):
+            if can_be_missed(statement, block[:i]):
+                yield statement, "statement", partial(block.__setitem__, i, ast.Pass())
+    match node:
+        case ast.If(test=test) | ast.IfExp(test=test):
+            yield test, "condition", partial(setattr, node, "test", ast.Constant(True))
+            if isinstance(node, ast.IfExp) or node.orelse:
+                yield test, "condition", partial(setattr, node, "test", ast.Constant(False))
+        case ast.BoolOp(values=parts) | ast.comprehension(ifs=parts):
+            for part in parts:
+                yield part, "condition", partial(parts.remove, part)
+        case ast.Call(keywords=keywords):
+            for keyword in keywords:
+                yield keyword.value, "keyword argument", partial(keywords.remove, keyword)
+        case ast.List(elts=elements) | ast.Set(elts=elements) | ast.Tuple(elts=elements, ctx=ast.Load()):
+            for element in elements if len(elements) > 1 else []:
+                yield element, "element", partial(elements.remove, element)
+        case ast.Dict(keys=keys, values=values):
+            for i, value in enumerate(values):
+                yield value, "element", partial(lambda i: (keys.pop(i), values.pop(i)), i)
+
+
+def can_be_missed(statement: ast.stmt, before: list[ast.stmt]) -> bool:
+    """Return whether a statement does something, and none after it must fail at once for want of a name."""
+    match statement:
+        case ast.Expr(value=value):
+            return not isinstance(value, ast.Constant)  # a docstring
+        case ast.Assign(targets=[target]) | ast.AnnAssign(target=target, value=ast.expr()):
+            bound = {n.id for s in before for n in ast.walk(s) if isinstance(n, ast.Name)}
+            return target.id in bound if isinstance(target, ast.Name) else not isinstance(target, ast.Tuple)
+        case ast.If(test=test, orelse=orelse):
+            return not orelse and "TYPE_CHECKING" not in (text := ast.unparse(test)) and "__name__" not in text
+        case _:
+            return isinstance(statement, ast.AugAssign | ast.Raise | ast.Delete | ast.Continue | ast.Break | ast.Return)
+
+
+def walk(node: ast.AST) -> Iterator[ast.AST]:
+    """Yield a node and those in it, without types, decorators and assertions."""
+    yield node
+    for name, value in ast.iter_fields(node):
+        if name not in ("annotation", "returns", "decorator_list"):
+            for child in value if isinstance(value, list) else [value]:
+                is_type = isinstance(node, ast.Subscript) and name == "slice"
+                if isinstance(child, ast.AST) and not isinstance(child, ast.Assert) and not is_type:
+                    yield from walk(child)
+
+
+def deletions(tree: ast.Module) -> list[tuple[int, str, Delete]]:
+    """Return the line and kind of each deletion, and what does it to the tree."""
+    found = [piece for node in walk(tree) for piece in pieces(node)]
+    return [(getattr(piece, "lineno", 0), kind, delete) for piece, kind, delete in found]
+
+
+def sample(paths: list[Path], number: int, seed: int) -> list[Deletion]:
+    """Return deletions in lines drawn at random; a line where none fits is drawn again, one that was drawn is not."""
+    lines: list[list[Deletion]] = []
+    for path in paths:
+        text = path.read_text(encoding="utf-8")
+        in_file: list[list[Deletion]] = [[] for _ in text.splitlines()]
+        for i, (line, kind, _) in enumerate(deletions(ast.parse(text))):
+            in_file[line - 1].append(Deletion(path, line, i, kind))
+        lines += filter(None, in_file)
     generator = random.Random(seed)
-    chosen = generator.sample(sorted(places), min(number, len(places)))
-    return [generator.choice(sorted(places[place], key=lambda m: (m.operator_name, m.occurrence))) for place in chosen]
+    return [generator.choice(line) for line in generator.sample(lines, min(number, len(lines)))]
 
 
-def mirrored_tests(path: Path) -> list[str]:
-    """Return chatbot/a/b.py -> tests/a/test_b.py, if it exists, and the other files of tests/a (and of READING)."""
+def imported(path: Path) -> set[str]:
+    """Return the names of the modules, and of what is in them, that a file imports."""
+    nodes = list(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
+    froms = [node for node in nodes if isinstance(node, ast.ImportFrom) and node.module]
+    names = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
+    return (
+        names
+        | {f"{node.module}.{alias.name}" for node in froms for alias in node.names}
+        | {str(node.module) for node in froms}
+    )
+
+
+def tests_of(path: Path) -> list[str]:
+    """Return the test files of chatbot/a/b.py: tests/a/test_b.py, those beside it, and those that import it."""
     folder = Path("tests", *path.parent.parts[1:])
     while not list(folder.glob("test_*.py")):
         folder = folder.parent
-    mirror = folder / f"test_{path.stem}.py"
-    files = sorted(folder.glob("test_*.py"), key=lambda file: (file != mirror, file.name))
-    whole = sorted(READING.glob("test_*.py")) if READING in folder.parents else []
-    return [str(file) for file in (*files, *whole)]
+    module = ".".join(path.with_suffix("").parts)
+    helpers = {
+        ".".join(file.with_suffix("").parts)
+        for file in Path("tests").rglob("*.py")
+        if not file.name.startswith("test_") and module in imported(file)
+    }
+    importing = {file for file in Path("tests").rglob("test_*.py") if imported(file) & {module, *helpers}}
+    files = {*folder.glob("test_*.py"), *importing}
+    mirrors = folder / f"test_{path.stem}.py", folder / f"test_{path.parent.name}.py"
+    return [str(f) for f in sorted(files, key=lambda f: (f not in mirrors, f not in importing, f.parent != folder, f))]
 
 
 def enter_copy(folder: str) -> None:
@@ -82,38 +162,46 @@ def enter_copy(folder: str) -> None:
 
 
 def run_tests(files: list[str]) -> None:
-    """Run tests in a process that was forked, and end it with pytest's exit status."""
+    """Run tests in a process that was forked, print the one that failed, and end with pytest's exit status."""
     os.setsid()
-    null = os.open(os.devnull, os.O_RDWR)
-    for descriptor in range(3):
-        os.dup2(null, descriptor)
+    report = os.open("report", os.O_RDWR | os.O_CREAT | os.O_TRUNC)
+    for descriptor, file in (0, os.open(os.devnull, os.O_RDWR)), (1, report), (2, report):
+        os.dup2(file, descriptor)
     pytest = importlib.import_module("pytest")
     sys.exit(pytest.main(["-x", "-q", "-p", "no:cacheprovider", "-m", FAST, *files]))
 
 
-def try_mistake(mistake: MutationSpec) -> tuple[MutationSpec, bool, str]:
-    """Return the mistake, whether the tests noticed it, and its difference."""
-    operator = get_operator(mistake.operator_name)(**mistake.operator_args)
-    with use_mutation(mistake.module_path, operator, mistake.occurrence) as (before, after):
-        process = multiprocessing.get_context("fork").Process(
-            target=run_tests, args=[mirrored_tests(mistake.module_path)]
-        )
+def try_deletion(deletion: Deletion) -> tuple[Deletion, bool, str]:
+    """Return the deletion, whether the tests noticed it, and its difference with the name of the test that failed."""
+    text = deletion.path.read_text(encoding="utf-8")
+    tree = ast.parse(text)
+    before = ast.unparse(tree).splitlines()
+    deletions(tree)[deletion.number][2]()
+    after = ast.unparse(tree)
+    deletion.path.write_text(after + "\n", encoding="utf-8")
+    try:
+        process = multiprocessing.get_context("fork").Process(target=run_tests, args=[tests_of(deletion.path)])
         process.start()
         process.join(LONGEST_TESTS)
         with contextlib.suppress(ProcessLookupError):  # what the tests have left behind
             os.killpg(process.pid or 0, signal.SIGKILL)
         process.join()
-    lines = difflib.unified_diff(before.splitlines(), after.splitlines(), str(mistake.module_path), n=2, lineterm="")
-    return mistake, process.exitcode != 0, "\n".join(lines)
+    finally:
+        deletion.path.write_text(text, encoding="utf-8")
+    report = Path("report").read_text(encoding="utf-8", errors="replace").splitlines()
+    failed = [line for line in report if line.startswith(("FAILED", "ERROR"))]
+    difference = list(difflib.unified_diff(before, after.splitlines(), n=3, lineterm=""))[3:]
+    return deletion, process.exitcode != 0, "\n".join([*difference, *failed])
 
 
 def main() -> None:
-    """Try the mistakes; print the unnoticed ones as they are found, then the share of noticed ones by package."""
+    """Try the deletions; print the unnoticed ones as they are found, then the share of noticed ones by package."""
     parser = argparse.ArgumentParser(prog="python -m tests.mutants", description=__doc__)
     parser.add_argument("path", nargs="*", type=Path, default=[Path("chatbot")], help="files or folders; default: all")
-    parser.add_argument("--number", type=int, default=300, help="mistakes to try; default: 300")
+    parser.add_argument("--number", type=int, default=200, help="deletions to try; default: 200")
     parser.add_argument("--seed", type=int, default=0, help="of the sample; default: 0")
     parser.add_argument("--processes", type=int, default=os.cpu_count(), help="default: one a core")
+    parser.add_argument("--show", action="store_true", help="also the noticed ones, with the test that noticed")
     arguments = parser.parse_args()
     os.chdir(ROOT)
     paths = [file for path in arguments.path for file in (sorted(path.rglob("*.py")) if path.is_dir() else [path])]
@@ -122,13 +210,14 @@ def main() -> None:
         tempfile.TemporaryDirectory() as folder,
         ProcessPoolExecutor(arguments.processes, initializer=enter_copy, initargs=(folder,)) as pool,
     ):
-        results = pool.map(try_mistake, mistakes(paths, arguments.number, arguments.seed))
-        for mistake, was_noticed, difference in tqdm(results, total=arguments.number):
-            package = mistake.module_path.parts[1].removesuffix(".py")
+        chosen = sample(paths, arguments.number, arguments.seed)
+        for deletion, was_noticed, difference in tqdm(pool.map(try_deletion, chosen), total=len(chosen)):
+            package = deletion.path.parts[1].removesuffix(".py")
             tried[package] += 1
             noticed[package] += was_noticed
-            if not was_noticed:
-                tqdm.write(f"\nunnoticed: {mistake.operator_name}\n{difference}")
+            if arguments.show or not was_noticed:
+                word = "noticed" if was_noticed else "unnoticed"
+                tqdm.write(f"\n{word}: {deletion.kind}, {deletion.path}:{deletion.line}\n{difference}")
     for package in sorted(tried):
         print(f"{package:12} {noticed[package]:4} of {tried[package]}")
     print(f"{'all':12} {noticed.total():4} of {tried.total()}: {noticed.total() / max(1, tried.total()):.0%}")
