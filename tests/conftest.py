@@ -65,11 +65,12 @@ def elsewhere() -> Iterator[None]:
 
 
 LONG = {"training", "export"}  # folders whose tests take most of the time
+MARKS = "slow", "gpu", "system"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add --all."""
-    parser.addoption("--all", action="store_true", help="also run the tests marked slow or gpu, as CI does")
+    parser.addoption("--all", action="store_true", help="also run the tests marked slow, gpu or system, as CI does")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -82,11 +83,11 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out the tests marked slow or gpu, unless --all or -m is given or each argument names a test.
+    """Leave out the tests with a mark of MARKS, unless --all or -m is given or each argument names a test.
 
     Files with such tests come first, then those of LONG folders: a long file at the end would keep one process busy.
     """
-    long = [item for item in items if item.get_closest_marker("slow") or item.get_closest_marker("gpu")]
+    long = [item for item in items if any(map(item.get_closest_marker, MARKS))]
     named = all("::" in argument for argument in config.args)
     if not (config.getoption("--all") or config.getoption("-m") or named):
         deselected = set(long)

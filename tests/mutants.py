@@ -29,7 +29,7 @@ from typing import NamedTuple
 from tqdm import tqdm
 
 ROOT = Path(__file__).parents[1]
-FAST = "not slow and not gpu"
+FAST = "not slow and not gpu and not system"
 LONGEST_TESTS = 900  # seconds; a deletion that makes them endless is noticed
 
 
