@@ -23,7 +23,7 @@ _kept: TextIO | None = None
 @contextlib.contextmanager
 def quiet(active: bool) -> Iterator[None]:
     """Discard standard output and progress bars in the block, if active. Standard error stays."""
-    global _kept
+    global _kept  # noqa: PLW0603 - standard output belongs to the process, too
     if not active or _kept is not None:
         yield
         return

@@ -48,17 +48,17 @@ class BeamPool(Processes):
                 reason = [type(error).__name__, *str(error).strip().splitlines()][-1]
                 raise UserError(f"--runner {self._runner}: {reason}") from error
             for path in sorted(folder.glob(f"*{RESULT}")):
-                yield pickle.loads(path.read_bytes())
+                yield pickle.loads(path.read_bytes())  # noqa: S301 - written by _save_result
 
 
-def _expanded(expand: Expand, numbered: tuple[int, tuple]) -> Iterator[tuple[str, tuple]]:
+def _expanded(expand: Expand, numbered: tuple[int, tuple[Any, ...]]) -> Iterator[tuple[str, tuple[Any, ...]]]:
     """Yield each task with a name that sorts like the tasks."""
     number, task = numbered
     for part, expanded in enumerate(expand(*task) if expand else [task]):
         yield f"{number:09}-{part:09}{RESULT}", expanded
 
 
-def _save_result(function: Function, folder: Path, named: tuple[str, tuple]) -> None:
+def _save_result(function: Function, folder: Path, named: tuple[str, tuple[Any, ...]]) -> None:
     """Write a complete file, so that a runner may repeat a task."""
     name, task = named
     write_file(folder / name, pickle.dumps(function(*task)))

@@ -129,7 +129,7 @@ def hashes_of(texts: Iterable[str]) -> Hashes:
 
 def mixed(first: Hashes, second: Hashes) -> Hashes:
     """Return a hash of two hashes in this order, by the multiplications of SplitMix64 (Steele et al., 2014)."""
-    mixed = first * np.uint64(0x9E3779B97F4A7C15) + second
+    mixed: Hashes = first * np.uint64(0x9E3779B97F4A7C15) + second
     mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     mixed ^= mixed >> np.uint64(31)

@@ -71,7 +71,7 @@ def cleaner(rules: Collection[str], changed: Counter[str] | None = None) -> Call
     changed: incremented for each rule that changes an utterance.
     Raises UserError when the library of a rule is not installed.
     """
-    functions = {
+    functions: dict[str, Callable[[str], str]] = {
         "markup": _without_markup,
         "nfkc": lambda text: unicodedata.normalize("NFKC", text),
         "control": _without_control,

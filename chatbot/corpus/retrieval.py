@@ -138,7 +138,7 @@ class Retrieval:
 
     def log_probability(self, reply: Sequence[int]) -> float:
         """Return the log-probability of a reply's ids and its end by the shares of tokens in all replies, in nats."""
-        return sum(self._of_tokens[token] for token in (*reply, EOS))
+        return float(sum(self._of_tokens[token] for token in (*reply, EOS)))
 
 
 def _keys(*sides: Ragged) -> npt.NDArray[np.uint64]:

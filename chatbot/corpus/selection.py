@@ -120,11 +120,12 @@ def held_out_limit(group_hashes: Hashes) -> np.uint64:
     group_hashes: [pairs]. A group of very many pairs could take the whole validation part, or most of a small corpus,
     so at most a tenth of the pairs is held out.
     """
-    pairs, share = len(group_hashes), np.uint64(HELD_OUT_SHARE * 2**64)
-    if pairs < FEWEST_SPLIT:
-        return np.uint64(0)
-    candidates, most = np.sort(group_hashes[group_hashes < share]), min(MOST_HELD_OUT, pairs // 10)
-    return candidates[most] if len(candidates) > most else share
+    pairs = len(group_hashes)
+    limit: np.uint64 = np.uint64(0 if pairs < FEWEST_SPLIT else HELD_OUT_SHARE * 2**64)
+    candidates, most = np.sort(group_hashes[group_hashes < limit]), min(MOST_HELD_OUT, pairs // 10)
+    if len(candidates) > most:
+        limit = candidates[most]
+    return limit
 
 
 def _repeated(hashes: Hashes, kept: Mask, most: int) -> Mask:

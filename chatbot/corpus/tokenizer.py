@@ -145,7 +145,8 @@ def _pattern_of(words: Collection[str]) -> "re.Pattern[str]":
 
 def _segmenter(dictionary: Any, cut_by_model: Tokenizer) -> Tokenizer:
     """Return the segmenter by a dictionary of rjieba's and by its model, for which every word is unknown."""
-    cut, has_word = dictionary.cut, dictionary.has_word
+    cut: Callable[..., list[str]] = dictionary.cut
+    has_word = dictionary.has_word
 
     def segment(text: str) -> list[str]:
         words: list[str] = []

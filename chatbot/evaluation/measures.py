@@ -62,8 +62,10 @@ def samples_of(corpus: Corpus, most: int | None = None) -> list[Sample]:
         rows = np.sort(np.random.default_rng(SEED).choice(rows, most, replace=False))
     samples, first = [], 0
     for pairs in corpus.shards:
-        for i in rows[(rows >= first) & (rows < first + len(pairs))] - first:
-            samples.append(sample_of(pairs.sources.row(i).tolist(), pairs.targets.row(i).tolist(), corpus.vocabulary))
+        samples += [
+            sample_of(pairs.sources.row(i).tolist(), pairs.targets.row(i).tolist(), corpus.vocabulary)
+            for i in rows[(rows >= first) & (rows < first + len(pairs))] - first
+        ]
         first += len(pairs)
     return samples
 

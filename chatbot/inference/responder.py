@@ -119,7 +119,7 @@ class TensorFlowModel:
             return traced
 
         with model.placed():
-            encode = graph(lambda source: model.encode(source), specs_of(model.sequences(np.ones([1, 1]))))
+            encode = graph(model.encode, specs_of(model.sequences(np.ones([1, 1]))))
             outputs = encode.get_concrete_function().structured_outputs
             state = tf.nest.map_structure(lambda x: tf.TensorSpec([None, *x.shape[1:]], x.dtype), outputs)
             numbers, width = tf.TensorSpec([None], tf.int64), tf.TensorSpec([], tf.int32)
@@ -308,7 +308,8 @@ def _select_rows(states: list[DecoderState], rows: tf.Tensor, width: tf.Tensor) 
     fitted = (
         {name: x if name in OF_HYPOTHESES else _fitted(x, width) for name, x in state.items()} for state in states
     )
-    return tf.nest.map_structure(lambda *parts: tf.gather(tf.concat(parts, axis=0), rows), *fitted)
+    selected: DecoderState = tf.nest.map_structure(lambda *parts: tf.gather(tf.concat(parts, axis=0), rows), *fitted)
+    return selected
 
 
 def _fitted(of_question: tf.Tensor, width: tf.Tensor) -> tf.Tensor:

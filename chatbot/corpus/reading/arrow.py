@@ -125,7 +125,7 @@ def _size(message: bytes, body: Any) -> int:
         return 0
     batch = target(batch) if message[kind] == BATCH else target(field(target(batch), 1))
     if not field(batch, 3):  # not compressed
-        return body.size
+        return int(body.size)
     buffers = target(field(batch, 2))
     places = (buffers + 4 + 16 * index for index in range(number("I", buffers)))
     sizes = ((number("q", place), number("q", place + 8)) for place in places)

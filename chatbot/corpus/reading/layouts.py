@@ -29,8 +29,8 @@ def shown_branch(value: Mapping[str, Any]) -> list[Any]:
     while isinstance(key, str) and key in nodes:
         node = nodes.pop(key)
         message = node.get("message", node)
-        for part in reversed(message.get("fragments") or [message]) if isinstance(message, dict) else ():
-            branch.append(part)
+        if isinstance(message, dict):
+            branch += reversed(message.get("fragments") or [message])
         key = node.get("parent", node.get("parentId"))
     return branch[::-1]
 
