@@ -6,7 +6,7 @@ PIP := $(BIN)/pip --quiet --disable-pip-version-check
 COMPILE := $(BIN)/uv pip compile --quiet --universal --python-version 3.10 --generate-hashes --no-header --no-annotate
 ARGS ?=
 
-.PHONY: train test chat serve tensorboard bench mutants check format site install install-dev gpu beam lock clean
+.PHONY: train test test-changed chat serve tensorboard bench mutants check format site install install-dev gpu beam lock clean
 
 train: install
 	$(BIN)/python train.py $(ARGS)
@@ -29,6 +29,11 @@ tensorboard: install
 # compiles all tests, and rewrites their assertions, again.
 test: install-dev
 	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder --max-worker-restart 0 $(ARGS)
+
+# The tests of the files that differ from the last commit, or else of its own files.
+test-changed: install-dev
+	files=$$($(BIN)/python -m tests.changed) && test -z "$$files" || \
+	  PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n 3 $(ARGS) $$files
 
 # Deletes 200 pieces of the product at random, one at a time, and counts how many the tests notice: hours on two cores.
 # ARGS="--number 30 chatbot/decoding" takes a few in some of the files.

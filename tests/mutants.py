@@ -28,6 +28,8 @@ from typing import NamedTuple
 
 from tqdm import tqdm
 
+from tests.changed import files_for
+
 ROOT = Path(__file__).parents[1]
 FAST = "not slow and not gpu and not system"
 LONGEST_TESTS = 900  # seconds; a deletion that makes them endless is noticed
@@ -115,35 +117,6 @@ def sample(paths: list[Path], number: int, seed: int) -> list[Deletion]:
     return [generator.choice(line) for line in generator.sample(lines, min(number, len(lines)))]
 
 
-def imported(path: Path) -> set[str]:
-    """Return the names of the modules, and of what is in them, that a file imports."""
-    nodes = list(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
-    froms = [node for node in nodes if isinstance(node, ast.ImportFrom) and node.module]
-    names = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
-    return (
-        names
-        | {f"{node.module}.{alias.name}" for node in froms for alias in node.names}
-        | {str(node.module) for node in froms}
-    )
-
-
-def tests_of(path: Path) -> list[str]:
-    """Return the test files of chatbot/a/b.py: tests/a/test_b.py, those beside it, and those that import it."""
-    folder = Path("tests", *path.parent.parts[1:])
-    while not list(folder.glob("test_*.py")):
-        folder = folder.parent
-    module = ".".join(path.with_suffix("").parts)
-    helpers = {
-        ".".join(file.with_suffix("").parts)
-        for file in Path("tests").rglob("*.py")
-        if not file.name.startswith("test_") and module in imported(file)
-    }
-    importing = {file for file in Path("tests").rglob("test_*.py") if imported(file) & {module, *helpers}}
-    files = {*folder.glob("test_*.py"), *importing}
-    mirrors = folder / f"test_{path.stem}.py", folder / f"test_{path.parent.name}.py"
-    return [str(f) for f in sorted(files, key=lambda f: (f not in mirrors, f not in importing, f.parent != folder, f))]
-
-
 def enter_copy(folder: str) -> None:
     """Make a copy of the tracked files, as they are, the current directory of a worker process, and import much."""
     copy = Path(folder, str(os.getpid()))
@@ -158,7 +131,7 @@ def enter_copy(folder: str) -> None:
     os.environ["TF_CPP_MIN_LOG_LEVEL"] = "2"
     for module in "pytest", "tensorflow", "jieba":
         importlib.import_module(module)
-    del sys.modules["tests"]  # that of ROOT
+    del sys.modules["tests"], sys.modules["tests.changed"]  # those of ROOT
 
 
 def run_tests(files: list[str]) -> None:
@@ -180,7 +153,9 @@ def try_deletion(deletion: Deletion) -> tuple[Deletion, bool, str]:
     after = ast.unparse(tree)
     deletion.path.write_text(after + "\n", encoding="utf-8")
     try:
-        process = multiprocessing.get_context("fork").Process(target=run_tests, args=[tests_of(deletion.path)])
+        process = multiprocessing.get_context("fork").Process(
+            target=run_tests, args=[list(map(str, files_for(deletion.path)))]
+        )
         process.start()
         process.join(LONGEST_TESTS)
         with contextlib.suppress(ProcessLookupError):  # what the tests have left behind
