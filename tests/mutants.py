@@ -10,6 +10,7 @@ import argparse
 import ast
 import contextlib
 import difflib
+import functools
 import importlib
 import multiprocessing
 import os
@@ -144,6 +145,24 @@ def run_tests(files: list[str]) -> None:
     sys.exit(pytest.main(["-x", "-q", "-p", "no:cacheprovider", "-m", FAST, *files]))
 
 
+def outcome_of(tests: list[str]) -> tuple[bool, list[str]]:
+    """Return whether a test failed, or all took too long, and the lines of pytest that say which one."""
+    process = multiprocessing.get_context("fork").Process(target=run_tests, args=[tests])
+    process.start()
+    process.join(LONGEST_TESTS)
+    with contextlib.suppress(ProcessLookupError):  # what the tests have left behind
+        os.killpg(process.pid or 0, signal.SIGKILL)
+    process.join()
+    report = Path("report").read_text(encoding="utf-8", errors="replace").splitlines()
+    return process.exitcode != 0, [line for line in report if line.startswith(("FAILED", "ERROR"))]
+
+
+@functools.cache
+def passes(test: str) -> bool:
+    """Return whether a test passes without a deletion."""
+    return not outcome_of([test])[0]
+
+
 def try_deletion(deletion: Deletion) -> tuple[Deletion, bool, str]:
     """Return the deletion, whether the tests noticed it, and its difference with the name of the test that failed."""
     text = deletion.path.read_text(encoding="utf-8")
@@ -153,20 +172,14 @@ def try_deletion(deletion: Deletion) -> tuple[Deletion, bool, str]:
     after = ast.unparse(tree)
     deletion.path.write_text(after + "\n", encoding="utf-8")
     try:
-        process = multiprocessing.get_context("fork").Process(
-            target=run_tests, args=[list(map(str, files_for(deletion.path)))]
-        )
-        process.start()
-        process.join(LONGEST_TESTS)
-        with contextlib.suppress(ProcessLookupError):  # what the tests have left behind
-            os.killpg(process.pid or 0, signal.SIGKILL)
-        process.join()
+        was_noticed, failed = outcome_of(list(map(str, files_for(deletion.path))))
     finally:
         deletion.path.write_text(text, encoding="utf-8")
-    report = Path("report").read_text(encoding="utf-8", errors="replace").splitlines()
-    failed = [line for line in report if line.startswith(("FAILED", "ERROR"))]
+    names = [line.split()[1] for line in failed]
+    if not all(map(passes, names)):
+        was_noticed, failed = False, [f"FAILS WITHOUT THE DELETION, TOO: {name}" for name in names]
     difference = list(difflib.unified_diff(before, after.splitlines(), n=3, lineterm=""))[3:]
-    return deletion, process.exitcode != 0, "\n".join([*difference, *failed])
+    return deletion, was_noticed, "\n".join([*difference, *failed])
 
 
 def main() -> None:
