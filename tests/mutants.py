@@ -175,7 +175,7 @@ def try_deletion(deletion: Deletion) -> tuple[Deletion, bool, str]:
         was_noticed, failed = outcome_of(list(map(str, files_for(deletion.path))))
     finally:
         deletion.path.write_text(text, encoding="utf-8")
-    names = [line.split()[1] for line in failed]
+    names = [line.partition(" ")[2].partition(" - ")[0] for line in failed]
     if not all(map(passes, names)):
         was_noticed, failed = False, [f"FAILS WITHOUT THE DELETION, TOO: {name}" for name in names]
     difference = list(difflib.unified_diff(before, after.splitlines(), n=3, lineterm=""))[3:]
