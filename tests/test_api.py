@@ -13,7 +13,6 @@ import tensorflow as tf
 
 import chatbot
 import chatbot.api
-from chatbot import commands
 from chatbot.flags import settings_by_name
 from chatbot.training.watch import EXIT_INTERRUPTED
 from tests.commands import ENVIRONMENT
@@ -78,7 +77,6 @@ def test_docstring_examples_run(trained: Path, example: doctest.DocTest, monkeyp
     ("decoding", "message"),
     [
         ({"top_pp": 0.9}, "top_pp: no such argument; the nearest is top_p"),
-        ({"top_p": 2.0}, "top_p 2.0: must be at most 1"),
         ({"ban": []}, "argument ban: expected at least one argument"),
         ({"rerank": 1.0}, "rerank: this attempt did not learn to generate questions from answers; train another"),
     ],
@@ -195,84 +193,6 @@ def test_initialised_devices_are_reported(trained: Path, monkeypatch: pytest.Mon
         chatbot.train(data="pairs.tsv", attempt="more", towers=9, batch_size=9, **SIZES)
     message = "towers 9: TensorFlow already computes in this process, with fewer; train in a new process"
     assert str(error.value) == message
-
-
-# Arguments of train, a part of the message, and whether encode takes the same arguments.
-INVALID_ARGUMENTS: list[tuple[dict[str, Any], str, bool]] = [
-    ({"steps": "many"}, "steps 'many': expected a whole number", False),
-    ({"learning_rate": "fast"}, "learning_rate 'fast': expected a number", False),
-    ({"steps": 1, "epochs": 1}, "give one of the two", False),
-    ({"keep_prob": 0.0}, "keep_prob 0.0: must be above 0", False),
-    ({"cell": "rnn"}, "cell rnn: choose one of lstm, gru", False),
-    ({"rnn_size": 7}, "rnn_size 7: ", False),
-    ({"attempt": "../other"}, "without slashes", False),
-    ({"config": "none.json"}, "none.json: cannot be read", False),
-    ({"gpus": "0,1"}, "requested 0, 1; found none", False),
-    ({"clean": ["none", "urls"]}, "clean none urls: none excludes all other values", True),
-    ({"clean": ["spelling"]}, "clean spelling: choose one of", True),
-    ({"vocabulary_size": 261}, "vocabulary_size 261: must be at least 262", True),
-    ({"tokenizer": "char", "dictionary": "words.txt"}, "dictionary: ", True),
-    ({"data": []}, "argument data: expected at least one argument", False),
-    ({"data": ["none.tsv"]}, "none.tsv: no such file", True),
-    ({"data": ["folder"]}, "a directory without files of pairs", True),
-    ({"data": ["empty.tsv"]}, "the file is empty", True),
-    ({"data": ["pairs.tsv"], "cache": "pairs.tsv"}, "pairs.tsv: ", True),
-    ({"data": ["pairs.tsv"], "validation": "none.tsv"}, "none.tsv: no such file", True),
-    ({"data": ["pairs.tsv"], "max_length": 2}, "max_length 2: every pair is longer", False),
-    ({"data": ["pairs.tsv"], "batch_size": 1, "towers": 2}, "batch_size 1: less than the 2 towers", False),
-]
-
-
-def flags_of(keywords: dict[str, Any]) -> list[str]:
-    """The flags of these keyword arguments."""
-    flags = []
-    for name, value in keywords.items():
-        flags += ["--" + name.replace("_", "-"), *map(str, value if isinstance(value, list) else [value])]
-    return flags
-
-
-def printed_error(
-    program: str, flags: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> str:
-    """The line that a command prints on standard error; it must exit with code 2."""
-    if "encode" in program and flags[0] == "--data":  # it takes files without a flag
-        flags = flags[1:]
-    monkeypatch.setattr(sys, "argv", [*program.split(), *flags])
-    capsys.readouterr()
-    try:
-        code: object = commands.main("" if "duida" in program else "train")
-    except SystemExit as exited:  # raised by argparse
-        code = exited.code
-    assert code == 2
-    lines = [line for line in capsys.readouterr().err.splitlines() if not line.startswith("NO GPU")]
-    assert len(lines) == 1
-    return lines[0]
-
-
-@pytest.mark.parametrize(("keywords", "message", "encode_too"), INVALID_ARGUMENTS, ids=lambda value: None)
-def test_api_and_commands_report_the_same_error(
-    work_dir: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-    keywords: dict[str, Any],
-    message: str,
-    encode_too: bool,
-) -> None:
-    Path("empty.tsv").touch()
-    Path("folder").mkdir()
-    Path("pairs.tsv").write_text(PAIRS, encoding="utf-8")
-    with pytest.raises(chatbot.UserError) as error:
-        chatbot.train(**keywords)
-    line = str(error.value)
-    assert message in line
-    programs = ["train.py", "duida train", *(["duida data encode"] if encode_too else [])]
-    printed = {
-        printed_error(program, flags_of(keywords), capsys, monkeypatch).split(" (see ")[0] for program in programs
-    }
-    with pytest.raises(chatbot.UserError) as of_command, settings_by_name(chatbot.api.NAMES):
-        raise chatbot.UserError(printed.pop())
-    assert (str(of_command.value), printed) == (f"error: {line}".split(" (see ")[0], set())
-    assert not Path("checkpoints").exists()
 
 
 @pytest.mark.parametrize(

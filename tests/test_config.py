@@ -5,10 +5,13 @@ import importlib
 import json
 import os
 import pkgutil
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from chatbot import config
 from chatbot.config.attempts import trained_directory
@@ -16,38 +19,69 @@ from chatbot.config.run import settings_of_presets
 from chatbot.config.stored import changed_settings, settings_over_config, storable, stored_settings, train_settings
 from chatbot.config.training import Settings
 from chatbot.errors import UserError
-from chatbot.flags import Flag, compose, fields_of, flatten, replace
+from chatbot.flags import Flag, compose, fields_of, flatten, replace, words_of
 
 
-def test_flags_override_file_and_file_overrides_defaults(tmp_path: Path) -> None:
-    file = tmp_path / "settings.json"
-    file.write_text(json.dumps({"rnn_size": 64, "seed": 9, "data": ["a.tsv", "b.tsv"]}))
-    settings = train_settings(["--config", str(file), "--seed", "5"])
-    assert (settings.model.rnn_size, settings.learning.seed, settings.corpus.data) == (64, 5, ("a.tsv", "b.tsv"))
-    assert settings.learning.batch_size == Settings().learning.batch_size
+def begin(attempt: str, **settings: Any) -> Path:
+    """Write the config.json of an attempt."""
+    config = Path("checkpoints", attempt, "config.json")
+    config.parent.mkdir(parents=True, exist_ok=True)
+    config.write_text(json.dumps(storable(compose(Settings, attempt=attempt, **settings))))
+    config.with_name("vocabulary.txt").touch()
+    return config
+
+
+# Each of them replaces the others of its row.
+RIVALS = [{"steps", "epochs"}, {"batch_size", "batch_tokens"}, {"data", "source_file", "target_file"}]
+COUNTS = st.integers(1, 9)
+LENGTH = st.dictionaries(st.sampled_from(["steps", "epochs"]), COUNTS, max_size=1)
+BATCH = st.dictionaries(st.sampled_from(["batch_size", "batch_tokens"]), COUNTS, max_size=1)
+OF_FILES: list[dict[str, Any]] = [{}, {"data": ("a",)}, {"data": ("b", "c")}, {"source_file": "q", "target_file": "a"}]
+OTHERS: st.SearchStrategy[dict[str, Any]] = st.fixed_dictionaries(
+    {},
+    optional={"seed": COUNTS, "log_every": COUNTS, "rnn_size": st.sampled_from([8, 256]), "me": st.sampled_from("甲乙")}
+    | {"copy": st.booleans(), "bidirectional": st.booleans(), "keep_prob": st.sampled_from([0.25, 0.5])},
+)
+LEVELS = st.builds(
+    lambda *parts: {**parts[0], **parts[1], **parts[2], **parts[3]}, LENGTH, BATCH, st.sampled_from(OF_FILES), OTHERS
+)
+
+
+def overridden(levels: list[dict[str, Any]]) -> dict[str, Any]:
+    """The values of levels, each of which overrides those before it."""
+    values: dict[str, Any] = {}
+    for level in levels:
+        for name in level:
+            for rivals in RIVALS:
+                if name in rivals:
+                    values = {other: value for other, value in values.items() if other not in rivals - level.keys()}
+        values = {**values, **level}
+    return values
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=50)
+@given(LEVELS, LEVELS, LEVELS, st.booleans())
+def test_flags_override_file_and_file_overrides_what_an_attempt_began_with(
+    work_dir: Path, began: dict[str, Any], in_file: dict[str, Any], flags: dict[str, Any], resumes: bool
+) -> None:
+    """And that the defaults. A flag replaces its rivals, too, and one with the default value counts."""
+    Path("own.json").write_text(json.dumps({"attempt": "talk", **in_file}))
+    shutil.rmtree("checkpoints", ignore_errors=True)
+    given = overridden([in_file, flags])
+    if resumes:
+        began = storable(stored_settings(begin("talk", **began)))
+        chosen_anew = {"precision", "both_directions"}
+        values = overridden([{name: value for name, value in began.items() if name not in chosen_anew}, given])
+    else:
+        values = {**given, "not_given": settings_of_presets() - given.keys()}
+    expected = compose(Settings, **{"attempt": "talk", **values, "config": "own.json"})
+    words = [word for name, value in flags.items() for word in words_of(fields_of(Settings)[name], value)]
+    assert train_settings(["--config", "own.json", *words]) == expected
+    assert settings_over_config({"config": "own.json", **flags}) == expected  # of the Python API
 
 
 def test_repeated_data_flags_are_joined() -> None:
     assert train_settings(["--data", "a", "b", "--data", "c"]).corpus.data == ("a", "b", "c")
-
-
-def test_epochs_on_the_command_line_replace_steps_in_the_file(tmp_path: Path) -> None:
-    file = tmp_path / "settings.json"
-    file.write_text(json.dumps({"steps": 64}))
-    assert train_settings(["--config", str(file), "--epochs", "2"]).learning.steps is None
-
-
-@pytest.mark.parametrize("name", ["own.json", "own.yaml"])
-def test_size_of_a_batch_is_that_of_the_flag(work_dir: Path, name: str) -> None:
-    Path(name).write_text('{"batch_tokens": 4096}' if name == "own.json" else "batch_tokens: 4096")
-    learning = train_settings(["--config", name, "--batch-size", "32"]).learning
-    assert (learning.batch_size, learning.batch_tokens) == (32, None)
-    begin("talk", batch_tokens=4096)
-    for flags, expected in (([], (64, 4096)), (["--batch-size", "32"], (32, None)), (["--batch-tokens", "9"], (64, 9))):
-        learning = train_settings(["--attempt", "talk", *flags]).learning
-        assert (learning.batch_size, learning.batch_tokens) == expected
-    with pytest.raises(UserError, match="--batch-size and --batch-tokens: each says how large a batch is; give one"):
-        train_settings(["--batch-size", "32", "--batch-tokens", "9"])
 
 
 def test_what_an_attempt_began_with_can_be_undone(work_dir: Path) -> None:
@@ -74,22 +108,6 @@ def test_a_model_with_word_vectors_is_tuned(work_dir: Path) -> None:
     Path("checkpoints/base/last").touch()
     model = train_settings(["--init-from", "base", "--attempt", "tuned"]).model
     assert (model.word_vectors, model.rnn_size) == (None, 64)
-
-
-def test_settings_survive_config_json(tmp_path: Path) -> None:
-    settings = compose(Settings, data=("a.tsv",), rnn_size=64, bidirectional=False, steps=7)
-    file = tmp_path / "config.json"
-    file.write_text(json.dumps(storable(settings)))
-    assert stored_settings(file) == settings
-
-
-def begin(attempt: str, **settings: Any) -> Path:
-    """Write the config.json of an attempt."""
-    config = Path("checkpoints", attempt, "config.json")
-    config.parent.mkdir(parents=True)
-    config.write_text(json.dumps(storable(compose(Settings, attempt=attempt, **settings))))
-    config.with_name("vocabulary.txt").touch()
-    return config
 
 
 def test_attempt_goes_on_with_its_own_settings(work_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -199,46 +217,6 @@ def test_folder_that_is_no_attempt_is_named_as_what_it_is(work_dir: Path) -> Non
         talk = "talk to it with python chat.py --export checkpoints/onnx"
         with pytest.raises(UserError, match=f"--attempt {name}: an export, not an attempt; {talk}"):
             trained_directory(name)
-
-
-@pytest.mark.parametrize(
-    ("values", "message"),
-    [
-        ({"keep_prob": 0.0}, "--keep-prob 0.0: must be above 0"),
-        ({"keep_prob": 1.5}, "--keep-prob 1.5: must be at most 1"),
-        ({"learning_rate": float("nan")}, "--learning-rate nan: expected a finite number"),
-        ({"batch_size": 0}, "--batch-size 0: must be at least 1"),
-        ({"batch_size": True}, "--batch-size True: expected a whole number"),
-        ({"batch_size": "many"}, "--batch-size 'many': expected a whole number"),
-        ({"cell": "rnn"}, "--cell rnn: choose one of lstm, gru"),
-        ({"rnn_size": 5}, "--rnn-size 5: both directions share it"),
-        ({"attempt": "../x"}, "without slashes"),
-        ({"attempt": ".."}, "without slashes"),
-        ({"attempt": "a/b"}, "without slashes"),
-        ({"attempt": ""}, "expected printable text"),
-        ({"seed": None}, "--seed None: expected a whole number"),
-        ({"max_gradient_norm": float("inf")}, "--max-gradient-norm inf: expected a finite number"),
-        ({"validation": ""}, "--validation '': expected printable text"),
-        ({"data": ("\udcff.tsv",)}, "expected printable text"),
-        ({"attempt": "字" * 67}, "a short name"),
-        ({"steps": 1, "epochs": 1}, "give one of the two"),
-        ({"input_feeding": True, "attention": "none"}, "--input-feeding: feeds the result of attention"),
-        ({"residual": True}, "--residual: the first recurrent layer has none; use --num-layers 2 or more"),
-        ({"label_smoothing": 0.1, "copy": True}, "--label-smoothing and --copy exclude each other"),
-        ({"label_smoothing": 0.1, "sampled_softmax": 9}, "--label-smoothing and --sampled-softmax exclude each other"),
-        ({"profile": "110:100"}, "--profile 110:100: two steps A:B with 1 <= A <= B are needed"),
-        ({"profile": "0:3"}, "--profile 0:3: two steps"),
-        ({"profile": "some"}, "--profile some: two steps"),
-        ({"profile": "1:2", "asynchronous": True}, "--asynchronous and --profile exclude each other"),
-        ({"report_to": "mlflow"}, "--report-to mlflow: choose one of tensorboard, wandb, none"),
-        ({"label_smoothing": 3.0}, "--label-smoothing 3.0: must be at most 0.9"),
-        ({"history": 3, "max_length": 7}, "at least 8 for 4 turns"),
-    ],
-)
-def test_invalid_value_is_reported_with_its_flag(values: dict, message: str) -> None:
-    with pytest.raises(UserError) as error:
-        compose(Settings, **values)
-    assert message in str(error.value)
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,10 @@ from tests.chat.server.fake_models import FakeEngine, fake_models
 SITE = (Path(__file__).parents[1] / "deploy" / "nginx.conf").read_text(encoding="utf-8")
 CERTIFICATE = "/etc/letsencrypt/live/chat.example.org/"
 NGINX = shutil.which("nginx", path=f"{os.environ.get('PATH', '')}:/usr/sbin")
-pytestmark = pytest.mark.skipif(NGINX is None or shutil.which("openssl") is None, reason="needs nginx and openssl")
+pytestmark = [
+    pytest.mark.system,
+    pytest.mark.skipif(NGINX is None or shutil.which("openssl") is None, reason="needs nginx and openssl"),
+]
 
 MAIN = """
 {user}
