@@ -10,16 +10,28 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from chatbot import config
 from chatbot.config.attempts import trained_directory
+from chatbot.config.model import ModelSettings
+from chatbot.config.parallel import ParallelSettings
 from chatbot.config.run import settings_of_presets
-from chatbot.config.stored import changed_settings, settings_over_config, storable, stored_settings, train_settings
+from chatbot.config.stored import (
+    FIXED,
+    changed_settings,
+    changed_values,
+    settings_over_config,
+    storable,
+    stored_settings,
+    train_settings,
+)
 from chatbot.config.training import Settings
 from chatbot.errors import UserError
-from chatbot.flags import Flag, compose, fields_of, flatten, replace, words_of
+from chatbot.flags import Flag, compose, fields_of, flatten, words_of
+from tests.commands import ROOT
 
 
 def begin(attempt: str, **settings: Any) -> Path:
@@ -243,64 +255,35 @@ def test_damaged_config_is_reported_with_its_path(tmp_path: Path, text: str | No
     assert str(file) in str(error.value)
 
 
-def test_name_of_an_attempt_has_200_bytes_at_most() -> None:
-    assert compose(Settings, attempt="字" * 66 + "ab").run.attempt.startswith("字")
-
-
 def test_only_fixed_settings_count_as_changed() -> None:
-    before = compose(Settings, rnn_size=64, log_every=5, learning_rate=0.1)
-    after = compose(Settings, rnn_size=128, log_every=9, learning_rate=0.2)
+    """The order of several values has no meaning, and a new "auto" keeps the earlier choice."""
+    before = compose(Settings, rnn_size=64, log_every=5, both_directions="on", clean=("urls", "nfkc"))
+    after = compose(Settings, rnn_size=128, log_every=9, both_directions="auto", clean=("nfkc", "urls"))
     assert changed_settings(before, after) == ["--rnn-size 64 -> 128"]
+    assert changed_values({"rnn_size": 64, "log_every": 5, "histograms": "all", "quiet": True}, after) == (
+        ["--rnn-size 64 -> 128"],
+        ["--log-every 5 -> 9"],
+    )
 
 
-def test_flatten_inverts_compose() -> None:
-    settings = compose(Settings, rnn_size=64, data=("a.tsv",), towers=2)
-    assert (settings.model.rnn_size, settings.corpus.data, settings.parallel.towers) == (64, ("a.tsv",), 2)
-    assert compose(Settings, **flatten(settings)) == settings
-    assert replace(settings, steps=3).learning.steps == 3
-    with pytest.raises(TypeError, match="unknown settings: rnnsize"):
-        compose(Settings, rnnsize=3)
+# The bounds and marks that settings must have.
+DECLARED = yaml.safe_load((ROOT / "tests/data/declared.yaml").read_text(encoding="utf-8"))
 
 
-def test_flags_are_unique() -> None:
-    parts = [fields_of(field.type) for field in dataclasses.fields(Settings)]
-    assert sum(map(len, parts)) == len(fields_of(Settings))
-
-
-# Bounds other than the usual ones. A count is at least 1, or 0 if that is its default; any other number at least 0.
-LEAST = {
-    -1000: "min_score",
-    -100: "frequency_penalty presence_penalty",
-    0: "history retrieve_pairs seed task_index warm_up",
-    1: "repetition_penalty",
-    2: "max_length",
-    262: "vocabulary_size",  # every byte, and a word
-}
-ABOVE_0 = (
-    "forget_minutes keep_prob learning_rate max_gradient_norm min_p ngram_weight reply_seconds request_timeout "
-    "save_minutes start_timeout temperature top_p typical"
-)
-MOST = {
-    0.9: "label_smoothing",
-    0.99: "ngram_weight",
-    1: "keep_prob min_p top_p typical",
-    5: "ngrams",
-    10: "anti_lm coverage_penalty length_penalty",
-    100: "beam_size diverse_groups diversity no_repeat_ngram rerank temperature "
-    "frequency_penalty presence_penalty repetition_penalty",
-    1000: "candidates history min_score",
-    3600: "reply_seconds request_timeout",
-    10**4: "max_length",
-    10**5: "queue",
-    65535: "port",
-    10**6: "conversations rate_limit",
-    2**31 - 1: "seed",
-}
+def test_settings_are_fixed_and_stored_as_intended() -> None:
+    of_model, of_devices = fields_of(ModelSettings).keys(), fields_of(ParallelSettings).keys()
+    assert {*FIXED} == {*DECLARED["fixed"].split(), *of_model} - {*DECLARED["changeable_of_model"].split()}
+    not_stored = {name for name, field in fields_of(Settings).items() if not field.metadata["stored"]}
+    assert not_stored == {*DECLARED["not_stored"].split(), *of_devices} - {"staged_variables"}
+    assert sum(len(fields_of(field.type)) for field in dataclasses.fields(Settings)) == len(fields_of(Settings))
+    with pytest.raises(UserError, match="--init-from and --word-vectors exclude each other; leave out one of the two"):
+        compose(Settings, init_from="a", word_vectors="b")
 
 
 def test_numbers_have_the_usual_bounds() -> None:
-    least, most = ({name: n for n, names in bounds.items() for name in names.split()} for bounds in (LEAST, MOST))
-    above = ABOVE_0.split()
+    bounds = (DECLARED["least"], DECLARED["most"])
+    least, most = ({name: n for n, names in bound.items() for name in names.split()} for bound in bounds)
+    above = DECLARED["above_0"].split()
     modules = [
         importlib.import_module(f"chatbot.config.{name}") for _, name, _ in pkgutil.iter_modules(config.__path__)
     ]

@@ -49,46 +49,11 @@ def test_values_are_those_of_flags(work_dir: Path) -> None:
         assert replace(settings, config=None) == expected, text
 
 
-MISTAKES = {
-    "own.yaml": {
-        "seed: 2\n\nrnn_size: many": ", line 3: rnn_size 'many': expected a whole number",
-        "rnn-size: [1, 2]": ", line 1: rnn-size ['1', '2']: expected a whole number",
-        "data: [[a]]": ", line 1: data ['a']: expected text",
-        "copy: maybe": ", line 1: copy 'maybe': expected true or false",
-        "cell: rnn": ", line 1: cell rnn: choose one of lstm, gru",
-        "keep_prob: 0": ", line 1: keep_prob 0.0: must be above 0",
-        "# size\nrnnsize: 3": ", line 2: unknown setting 'rnnsize'; the nearest is rnn_size; correct it, or remove it",
-        "[a, b]: 3": ", line 1: unknown setting \"['a', 'b']\"; correct it, or remove it",
-        "seed: 1\nconfig: other.yaml": ", line 2: config: a file names no other file of settings",
-        "batch_size: 1\nseed: 1\nbatch-size: 2": ", line 3: batch-size is set twice in this file; remove one of",
-        "seed: 1\na: [": ", line 2: not YAML (expected the node content, but found '<stream end>'); write NAME: VALUE",
-        "seed = 1\nsteps: 2": ", line 2: not YAML (mapping values are not allowed here); write NAME: VALUE on each",
-        "just words": ": no settings; write NAME: VALUE on each line",
-        "- a\n- b": ": no settings; write NAME: VALUE on each line",
-        "[" * 100_000: ": not YAML",
-        "data: a\x00": ": not YAML",
-    },
-    "own.json": {
-        '{"seed": 1,\n "steps": "many"}': ", line 2: steps 'many': expected a whole number",
-        '{"seed": 1,\n "steps": true}': ", line 2: steps 'true': expected a whole number",
-        '{\n"rnnsize": 3}': ", line 2: unknown setting 'rnnsize'; the nearest is rnn_size; correct it, or remove it",
-        '{"config": "other.json"}': ", line 1: config: a file names no other file of settings",
-        '{"seed": 1,\n"steps": 9,\n"seed" : 2}': ", line 3: seed is set twice in this file; remove one of",
-        '{"seed": 1\n"steps": 9}': ", line 2: not JSON (expected ',' or '}', but got",
-        '{"data": {"a": 1}}': ", line 1: data {'a': '1'}: expected text",
-        "[]": ": no settings; write NAME: VALUE on each line",
-        "[" * 100_000: ": not JSON",
-    },
-}
-
-
-@pytest.mark.parametrize(("name", "text"), [(name, text) for name, texts in MISTAKES.items() for text in texts])
-def test_mistakes_name_the_file_and_the_line(work_dir: Path, name: str, text: str) -> None:
-    Path(name).write_text(text, encoding="utf-8")
-    with pytest.raises(UserError) as error:
+@pytest.mark.parametrize("name", ["own.yaml", "own.json"])
+def test_deeply_nested_files_are_refused(work_dir: Path, name: str) -> None:
+    Path(name).write_text("[" * 10_000, encoding="utf-8")
+    with pytest.raises(UserError, match=f"^{name}: not {name[4:].upper()}; write NAME: VALUE on each line$"):
         train_settings(["--config", name])
-    assert str(error.value).startswith(f"{name}{MISTAKES[name][text]}")
-    assert len(str(error.value)) <= 200
 
 
 def test_json_is_a_part_of_yaml(work_dir: Path) -> None:

@@ -70,6 +70,14 @@ def test_training_is_refused_with_the_same_line_everywhere(keywords: dict[str, A
     assert not Path("checkpoints").exists()
 
 
+@each("files", "name text message")
+def test_mistakes_in_a_file_of_settings_name_the_file_and_the_line(name: str, text: str, message: str) -> None:
+    Path(name).write_text(text, encoding="utf-8")
+    line = refused(f"train.py --config {name}")
+    assert line.startswith(f"{name}{message}")
+    assert len(line) <= 200
+
+
 @each("decoding", "keywords message")
 def test_decoding_is_refused_with_the_same_line_everywhere(keywords: dict[str, Any], message: str) -> None:
     line = refused("chat.py", *words_of(keywords))
