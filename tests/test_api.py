@@ -1,6 +1,8 @@
 """The Python API: its docstring examples, training, loading, and the errors it shares with the commands."""
 
 import doctest
+import json
+import shutil
 import subprocess
 import sys
 import threading
@@ -16,6 +18,7 @@ import chatbot.api
 from chatbot.flags import settings_by_name
 from chatbot.training.watch import EXIT_INTERRUPTED
 from tests.commands import ENVIRONMENT
+from tests.in_process import call
 
 SIZES: dict[str, Any] = {"rnn_size": 8, "embedding_size": 8, "steps": 2}
 PAIRS = "你好\t你好呀\n早上好\t早\n"
@@ -98,9 +101,9 @@ def test_turns_and_questions_are_lists_and_every_reply_takes_turns(
     trained: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bot = chatbot.load(trained / "checkpoints/weibo", beam_size=2)
-    for call in (bot.reply, bot.stream, bot.n_best, lambda question: bot.replies([question])):
+    for function in (bot.reply, bot.stream, bot.n_best, lambda question: bot.replies([question])):
         with pytest.raises(chatbot.UserError, match="question 5: give text"):
-            call(5)  # type: ignore[arg-type]
+            function(5)  # type: ignore[arg-type]
     with pytest.raises(chatbot.UserError, match="question 7: give text"):
         bot.reply("你好", [7])  # type: ignore[list-item]
     for call in (bot.reply, bot.stream, bot.n_best):
@@ -119,27 +122,19 @@ def test_turns_and_questions_are_lists_and_every_reply_takes_turns(
     assert read == [["甲", "乙", "丙"]] * 3
 
 
-@pytest.mark.slow
-def test_loaded_attempt_replies_like_chat_command(
+def test_loaded_attempt_replies_like_the_commands(
     trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    moved = tmp_path / "elsewhere"
-    (trained / "checkpoints/weibo").rename(moved)
-    try:
-        monkeypatch.chdir(tmp_path)
-        bot = chatbot.load(moved)
-        questions = ["你好", "", "早上好"]
-        assert bot.replies(questions) == [bot.reply(question) for question in questions]
-        assert bot.replies([]) == []
-    finally:
-        moved.rename(trained / "checkpoints/weibo")
-    monkeypatch.chdir(trained)
-    code = "import sys, chatbot.commands; sys.exit(chatbot.commands.main('chat'))"
-    command = [sys.executable, "-c", code, "--attempt", "weibo"]
-    completed = subprocess.run(
-        command, input="\n".join(questions).encode(), capture_output=True, env=ENVIRONMENT, check=True, timeout=300
-    )
-    assert completed.stdout.decode().splitlines() == bot.replies(questions)
+    """With flags of decoding, wherever its folder is."""
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(trained / "checkpoints/weibo", "moved")
+    bot = chatbot.load("moved", candidates=4, seed=3, length_penalty=2.0)
+    questions = ["你好", "", "早上好"]
+    assert bot.replies(questions) == [bot.reply(question) for question in questions]
+    assert bot.replies([]) == []
+    flags = "--candidates 4 --seed 3 --length-penalty 2 --json"
+    told = json.loads(call(f"duida ask 早上好 --attempt moved {flags}").out)
+    assert [(told["reply"], pytest.approx(told["score"]))] == bot.n_best("早上好")[:1]
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""The commands as processes: fast help, and a one-line error with exit code 2 for invalid input."""
+"""The commands: fast help, their names, and a one-line error with exit code 2 for invalid input."""
 
 import contextlib
 import io
@@ -7,19 +7,14 @@ import re
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
-from unittest.mock import Mock
 
 import pytest
 
-import chatbot
-from chatbot import commands
-from chatbot.chat.loading import LoadedModel
 from chatbot.command_line import CommandLine, program
 from chatbot.commands import COMMANDS, names_within
-from chatbot.config.chat import CHAT, ChatSettings, serve_settings
-from chatbot.config.training import TRAIN, Settings
+from chatbot.config.chat import CHAT, serve_settings
+from chatbot.config.training import TRAIN
 from chatbot.errors import UserError
 from chatbot.version import __version__
 from tests.commands import ENVIRONMENT, run
@@ -184,32 +179,6 @@ def test_mistakes_are_one_line_of_a_process(work_dir: Path, line: str) -> None:
     assert (completed.returncode, completed.stdout, len(errors)) == (2, b"", 1)
     assert errors[0].startswith("error: ")
     assert not Path("checkpoints").exists()
-
-
-def test_chat_and_load_pass_on_beam_size_and_length_penalty(work_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With values that both flags accept."""
-    received: list[tuple[object, ...]] = []
-    Path("checkpoints/a").mkdir(parents=True)
-    Path("checkpoints/a/config.json").touch()
-
-    def chat(model: LoadedModel, settings: ChatSettings) -> int:
-        model.responder_of(settings.decoding)
-        received.append((model.card.line(),))
-        return 0
-
-    trained = SimpleNamespace(step=3, settings=Settings(), model=Mock(), retrieval=None)
-    monkeypatch.setattr("chatbot.model.saved.load_trained", lambda directory: trained)
-    monkeypatch.setattr("chatbot.inference.responder.TensorFlowModel", lambda model: model)
-    monkeypatch.setattr(
-        "chatbot.inference.responder.Responder",
-        lambda trained, settings, model: received.append((settings.beam_size, settings.length_penalty)),
-    )
-    monkeypatch.setattr("chatbot.chat.terminal.start.chat", chat)
-    monkeypatch.setattr("chatbot.memory.let_gpu_memory_grow", lambda: None)
-    monkeypatch.setattr("sys.argv", ["chat.py", "--attempt", "a", "--beam-size", "7", "--length-penalty", "2"])
-    assert commands.main("chat") == 0
-    chatbot.load("checkpoints/a", beam_size=7, length_penalty=2.0)
-    assert received == [(7, 2.0), ("a; step 3; not validated",), (7, 2.0)]
 
 
 CONTROL_FLOW = {"Enter", "Exit", "Merge", "NextIteration", "Switch"}

@@ -1,12 +1,74 @@
 """Files that are replaced as a whole."""
 
+import errno
 import os
 import stat
 from pathlib import Path
 
 import pytest
 
-from chatbot.durable import remove_unfinished, replacing, unused_name, write_file
+from chatbot import durable
+from chatbot.durable import read_json, remove_unfinished, replacing, unused_name, write_file, write_json
+
+
+def test_content_is_on_the_disk_before_its_name_and_the_name_before_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Wherever the process is killed, the old file or the new one is complete."""
+    file, other = tmp_path / "file", tmp_path / "other"
+    file.write_bytes(b"old")
+    other.hardlink_to(file)
+    synced: list[tuple[str, int, bytes]] = []
+
+    def fsync(descriptor: int) -> None:
+        status = os.fstat(descriptor)
+        kind = "folder" if stat.S_ISDIR(status.st_mode) else "file"
+        synced.append((kind, status.st_ino if kind == "folder" else status.st_size, file.read_bytes()))
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    write_file(file, b"whole")
+    assert synced == [("file", 5, b"old"), ("folder", tmp_path.stat().st_ino, b"whole")]
+    assert other.read_bytes() == b"old"  # it was replaced, not written into
+
+
+@pytest.mark.parametrize(
+    ("of_folder", "number", "fails"),
+    [(True, errno.EINVAL, False), (True, errno.EIO, True), (False, errno.EINVAL, True), (False, errno.EIO, True)],
+)
+def test_only_folders_may_lack_the_sync(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, of_folder: bool, number: int, fails: bool
+) -> None:
+    def fsync(descriptor: int) -> None:
+        if stat.S_ISDIR(os.fstat(descriptor).st_mode) == of_folder:
+            raise OSError(number, "cannot be synced")
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    before = len(os.listdir("/proc/self/fd")) if Path("/proc/self/fd").exists() else 0
+    if fails:
+        with pytest.raises(OSError, match="cannot be synced"):
+            write_file(tmp_path / "file", b"new")
+    else:
+        write_file(tmp_path / "file", b"new")
+    assert (tmp_path / "file").exists() == of_folder
+    assert [path.name for path in tmp_path.iterdir()] == (["file"] if of_folder else [])
+    assert before in (0, len(os.listdir("/proc/self/fd")) if before else 0)
+
+
+def test_json_is_written_as_text_and_read_with_care(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "a.json"
+    write_json(file, {"问": [1, "甲"]})
+    assert file.read_text(encoding="utf-8") == '{\n "问": [\n  1,\n  "甲"\n ]\n}\n'
+    assert read_json(file) == {"问": [1, "甲"]}
+    for content, message in ((b"{", "Expecting"), (b"\xff", "decode"), (b"[" * 100_000, "nested too deeply")):
+        file.write_bytes(content)
+        with pytest.raises(ValueError, match=message):
+            read_json(file)
+    monkeypatch.setattr(durable, "MOST_BYTES", 4)
+    file.write_bytes(b"[12]")
+    assert read_json(file) == [12]
+    file.write_bytes(b"[12] ")
+    with pytest.raises(ValueError, match="more than 4 bytes"):
+        read_json(file)
 
 
 def test_a_file_keeps_its_mode_and_no_other_file_is_touched(tmp_path: Path) -> None:

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from chatbot.quiet import LOG_LINE, without_log_lines
-from tests.commands import ENVIRONMENT
+from chatbot.quiet import LOG_LINE, kept_output, no_bars, quiet, without_log_lines
+from tests.commands import ENVIRONMENT, ROOT
 
 LINE = "I0000 00:00:1767322800.123456    4567 port.cc:153] oneDNN custom operations are on.\n"
 
@@ -38,27 +38,54 @@ def test_only_log_lines_of_tensorflow_are_discarded(line: bytes, discarded: bool
     assert bool(re.match(LOG_LINE.encode(), line)) == discarded
 
 
-ABORT = """
-import os, signal, sys
-from chatbot.quiet import import_tensorflow
+FAKE = """
+import os
+os.write(2, b"I0000 00:00:1767322800.123456 4567 port.cc:153] oneDNN\\nlast words\\n")
+if {number}:
+    os.kill(os.getpid(), {number})
 
-class Aborts:
-    # In place of TensorFlow, on a CPU without AVX.
-    def find_spec(self, name, *_):
-        if name == "tensorflow":
-            os.write(2, b"I0000 00:00:1767322800.123456 4567 port.cc:153] oneDNN\\nF compiled to use AVX\\n")
-            os.kill(os.getpid(), {number})
-
-sys.meta_path.insert(0, Aborts())
-import_tensorflow()
+class config:
+    def list_physical_devices():
+        os.write(2, b"WARNING: All log messages before absl::InitializeLog() is called are written to STDERR\\n")
 """
 
 
-@pytest.mark.parametrize("number", [signal.SIGABRT, signal.SIGILL, signal.SIGKILL])
-def test_last_words_of_a_process_reach_standard_error(number: signal.Signals) -> None:
-    command = [sys.executable, "-c", ABORT.format(number=int(number))]
-    process = subprocess.run(command, env=ENVIRONMENT, capture_output=True, timeout=30, check=False)
-    assert (process.returncode, process.stderr) == (-number, b"F compiled to use AVX\n")
+@pytest.mark.parametrize("number", [0, signal.SIGABRT, signal.SIGKILL])
+def test_the_import_prints_errors_alone_also_where_the_process_is_aborted(tmp_path: Path, number: int) -> None:
+    """By a module in place of TensorFlow, on a CPU without AVX."""
+    (tmp_path / "tensorflow.py").write_text(FAKE.format(number=int(number)))
+    program = "import os; from chatbot.quiet import import_tensorflow; import_tensorflow(); os.write(2, b'after\\n')"
+    environment = {name: value for name, value in ENVIRONMENT.items() if name != "TF_CPP_MIN_LOG_LEVEL"}
+    environment["PYTHONPATH"] = f"{tmp_path}{os.pathsep}{ROOT}"
+    program += "; print(os.environ['TF_CPP_MIN_LOG_LEVEL'])"
+    command = [sys.executable, "-c", program]
+    process = subprocess.run(command, env=environment, capture_output=True, timeout=30, check=False)
+    assert (process.returncode, process.stderr) == (-number, b"last words\n" + (b"" if number else b"after\n"))
+    assert process.stdout == (b"" if number else b"2\n")
+
+
+def test_quiet_discards_output_and_bars_until_its_own_end(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    with quiet(False):
+        print("a", file=kept_output())
+        assert no_bars() is None
+    for _ in range(2):
+        with quiet(True):
+            with quiet(True):
+                print("of the inner block")
+            print("of the outer block")
+            print("b", file=kept_output())
+            assert no_bars()
+        assert no_bars() is None
+        print("c", file=kept_output())
+    with pytest.raises(ValueError, match="d"), quiet(True):
+        raise ValueError("d")
+    print("e")
+    assert capsys.readouterr().out == "a\nb\nc\nb\nc\ne\n"
+    monkeypatch.setenv("TERM", "dumb")
+    assert no_bars()
 
 
 LOAD = """
@@ -75,6 +102,7 @@ os.write(2, b"after\\n")
 """
 
 
+@pytest.mark.slow
 def test_library_prints_no_log_lines_of_tensorflow(tmp_path: Path) -> None:
     """Nor does it swallow what the script prints."""
     (tmp_path / "empty").mkdir()

@@ -1,0 +1,93 @@
+"""How a command ends: its exit code, and one line for what a user can fix."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from chatbot.errors import EXIT_LOST, LostError, UserError, exit_code_of
+from tests.commands import ENVIRONMENT
+
+REMEDY = "check the path, its permissions and the free space"
+
+
+@pytest.fixture(autouse=True)
+def _signals() -> Iterator[None]:
+    handler = signal.getsignal(signal.SIGINT)
+    yield
+    signal.signal(signal.SIGINT, handler)
+
+
+@pytest.mark.parametrize(
+    ("result", "code", "printed"),
+    [
+        (None, 0, ""),
+        (3, 3, ""),
+        (UserError("a: b; c"), 2, "error: a: b; c\n"),
+        (UserError("a", ["one", "two"]), 2, "one\ntwo\nerror: a\n"),
+        (OSError(28, "No space left", "f"), 2, f"error: f: No space left; {REMEDY}\n"),
+        (OSError("odd"), 2, f"error: odd; {REMEDY}\n"),
+        (KeyboardInterrupt(), 130, "\ninterrupted\n"),
+    ],
+)
+def test_exit_codes(result: object, code: int, printed: str, capsys: pytest.CaptureFixture[str]) -> None:
+    def main() -> int | None:
+        assert signal.getsignal(signal.SIGINT) == signal.SIG_DFL
+        if isinstance(result, BaseException):
+            raise result
+        return result if isinstance(result, int) else None
+
+    assert exit_code_of(main) == code
+    assert capsys.readouterr() == ("", printed)
+
+
+def test_missing_package_is_an_error_with_what_installs_it(capsys: pytest.CaptureFixture[str]) -> None:
+    assert exit_code_of(lambda: __import__("no_such_package")) == 2
+    line = "error: No module named 'no_such_package'; run `make install`, then `source .venv/bin/activate`; or pip inst"
+    assert capsys.readouterr().err.startswith(line)
+
+
+def test_mistakes_of_the_code_are_not_hidden() -> None:
+    with pytest.raises(ZeroDivisionError):
+        exit_code_of(lambda: 1 // 0)
+
+
+PROGRAM = """
+import sys, threading, time
+from chatbot.errors import LostError, end_process, exit_code_of
+
+def lose():
+    raise LostError("machine 1: lost")
+
+def main():
+    print("before")
+    if sys.argv[1] == "thread":
+        threading.Thread(target=end_process, args=[LostError("machine 1: lost")]).start()
+        time.sleep(60)
+    elif sys.argv[1] == "main":
+        lose()
+    print("line\\n" * 100_000)
+
+sys.exit(exit_code_of(main))
+"""
+
+
+@pytest.mark.parametrize(("place", "start"), [("main", b""), ("thread", b"\n")])
+def test_a_lost_machine_ends_the_process_from_any_thread(place: str, start: bytes) -> None:
+    """After what was printed before; a new line ends that of a progress bar."""
+    ended = subprocess.run([sys.executable, "-c", PROGRAM, place], env=ENVIRONMENT, capture_output=True, timeout=50)
+    assert (ended.returncode, ended.stdout) == (EXIT_LOST, b"before\n")
+    assert ended.stderr == start + b"error: machine 1: lost\n"
+    assert LostError("a").exit_code == EXIT_LOST
+
+
+def test_a_reader_that_is_gone_is_no_error() -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = [sys.executable, "-c", PROGRAM, "print"]
+    ended = subprocess.run(command, env=ENVIRONMENT, stdout=writer, stderr=subprocess.PIPE, timeout=50, check=False)
+    os.close(writer)
+    assert (ended.returncode, ended.stderr) == (1, b"")
