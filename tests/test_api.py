@@ -106,9 +106,9 @@ def test_turns_and_questions_are_lists_and_every_reply_takes_turns(
             function(5)  # type: ignore[arg-type]
     with pytest.raises(chatbot.UserError, match="question 7: give text"):
         bot.reply("你好", [7])  # type: ignore[list-item]
-    for call in (bot.reply, bot.stream, bot.n_best):
+    for function in (bot.reply, bot.stream, bot.n_best):
         with pytest.raises(chatbot.UserError, match="give a list of turns"):
-            call("你好", history="早")
+            function("你好", history="早")
     with pytest.raises(chatbot.UserError, match="give a list of questions"):
         bot.replies("你好")
     read: list[list[str]] = []

@@ -59,12 +59,12 @@ def test_shells_complete_commands_flags_and_values(work_dir: Path, shell: str) -
     options = ["--norc"] if shell == "bash" else ["-f"]
     done = subprocess.run([shell, *options, "-c", program], capture_output=True, encoding="utf-8", check=True)
     assert done.stderr == ""
-    for (line, words), offered in zip(CASES.items(), map(str.split, done.stdout.splitlines()), strict=True):
-        *_, current = line.split(" ")
+    for (line, words), printed in zip(CASES.items(), done.stdout.splitlines(), strict=True):
+        offered, expected = {*printed.split()}, {*words.split()}
         if shell == "zsh":  # which leaves out the words that do not begin with it
-            offered = [word for word in offered if word.startswith(current.strip("="))]
-        expected = {*words.split()}
-        assert {*offered} == expected or ("..." in expected and {*offered} > expected - {"..."}), line
+            current = line.split(" ")[-1].strip("=")
+            offered = {word for word in offered if word.startswith(current)}
+        assert offered == expected or ("..." in expected and offered > expected - {"..."}), line
 
 
 @pytest.mark.system

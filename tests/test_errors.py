@@ -1,5 +1,6 @@
 """How a command ends: its exit code, and one line for what a user can fix."""
 
+import importlib
 import os
 import signal
 import subprocess
@@ -45,7 +46,10 @@ def test_exit_codes(result: object, code: int, printed: str, capsys: pytest.Capt
 
 
 def test_missing_package_is_an_error_with_what_installs_it(capsys: pytest.CaptureFixture[str]) -> None:
-    assert exit_code_of(lambda: __import__("no_such_package")) == 2
+    def main() -> None:
+        importlib.import_module("no_such_package")
+
+    assert exit_code_of(main) == 2
     line = "error: No module named 'no_such_package'; run `make install`, then `source .venv/bin/activate`; or pip inst"
     assert capsys.readouterr().err.startswith(line)
 

@@ -102,21 +102,18 @@ def misspelt(document: dict[str, Any], *keys: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    "field_path",
+    ("document", "keys"),
     [
-        (JOB, "spec", "completionMode"),
-        (JOB, "spec", "template", "spec", "subdomain"),
-        (SERVICE, "spec", "publishNotReadyAddresses"),
-        (DEPLOYMENT, "spec", "template", "spec", "containers"),
+        (JOB, "spec completionMode"),
+        (SERVICE, "spec publishNotReadyAddresses"),
         (TFJOB, "metadata"),
-        (TFJOB, "spec", "tfReplicaSpecs", "Worker", "restartPolicy"),
-        (TFJOB, "spec", "tfReplicaSpecs", "Worker", "template", "spec", "volumes"),
+        (TFJOB, "spec tfReplicaSpecs Worker restartPolicy"),
+        (TFJOB, "spec tfReplicaSpecs Worker template spec volumes"),
     ],
-    ids=lambda path: ".".join([path[0]["kind"], *path[1:]]),
 )
-def test_misspelt_field_is_refused(field_path: tuple[Any, ...]) -> None:
+def test_misspelt_field_is_refused(document: dict[str, Any], keys: str) -> None:
     with pytest.raises((kubernetes_validate.ValidationError, AssertionError, ValueError)):
-        validate(misspelt(*field_path), VERSIONS[-1])
+        validate(misspelt(document, *keys.split()), VERSIONS[-1])
 
 
 def test_each_pod_of_the_job_gets_its_index() -> None:
@@ -132,6 +129,11 @@ def test_each_pod_of_the_job_gets_its_index() -> None:
         assert settings.parallel.worker_hosts == ",".join(
             f"{name}-{i}.{SERVICE['metadata']['name']}:{port}" for i in range(pods)
         )
+    service = SERVICE["spec"]  # which publishes the pods before they are ready
+    assert (service["clusterIP"], service["publishNotReadyAddresses"]) == ("None", True)
+    assert service["selector"]
+    assert service["selector"].items() <= template_of(JOB)["metadata"]["labels"].items()
+    assert [entry["port"] for entry in service["ports"]] == [port]
 
 
 def test_pods_of_the_trainjob_get_their_index_from_kubernetes() -> None:
@@ -154,16 +156,12 @@ def test_pods_of_the_trainjob_get_their_index_from_kubernetes() -> None:
         assert cluster.workers == tuple(f"{name}-node-0-{i}.{name}:{port}" for i in range(nodes))
 
 
-def test_service_publishes_pods_before_they_are_ready() -> None:
-    spec = SERVICE["spec"]
-    assert (spec["clusterIP"], spec["publishNotReadyAddresses"]) == ("None", True)
-    assert spec["selector"]
-    assert spec["selector"].items() <= template_of(JOB)["metadata"]["labels"].items()
-    assert [p["port"] for p in spec["ports"]] == [p["containerPort"] for p in container_of(JOB)["ports"]]
-
-
-def test_tfjob_leaves_hosts_and_index_to_tf_config() -> None:
+def test_tfjob_leaves_hosts_to_tf_config_and_restarts_by_exit_code_within_a_deadline() -> None:
     """Kubeflow finds the container and the port by their names."""
+    policy, worker = TFJOB["spec"]["runPolicy"], TFJOB["spec"]["tfReplicaSpecs"]["Worker"]
+    assert (worker["restartPolicy"], policy["cleanPodPolicy"]) == ("ExitCode", "Running")
+    assert "restartPolicy" not in worker["template"]["spec"]  # Kubeflow would overwrite it, with a warning
+    assert min(policy["backoffLimit"], policy["activeDeadlineSeconds"]) > 0
     replicas, container = TFJOB["spec"]["tfReplicaSpecs"], container_of(TFJOB)
     assert {name: replica["replicas"] for name, replica in replicas.items()} == {"Worker": JOB["spec"]["completions"]}
     parallel = train_settings(container["args"]).parallel
@@ -231,13 +229,6 @@ def test_only_user_errors_fail_the_job(workload: dict[str, Any], code: int, disr
     assert job["backoffLimit"] > 0
     assert template_of(workload)["spec"]["restartPolicy"] == "Never"  # Kubernetes refuses the policy otherwise
     assert job["podReplacementPolicy"] == "Failed"  # and any other value together with it
-
-
-def test_kubeflow_restarts_by_exit_code_within_a_deadline() -> None:
-    policy, worker = TFJOB["spec"]["runPolicy"], TFJOB["spec"]["tfReplicaSpecs"]["Worker"]
-    assert (worker["restartPolicy"], policy["cleanPodPolicy"]) == ("ExitCode", "Running")
-    assert "restartPolicy" not in worker["template"]["spec"]  # Kubeflow would overwrite it, with a warning
-    assert min(policy["backoffLimit"], policy["activeDeadlineSeconds"]) > 0
 
 
 def test_images_contain_code_and_locked_packages_and_run_as_the_manifest_user() -> None:

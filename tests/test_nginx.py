@@ -182,21 +182,16 @@ def test_large_bodies_are_refused_before_the_server(proxied: Proxied) -> None:
     assert [scope["path"] for scope in proxied.scopes[before:]] == ["/v1/chat/completions", "/"]
 
 
-def test_metrics_and_http_are_closed(proxied: Proxied) -> None:
-    with proxied.client() as client:
-        assert client.get("/metrics").status_code == 404
-        assert client.get("/health").json() == {"status": "ok"}
-    response = httpx.get(f"http://127.0.0.1:{proxied.http}/a?b=c")
-    assert (response.status_code, response.headers["location"]) == (301, "https://chat.example.org/a?b=c")
-
-
-def test_the_page_is_loaded_at_once(proxied: Proxied) -> None:
-    """With all its files, and again after it was closed; they are no requests to the API."""
+def test_the_page_is_loaded_at_once_and_metrics_and_http_are_closed(proxied: Proxied) -> None:
+    """The page with all its files, and again after it was closed; they are no requests to the API."""
     paths = page_files().keys() - {""}
     with proxied.client("127.0.0.7") as client:
         responses = [client.get(f"/{path}") for path in ["", *paths, "", *paths]]
+        assert client.get("/metrics").status_code == 404
     assert {response.status_code for response in responses} == {200}
     assert {response.headers["content-encoding"] for response in responses} == {"gzip"}
+    response = httpx.get(f"http://127.0.0.1:{proxied.http}/a?b=c")
+    assert (response.status_code, response.headers["location"]) == (301, "https://chat.example.org/a?b=c")
 
 
 def test_too_many_requests_of_an_address_are_refused(proxied: Proxied) -> None:

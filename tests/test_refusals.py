@@ -10,6 +10,7 @@ import yaml
 import chatbot
 from chatbot.api import NAMES
 from chatbot.config.corpus import ENCODE
+from chatbot.config.stored import stored_settings
 from chatbot.flags import settings_by_name
 from tests.commands import ROOT
 from tests.in_process import call
@@ -76,6 +77,18 @@ def test_mistakes_in_a_file_of_settings_name_the_file_and_the_line(name: str, te
     line = refused(f"train.py --config {name}")
     assert line.startswith(f"{name}{message}")
     assert len(line) <= 200
+
+
+@each("attempts", "text message")
+def test_damaged_settings_of_an_attempt_are_named_with_their_path(text: str, message: str) -> None:
+    file = Path("config.json")
+    file.write_text(text)
+    with pytest.raises(chatbot.UserError) as error:
+        stored_settings(file)
+    assert str(error.value).startswith(f"config.json{message}")
+    file.unlink()
+    with pytest.raises(chatbot.UserError, match=r"^config.json: settings cannot be read \(No such file or directory\)"):
+        stored_settings(file)
 
 
 @each("decoding", "keywords message")
