@@ -59,8 +59,8 @@ def test_shells_complete_commands_flags_and_values(work_dir: Path, shell: str) -
     options = ["--norc"] if shell == "bash" else ["-f"]
     done = subprocess.run([shell, *options, "-c", program], capture_output=True, encoding="utf-8", check=True)
     assert done.stderr == ""
-    for (line, words), printed in zip(CASES.items(), done.stdout.splitlines(), strict=True):
-        offered, expected = {*printed.split()}, {*words.split()}
+    for (line, wanted), printed in zip(CASES.items(), done.stdout.splitlines(), strict=True):
+        offered, expected = {*printed.split()}, {*wanted.split()}
         if shell == "zsh":  # which leaves out the words that do not begin with it
             current = line.split(" ")[-1].strip("=")
             offered = {word for word in offered if word.startswith(current)}

@@ -43,15 +43,12 @@ def test_only_folders_may_lack_the_sync(
             raise OSError(number, "cannot be synced")
 
     monkeypatch.setattr(os, "fsync", fsync)
-    before = len(os.listdir("/proc/self/fd")) if Path("/proc/self/fd").exists() else 0
     if fails:
         with pytest.raises(OSError, match="cannot be synced"):
             write_file(tmp_path / "file", b"new")
     else:
         write_file(tmp_path / "file", b"new")
-    assert (tmp_path / "file").exists() == of_folder
     assert [path.name for path in tmp_path.iterdir()] == (["file"] if of_folder else [])
-    assert before in (0, len(os.listdir("/proc/self/fd")) if before else 0)
 
 
 def test_json_is_written_as_text_and_read_with_care(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
