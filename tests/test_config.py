@@ -103,12 +103,21 @@ def test_what_an_attempt_began_with_can_be_undone(work_dir: Path) -> None:
     assert {name: settings[name] for name in given} == {**dict.fromkeys(given), "deterministic": False}
 
 
-def test_a_model_with_word_vectors_is_tuned(work_dir: Path) -> None:
-    """Its weights have them."""
-    begin("base", word_vectors="vectors.txt", rnn_size=64)
-    Path("checkpoints/base/last").touch()
-    model = train_settings(["--init-from", "base", "--attempt", "tuned"]).model
-    assert (model.word_vectors, model.rnn_size) == (None, 64)
+def test_another_attempt_is_tuned_with_its_model_and_tokens(work_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Its weights have the word vectors, and its folder the dictionary."""
+    folder = begin("base", word_vectors="v.txt", rnn_size=64, dictionary="gone.txt", clean=("nfkc",), seed=7).parent
+    (folder / "last").touch()
+    (folder / "dictionary.txt").touch()
+    tuned = train_settings(["--init-from", "base", "--attempt", "tuned", "--num-layers", "2"])
+    own = f"{folder.absolute()}/dictionary.txt"
+    expected = {"rnn_size": 64, "dictionary": own, "clean": ("nfkc",), "num_layers": 2}
+    not_given = settings_of_presets() - fields_of(ModelSettings).keys()
+    assert tuned == compose(Settings, attempt="tuned", init_from="base", not_given=not_given, **expected)
+    shown = f"--clean nfkc --dictionary {own} --rnn-size 64"
+    assert capsys.readouterr().out == f"Settings of {folder.absolute()}/config.json: {shown}\n"
+    assert train_settings(["--attempt", "base"]).corpus.dictionary == str(folder / "dictionary.txt")
+    Path("gone.txt").touch()
+    assert train_settings(["--attempt", "base"]).corpus.dictionary == "gone.txt"
 
 
 def test_attempt_goes_on_with_its_own_settings(work_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:

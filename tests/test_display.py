@@ -1,15 +1,23 @@
 """The width of text in a terminal, tables, and the length of messages."""
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from chatbot.display import LINE, aligned, counted, cut, listing, numbered, padded, width
+from chatbot.display import LINE, aligned, counted, cut, decodable, listing, numbered, one_line, padded, visible, width
 
 
 def test_wide_and_combining_characters() -> None:
     assert [width(text) for text in ("你a", "é", "e\u0301", "。")] == [3, 1, 1, 2]
     assert padded("你", 4) == "你  "
     assert [cut("你好a吗", columns) for columns in (7, 6, 5, 2, 0)] == ["你好a吗", "你...", "你...", "..", ""]
+
+
+def test_text_of_others_is_one_line_that_moves_no_cursor() -> None:
+    assert one_line("a\r\nb\nc\x1bd") == "a↵b↵c?d"
+    assert [one_line("abc", longest) for longest in (3, 2)] == ["abc", "ab…"]
+    assert visible("a\tb\x1b\u202ec\u200d") == "a b\ufffd\ufffdc\u200d"
+    assert decodable("a\ud83d你") == "a?你"
+    assert numbered(["甲" * 30, "b"]) == [f"1 '{'甲' * 20}…'", "2 'b'"]
 
 
 def test_one_is_counted_in_the_singular() -> None:
@@ -22,7 +30,8 @@ def test_one_is_counted_in_the_singular() -> None:
     ]
 
 
-@given(st.text(min_size=1, max_size=120), st.lists(st.text(max_size=60), min_size=1, max_size=30))
+@settings(max_examples=50)
+@given(st.text(min_size=1, max_size=120), st.lists(st.text(max_size=40), min_size=1, max_size=15))
 def test_a_list_of_names_ends_with_the_line_but_has_two(message: str, names: list[str]) -> None:
     found = numbered(names)
     line = listing(message, found)

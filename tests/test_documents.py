@@ -28,7 +28,7 @@ DOCUMENTS = [
     OF_DATA,
     *(path for folder in (".", "docs", "kubernetes") for path in sorted((ROOT / folder).glob("*.md"))),
 ]
-CHINESE = [path for path in DOCUMENTS if path.name.endswith(".zh.md")]
+IN_ENGLISH = ("decisions", "experiments", "flags")  # alone
 GUIDES = [path for path in DOCUMENTS if path.parent.name in ("docs", "kubernetes") or path.stem.startswith("README")]
 
 PARSERS: dict[str, Callable[[Sequence[str]], Any]] = {
@@ -122,25 +122,16 @@ def make_targets() -> set[str]:
 
 
 @each(DOCUMENTS)
-def test_every_command_parses(path: Path, work_dir: Path) -> None:
-    base = Path("checkpoints/weibo/config.json")  # for --init-from
-    base.parent.mkdir(parents=True)
-    base.write_text("{}")
-    Path("settings.yaml").touch()  # for --config
-    for command in commands(path):
-        try:
-            check(command)
-        except Exception as error:
-            pytest.fail(f"{command}\n{error}")
-
-
-@each(DOCUMENTS)
-def test_commands_train_another_attempt_than_make_train(path: Path, work_dir: Path) -> None:
+def test_every_command_parses_and_trains_another_attempt_than_make_train(path: Path, work_dir: Path) -> None:
     """With other pairs or fixed settings, the attempt `default` that `make train` has made would be refused."""
     Path("checkpoints/weibo").mkdir(parents=True)
     Path("checkpoints/weibo/config.json").write_text("{}")
     Path("settings.yaml").write_text("attempt: mine\n")
     for command in commands(path):
+        try:
+            check(command)
+        except Exception as error:
+            pytest.fail(f"{command}\n{error}")
         words = arguments_of(command.replace("duida train", "python train.py"))
         if words[:2] == ["python", "train.py"] and not {"-h", "--help", "--version", "--selftest"} & {*words}:
             settings = train_settings(words[2:])
@@ -193,19 +184,10 @@ def anchors(path: Path) -> list[str]:
     return [re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles]
 
 
-@each(
-    [path for path in GUIDES if path.parent.name != "data" and path.stem not in ("decisions", "experiments", "flags")]
-)
-def test_every_guide_is_in_both_languages(path: Path) -> None:
-    english = path.name.replace(".zh.md", ".md")
-    assert (path.parent / english).exists()
-    assert (path.parent / english.replace(".md", ".zh.md")).exists()
-
-
-@each(CHINESE)
+@each([path for path in GUIDES if path.parent.name != "data" and path.stem not in IN_ENGLISH])
 def test_both_languages_have_the_same_structure(path: Path) -> None:
     english = path.with_name(path.name.replace(".zh.md", ".md"))
-    assert structure(path) == structure(english)
+    assert structure(path) == structure(english) == structure(english.with_suffix(".zh.md"))
 
 
 def structure(path: Path) -> list[list[Any]]:
@@ -214,11 +196,6 @@ def structure(path: Path) -> list[list[Any]]:
     rows = [len(re.findall(r"(?<!\\)\|", line)) for line in lines if line.startswith("|")]
     levels = [len(heading[1]) for line in lines if (heading := re.match(r"(#+) ", line))]
     return [levels, rows, [re.sub(r"\s+# .*", "", line) for line in code_blocks(path)]]
-
-
-def test_front_pages_are_short() -> None:
-    for name, most in (("README.md", 90), ("README.zh.md", 90), ("BENCHMARKS.md", 110)):
-        assert len((ROOT / name).read_text(encoding="utf-8").splitlines()) <= most
 
 
 def rows(path: Path, first_cell: str) -> list[list[str]]:
@@ -245,8 +222,10 @@ def test_formats_are_those_of_the_code() -> None:
     assert names - set(re.split(r", | and ", without_flag[1])) == set(FORMATS)
 
 
-@each(GUIDES)
-def test_lines_have_at_most_120_columns(path: Path) -> None:
+@each([*GUIDES, ROOT / "BENCHMARKS.md"])
+def test_lines_have_at_most_120_columns_and_front_pages_are_short(path: Path) -> None:
+    if path.parent == ROOT:
+        assert len(path.read_text(encoding="utf-8").splitlines()) <= (110 if path.stem == "BENCHMARKS" else 90)
     for line in path.read_text(encoding="utf-8").splitlines():
         columns = sum(2 if unicodedata.east_asian_width(character) in "WF" else 1 for character in line)
         assert columns <= 120 or line.startswith("|"), line

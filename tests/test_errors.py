@@ -73,7 +73,7 @@ def main():
         time.sleep(60)
     elif sys.argv[1] == "main":
         lose()
-    print("line\\n" * 100_000)
+    print("line\\n" * int(sys.argv[1]))
 
 sys.exit(exit_code_of(main))
 """
@@ -88,10 +88,12 @@ def test_a_lost_machine_ends_the_process_from_any_thread(place: str, start: byte
     assert LostError("a").exit_code == EXIT_LOST
 
 
-def test_a_reader_that_is_gone_is_no_error() -> None:
+@pytest.mark.parametrize("lines", ["1", "100000"])
+def test_a_reader_that_is_gone_is_no_error(lines: str) -> None:
+    """Be it noticed at the end, or before."""
     reader, writer = os.pipe()
     os.close(reader)
-    command = [sys.executable, "-c", PROGRAM, "print"]
+    command = [sys.executable, "-c", PROGRAM, lines]
     ended = subprocess.run(command, env=ENVIRONMENT, stdout=writer, stderr=subprocess.PIPE, timeout=50, check=False)
     os.close(writer)
     assert (ended.returncode, ended.stderr) == (1, b"")
