@@ -15,7 +15,6 @@ import tensorflow as tf
 
 import chatbot
 import chatbot.api
-from chatbot.flags import settings_by_name
 from chatbot.training.watch import EXIT_INTERRUPTED
 from tests.commands import ENVIRONMENT
 from tests.in_process import call
@@ -186,20 +185,3 @@ def test_initialised_devices_are_reported(trained: Path, monkeypatch: pytest.Mon
         chatbot.train(data="pairs.tsv", attempt="more", towers=9, batch_size=9, **SIZES)
     message = "towers 9: TensorFlow already computes in this process, with fewer; train in a new process"
     assert str(error.value) == message
-
-
-@pytest.mark.parametrize(
-    ("message", "shown"),
-    [
-        ("--rnn-size 7: odd; add --no-bidirectional", "rnn_size 7: odd; add bidirectional=False"),
-        ("--no-repeat-ngram and --other", "no_repeat_ngram and --other"),
-        ("`python train.py --data x` resumes it; --data", "`python train.py --data x` resumes it; data"),
-        ("--data my--data.tsv: no such file; --data", "data my--data.tsv: no such file; data"),
-        ("a--map/b, --map.json and (--map)", "a--map/b, --map.json and (map)"),
-        ("talk with python chat.py --attempt x, --attempt", "talk with python chat.py --attempt x, attempt"),
-    ],
-)
-def test_flags_are_named_as_keywords_outside_commands(message: str, shown: str) -> None:
-    with pytest.raises(chatbot.UserError) as error, settings_by_name(chatbot.api.NAMES):
-        raise chatbot.UserError(message, ["detail"])
-    assert (str(error.value), error.value.details) == (shown, ("detail",))

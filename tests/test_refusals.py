@@ -44,7 +44,8 @@ def refused(line: str, *arguments: str) -> str:
 def as_python(line: str) -> str:
     """The line with the names of keywords in place of flags."""
     with pytest.raises(chatbot.UserError) as error, settings_by_name(NAMES):
-        raise chatbot.UserError(line)
+        raise chatbot.UserError(line, ["detail"])
+    assert error.value.details == ("detail",)
     return str(error.value)
 
 
@@ -130,3 +131,8 @@ def test_command_lines_are_refused_in_one_line(line: str, message: str) -> None:
     assert called.err.startswith(f"error: {message}")
     assert called.err.count("\n") == 1
     assert not Path("checkpoints").exists()
+
+
+@each("names", "message shown")
+def test_flags_are_named_as_keywords_outside_commands(message: str, shown: str) -> None:
+    assert as_python(message) == shown
