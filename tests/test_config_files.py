@@ -65,14 +65,10 @@ def test_json_is_a_part_of_yaml(work_dir: Path) -> None:
     assert replace(train_settings(["--config", "own.json", "--quiet"]), config=None) == train_settings(flags)
 
 
-def test_files_that_cannot_be_read_are_refused(work_dir: Path) -> None:
+def test_file_in_another_encoding_is_refused(work_dir: Path) -> None:
     Path("own.yaml").write_bytes("data: 微博.tsv".encode("gb18030"))
     with pytest.raises(UserError, match=r"^--config own\.yaml: not UTF-8; save it in that encoding$"):
         train_settings(["--config", "own.yaml"])
-    with pytest.raises(
-        UserError, match=r"^--config none\.yaml: cannot be read \(No such file or directory\); check the"
-    ):
-        train_settings(["--config", "none.yaml"])
 
 
 def test_no_file_is_replaced(work_dir: Path) -> None:
@@ -80,8 +76,3 @@ def test_no_file_is_replaced(work_dir: Path) -> None:
     with pytest.raises(UserError, match=r"^init-config own\.yaml: exists already; give another name"):
         run("init-config", ["own.yaml"])
     assert Path("own.yaml").read_text() == "seed: 3\n"
-    with pytest.raises(UserError, match=r"^init-config own\.json: give a name that ends in \.yaml"):
-        run("init-config", ["own.json"])
-    assert not Path("own.json").exists()
-    with pytest.raises(FileNotFoundError):  # which the command reports with the path
-        run("init-config", ["none/own.yaml"])

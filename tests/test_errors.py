@@ -93,7 +93,8 @@ def test_a_reader_that_is_gone_is_no_error(lines: str) -> None:
     """Be it noticed at the end, or before."""
     reader, writer = os.pipe()
     os.close(reader)
+    buffered = {name: value for name, value in ENVIRONMENT.items() if name != "PYTHONUNBUFFERED"}
     command = [sys.executable, "-c", PROGRAM, lines]
-    ended = subprocess.run(command, env=ENVIRONMENT, stdout=writer, stderr=subprocess.PIPE, timeout=50, check=False)
+    ended = subprocess.run(command, env=buffered, stdout=writer, stderr=subprocess.PIPE, timeout=50, check=False)
     os.close(writer)
     assert (ended.returncode, ended.stderr) == (1, b"")

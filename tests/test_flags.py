@@ -137,18 +137,3 @@ def test_a_single_positional_value_may_be_given_by_its_flag(capsys: pytest.Captu
 )
 def test_the_nearest_name_has_the_same_first_letter_or_is_very_near(name: str, near: str) -> None:
     assert nearest(name, ["export", "token", "seed"]) == near
-
-
-def test_errors_name_the_value_and_its_bound() -> None:
-    for values, message in (
-        ({"limit": -1}, "--limit -1: must be at least 0"),
-        ({"ratio": 0}, "--ratio 0: must be above 0"),
-        ({"ratio": 1.5}, "--ratio 1.5: must be at most 1"),
-        ({"ratio": True}, "--ratio True: expected a number"),
-        ({"words": ("a", 1)}, "--words 1: expected text"),
-        ({"words": None}, "'NoneType' object is not iterable"),
-        ({"name": "\u202e"}, "--name '\\u202e': expected printable text"),
-    ):
-        with pytest.raises((UserError, TypeError)) as error:
-            compose(Outer, **{"must": "x", **values})
-        assert str(error.value) == message
