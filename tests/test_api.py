@@ -2,11 +2,11 @@
 
 import doctest
 import json
+import os
 import shutil
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 from typing import Any
 
@@ -55,11 +55,13 @@ def python(code: str, *options: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_import_is_fast_and_does_not_import_tensorflow() -> None:
+    """The seconds are those of the processor, since the machine may be busy with other tests."""
     seconds = []
     for _ in range(3):
-        start = time.perf_counter()
+        before = os.times()
         completed = python("import chatbot, sys; print({'tensorflow', 'numpy', 'jieba'} & sys.modules.keys())")
-        seconds.append(time.perf_counter() - start)
+        after = os.times()
+        seconds.append(sum(after[2:4]) - sum(before[2:4]))  # of child processes
         assert completed.stdout == "set()\n", completed.stderr
     assert min(seconds) < 0.5
 

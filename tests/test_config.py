@@ -187,6 +187,8 @@ def test_folder_of_an_attempt_is_its_name(work_dir: Path, monkeypatch: pytest.Mo
         assert (settings.run.attempt, settings.model.rnn_size) == ("talk3", 64)
     settings = train_settings(["--config", "checkpoints/talk3/config.json", "--attempt", "new"])
     assert (settings.run.attempt, settings.model.rnn_size) == ("new", 64)
+    Path("checkpoints/default").symlink_to("talk3")
+    assert train_settings([]).run.attempt == "default"
 
     elsewhere = work_dir / "elsewhere"
     elsewhere.mkdir()
