@@ -82,19 +82,23 @@ def test_a_tensor_is_copied_once_to_each_memory() -> None:
 
 
 @pytest.mark.parametrize(
-    ("precision", "changes", "operations", "launches"),
+    ("precision", "changes"),
     [
-        ("float32", {"cell": "gru", "bidirectional": False, "sampled_softmax": 5}, 900, 350),
-        ("float16", {"copy": True}, 950, 350),
-        ("bfloat16", {"copy": True, **TRANSFORMER, "num_layers": 1}, 1200, 700),
+        ("float32", {}),
+        ("bfloat16", {}),
+        ("float16", {}),
+        ("float32", {"copy": True}),
+        ("float32", {"cell": "gru", "bidirectional": False}),
+        ("float32", {"sampled_softmax": 5}),
+        ("bfloat16", {"copy": True, **TRANSFORMER}),
     ],
     ids=str,
 )
-def test_a_step_makes_the_host_wait_for_nothing(precision: str, changes: dict, operations: int, launches: int) -> None:
+def test_a_step_makes_the_host_wait_for_nothing(precision: str, changes: dict) -> None:
     crossings = step_crossings(replace(SETTINGS, **changes), 300, 1, precision)
     assert not crossings.device_to_host, crossings.table()
-    assert crossings.operations.total() <= operations
-    assert crossings.launches.total() <= launches
+    assert crossings.operations.total() <= (1900 if "architecture" in changes else 900)
+    assert crossings.launches.total() <= (1000 if "architecture" in changes else 350)
     assert not crossings.operations_on_cpu
     assert crossings.operations["CudnnRNNV3"] == crossings.operations["CudnnRNNBackpropV3"]
     assert (crossings.operations["CudnnRNNV3"] > 0) == ("architecture" not in changes)
