@@ -1,159 +1,109 @@
-"""Greedy search, sampling and beam search against enumerations of all words."""
+"""Every search and setting together, on arrays, on tensors and token by token, against the oracle."""
+
+import dataclasses
+from typing import Any
 
 import numpy as np
 import pytest
 
 from chatbot.config.decoding import DecodingSettings
-from chatbot.corpus.vocabulary import EOS, PAD
-from chatbot.decoding.automaton import Automaton
-from tests.decoding.searches import (
-    ANY_WORD,
-    LETTERS,
-    LOW,
-    SPELLED,
-    SPELLING,
-    Tables,
-    all_words,
-    found,
-    found_by_graph,
-    random_table,
-    table,
-    word_score,
-)
+from chatbot.config.training import Settings
+from chatbot.decoding.processors import Prefix, no_repeat_ngram
+from chatbot.decoding.search import OF_HYPOTHESES, new_search
+from chatbot.flags import compose
+from chatbot.inference.text_responder import TextResponder
+from tests.oracle import Ids
+from tests.tiny_models import LENGTH, VOCABULARY, Table
 
-GREEDY = DecodingSettings(beam_size=1)
-AUTOMATA = pytest.mark.parametrize(
-    ("words", "pattern"), [(ANY_WORD, "[abc]+"), (SPELLING, SPELLED)], ids=["any word", "spelling"]
-)
-GREEDY_TRAP = table({"^": {"a": 0.6, "b": 0.4}, "a": {"b": 0.5, "c": 0.5}, "b": {"$": 1.0}, "c": {"$": 1.0}})
+QUESTIONS = [[5], [6, 7, 8], [9, 9], [10, 5, 6, 7, 8, 9]]
+SAMPLING: dict[str, Any] = {"temperature": 1.4, "top_k": 6, "top_p": 0.8, "min_p": 0.1, "typical": 0.7}
 
 
-def beams(size: int, penalty: float = 0.0) -> DecodingSettings:
-    """The settings of beam search."""
-    return DecodingSettings(beam_size=size, length_penalty=penalty)
+def drawn_settings(seed: int) -> DecodingSettings:
+    """Any settings of tokens, with each kind of search in turn."""
+    rng = np.random.default_rng(seed)
+
+    def some(**choices: Any) -> dict[str, Any]:
+        return {name: value for name, value in choices.items() if rng.random() < 0.4}
+
+    flags = some(
+        repetition_penalty=2.0, presence_penalty=0.7, frequency_penalty=0.9, no_repeat_ngram=int(rng.choice([1, 2, 9])),
+        min_reply_length=int(rng.integers(1, LENGTH + 1)), ban=("他", "ba"), stop=("bb", "你 b"),
+    )  # fmt: skip
+    if rng.random() < 0.5:
+        flags |= {"anti_lm": 0.6, "anti_lm_tokens": int(rng.integers(1, 4))}
+    match seed % 4:
+        case 0:
+            flags |= {"beam_size": 1}
+        case 1:
+            flags |= some(**SAMPLING) or {"top_p": 0.7}
+        case 2:
+            flags |= {"candidates": 4, **some(**SAMPLING, length_penalty=0.5, rerank=0.8)}
+        case 3:
+            groups = int(rng.choice([1, 2, 3, 6]))
+            flags |= {"beam_size": 6, "diverse_groups": groups, **({"diversity": 0.8} if groups > 1 else {})}
+            flags |= some(length_penalty=0.4, coverage_penalty=0.5, rerank=0.8)
+    return DecodingSettings(**flags, seed=seed)
 
 
-def numbers(seed: int, rows: int, length: int) -> np.ndarray:
-    """Random numbers for sampling."""
-    return np.random.default_rng(seed).random((rows, length), np.float32)
+def check(table: Table, decoding: DecodingSettings, questions: list[Ids], length: int = LENGTH) -> None:
+    """Texts and scores of all candidates are those of the oracle."""
+    found = table.replier(decoding, length).candidates(questions)
+    for question, replies in zip(questions, found, strict=True):
+        expected = table.oracle(length).candidates(decoding, question)
+        assert [reply.text for reply in replies] == [text for text, _ in expected], decoding
+        scores = [reply.score for reply in replies]
+        np.testing.assert_allclose(scores, [score for _, score in expected], rtol=1e-3, atol=1e-3)
 
 
-def test_greedy_picks_most_probable_letter_and_pads_after_end() -> None:
-    words, scores = found(GREEDY_TRAP, GREEDY, 5, rows=2)
-    assert words == [["ab$__"]] * 2
-    np.testing.assert_allclose(scores, np.log(0.3), rtol=1e-5)
+@pytest.mark.parametrize("first", range(0, 64, 16))
+def test_arrays_find_the_replies_of_the_oracle(first: int) -> None:
+    for seed in range(first, first + 16):
+        check(Table(seed), drawn_settings(seed), [*QUESTIONS])
 
 
-def test_greedy_stops_at_maximum_length() -> None:
-    assert found(table({"^": {"a": 1.0}, "a": {"a": 1.0}}), GREEDY, 4)[0] == [["aaaa"]]
+@pytest.mark.parametrize("first", range(64, 88, 6))
+def test_tensors_find_the_replies_of_the_oracle(first: int) -> None:
+    """Also where it is checked rarely whether all have ended, as on a GPU."""
+    for seed in range(first, first + 6):
+        check(Table(seed, check_interval=1 + seed % 3), drawn_settings(seed), [*QUESTIONS])
 
 
-@pytest.mark.parametrize("decoding", [DecodingSettings(temperature=1.0), beams(3, 1.0)], ids=["sampling", "beam"])
-def test_rare_checks_whether_all_have_ended_change_nothing(decoding: DecodingSettings) -> None:
-    """As on a GPU."""
-    uniform = numbers(7, 8, 9) if decoding.samples else None
-    arguments = Tables(random_table(7)), decoding, SPELLING, 9, 8, uniform
-    ids, scores = found_by_graph(*arguments)
-    assert (ids == PAD).any()
-    for interval in (2, 4):
-        same_ids, same_scores = found_by_graph(*arguments, interval)
-        np.testing.assert_array_equal(same_ids, ids)
-        np.testing.assert_allclose(same_scores, scores, rtol=1e-6)
+def test_replies_that_come_token_by_token_are_those_of_the_oracle() -> None:
+    settings = compose(Settings, max_length=LENGTH, tokenizer="char")
+    for seed in range(100, 140):
+        if (decoding := drawn_settings(seed)).streams:
+            table = Table(seed)
+            responder = TextResponder(table.replier(decoding), VOCABULARY, settings, None)
+            for text in ("a", "b你", "好好", "你a b好"):
+                ((expected, _),) = table.oracle().candidates(decoding, responder.source(text, ()))
+                assert "".join(responder.stream(text)) == expected, decoding
 
 
-@pytest.mark.parametrize("temperature", [1.0, 0.5])
-@AUTOMATA
-def test_sampled_words_have_their_probabilities(words: Automaton, pattern: str, temperature: float) -> None:
-    """The frequency of each word of 20,000 is its probability; its score is the log-probability at temperature 1."""
-    logits, rows, length = random_table(1), 20_000, 4
-    decoding = DecodingSettings(temperature=temperature)
-    of_rows, scores = found(logits, decoding, length, rows, words, numbers(7, rows, length))
-    sampled, possible = [word for (word,) in of_rows], all_words(length, pattern)
-    expected = [word_score(logits, word.rstrip("_"), possible) for word in sampled[:50]]
-    np.testing.assert_allclose(scores[:50, 0], expected, rtol=1e-4, atol=1e-6)
-    for word in possible:
-        # A temperature below 1 scales the logits of each letter up.
-        probability = np.exp(word_score(logits / temperature, word, possible))
-        frequency = sampled.count(word.ljust(length, "_")) / rows
-        assert abs(frequency - probability) < 5 * np.sqrt(probability / rows) + 1 / rows  # a rare word may come once
+@pytest.mark.parametrize("length", [2, 3])
+@pytest.mark.parametrize("interval", [0, 1], ids=["arrays", "tensors"])
+def test_few_possible_replies(length: int, interval: int) -> None:
+    """Fewer first ids than beams; a setting that leaves none yields. A model that prefers bytes must end in time."""
+    table, banned = Table(3, interval), tuple(map(chr, range(33, 127)))
+    table.after[:, VOCABULARY.first_byte :] += 80
+    searches = DecodingSettings(beam_size=60), DecodingSettings(candidates=3), DecodingSettings(no_repeat_ngram=1)
+    for search in searches:
+        decoding = dataclasses.replace(search, ban=banned, min_reply_length=length)
+        check(table, decoding, [[5], [6, 7]], length)
 
 
-def test_beam_search_is_better_than_greedy_and_keeps_finished_hypotheses() -> None:
-    ((best, *others),), scores = found(GREEDY_TRAP, beams(3), 6)
-    assert best == "b$____"
-    assert set(others) == {"ab$___", "ac$___"}
-    np.testing.assert_allclose(np.exp(scores), [[0.4, 0.3, 0.3]], rtol=1e-5)
+def test_a_lone_possible_id_may_be_repeated() -> None:
+    log_probs = np.array([[-np.inf, -1.0, -np.inf]], np.float32)
+    prefix = Prefix(np.array([[2]]), np.array([[1, 1, 0]]))
+    np.testing.assert_array_equal(no_repeat_ngram(log_probs, prefix, 1), log_probs)
 
 
-def test_large_length_penalty_prefers_longer_replies() -> None:
-    assert found(GREEDY_TRAP, beams(3, 5.0), 6)[0][0][0] == "ab$___"
-
-
-def test_forbidden_letters_and_empty_replies_are_not_generated() -> None:
-    logits = table({"^": {"?": 0.5, "$": 0.3, "_": 0.1, "a": 0.1}, "a": {"?": 0.8, "^": 0.1, "$": 0.1}})
-    assert found(logits, beams(2), 3)[0][0][0] == "a$_"
-    words, scores = found(logits, GREEDY, 3)
-    assert words == [["a$_"]]
-    np.testing.assert_allclose(scores, 0.0, atol=1e-5)  # the only possible word
-
-
-def test_missing_hypotheses_score_minus_infinity() -> None:
-    """Only three letters are possible at the first position."""
-    ((*words,),), scores = found(random_table(0), beams(5), 1)
-    assert sorted(words[:3]) == ["a", "b", "c"]
-    assert np.isfinite(scores[0]).tolist() == [True] * 3 + [False] * 2
-
-
-@pytest.mark.parametrize("penalty", [0.0, 0.7, 1.0])
-@pytest.mark.parametrize("seed", range(3))
-@AUTOMATA
-def test_wide_beam_equals_enumeration(words: Automaton, pattern: str, seed: int, penalty: float) -> None:
-    """Of all rows, which are equal."""
-    logits, length = random_table(seed), 4
-    possible = all_words(length, pattern)
-
-    def score(word: str) -> float:
-        return word_score(logits, word, possible) / ((5 + len(word)) / 6) ** penalty
-
-    best = sorted(possible, key=score, reverse=True)
-    (hypotheses, other), (scores, _) = found(logits, beams(100, penalty), length, 2, words)
-    assert hypotheses[:5] == other[:5]
-    assert [word.rstrip("_") for word in hypotheses[:5]] == best[:5]
-    np.testing.assert_allclose(scores[:5], [score(word) for word in best[:5]], rtol=1e-4)
-    finite = {word.rstrip("_") for word, score in zip(hypotheses, scores, strict=True) if np.isfinite(score)}
-    assert finite <= set(possible)
-    assert len(finite) == min(100, len(possible))
-    assert not np.isnan(scores).any()
-
-
-@pytest.mark.parametrize("length", [1, 2, 3, 4, 5])
-def test_word_never_ends_within_a_spelling(length: int) -> None:
-    """The model prefers b, after which two or three letters are missing, and the end after it."""
-    logits = np.zeros((len(LETTERS), len(LETTERS)), np.float32)
-    logits[:, LETTERS.index("b")], logits[LETTERS.index("b"), EOS] = 5, 9
-    possible = {word.ljust(length, "_") for word in all_words(length, SPELLED)}
-    for seed in range(3):
-        rows, _ = found(logits, DecodingSettings(temperature=1.0), length, 50, SPELLING, numbers(seed, 50, length))
-        assert {word for (word,) in rows} <= possible
-    assert {*found(logits, GREEDY, length, words=SPELLING)[0][0]} <= possible
-    (words,), (scores,) = found(logits, beams(9), length, words=SPELLING)
-    assert {word for word, score in zip(words, scores, strict=True) if np.isfinite(score)} <= possible
-
-
-def test_state_follows_its_hypothesis() -> None:
-    """The state of each row starts with its own number in place of an id before the begin symbol."""
-    starts = [0, 5]
-    logits = random_table(3)
-    logits[:, EOS] = LOW  # no end, so that all hypotheses have the maximum length
-
-    def score(before_last: int, word: str) -> float:
-        total, last = 0.0, 1
-        for letter in word:
-            row = logits[last].astype(np.float64) + 0.1 * before_last * np.arange(len(LETTERS))
-            total += row[LETTERS.index(letter)] - np.log(sum(np.exp(row[LETTERS.index(x)]) for x in "abc"))
-            before_last, last = last, LETTERS.index(letter)
-        return total
-
-    rows, scores = found(Tables(logits, before=np.array(starts)), beams(81), 4, rows=2)
-    for start, words, row_scores in zip(starts, rows, scores, strict=True):
-        np.testing.assert_allclose(row_scores, [score(start, word) for word in words], rtol=1e-3, atol=1e-3)
+def test_what_belongs_to_hypotheses_is_not_kept_with_the_question() -> None:
+    """Nor with the empty one, whose state before the first id is no longer its own."""
+    table = Table()
+    state, generic = table.encode([[5], [6]]), table.encode([[1]])
+    automaton = table.replier(decoding := DecodingSettings(beam_size=3, anti_lm=0.5)).automaton
+    search, start = new_search(decoding, automaton, table.step, state, generic)
+    assert search.generic is not None
+    assert not {*OF_HYPOTHESES} & {*search.question, *search.generic}
+    assert [x["cells"].shape for x in (start.state, start.generic_state)] == [(6, 1)] * 2

@@ -1,0 +1,265 @@
+"""Replies computed slowly, one id at a time in plain Python: the twin of every search, setting and ranking of decoding.
+
+The oracle knows a model only as functions of a question and of the ids so far, and ids by the text that they spell.
+"""
+
+import codecs
+import dataclasses
+import functools
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from chatbot.config.decoding import DecodingSettings
+from chatbot.corpus.cleaning import removed_characters
+from chatbot.corpus.tokenizer import SPACE
+from chatbot.corpus.vocabulary import ASK, BOS, EOS, SPECIALS, Vocabulary
+
+REMOVED = removed_characters()  # by cleaning; a reply spells none of them in bytes
+
+Ids = Sequence[int]
+Array = npt.NDArray[np.float64]
+# (the ids of a question, those of the reply so far, after its begin symbol) -> the log-probability of each next id
+NextId = Callable[[Ids, Ids], Array]
+# (the same) -> the weight of each id of the question in the step that reads the last id
+Attention = Callable[[Ids, Ids], Array]
+# (the ids of the reply so far, after its begin symbol) -> the probability of each next id
+ByNgrams = Callable[[Ids], Array]
+
+
+def normalised(scores: npt.ArrayLike) -> Array:
+    """The log-probabilities of these logits, -inf where an id is impossible."""
+    x = np.asarray(scores, np.float64)
+    return np.asarray(x - x.max() - np.log(np.exp(x - x.max()).sum()))
+
+
+def likelihood(next_id: NextId, source: Ids, target: Ids, begin: int = BOS) -> float:
+    """The log-probability of a target and of its end, token by token."""
+    ids = [begin, *target, EOS]
+    return sum(float(next_id(source, ids[:place])[ids[place]]) for place in range(1, len(ids)))
+
+
+def before_stop(text: str, stops: Sequence[str]) -> str:
+    """The text before the stop text that ends first, the longest of several that end there."""
+    for end in range(len(text) + 1):
+        for stop in sorted(stops, key=len, reverse=True):
+            if text[:end].endswith(stop):
+                return text[: end - len(stop)].rstrip()
+    return text
+
+
+@functools.cache
+def character_after(pending: bytes, added: bytes, is_byte: bool) -> bytes | None:
+    """The first bytes of a character that has not ended, after some more; None if these cannot follow."""
+    decoder = codecs.getincrementaldecoder("utf-8")()
+    try:
+        text = decoder.decode(pending + added)
+    except UnicodeDecodeError:
+        return None
+    if (pending and not is_byte) or (is_byte and not REMOVED.isdisjoint(text)):
+        return None
+    begun = decoder.getstate()[0]
+    can_end = not begun or any(character_after(begun, bytes([byte]), True) is not None for byte in range(0x80, 0xC0))
+    return begun if can_end else None
+
+
+@dataclasses.dataclass(frozen=True)
+class Found:
+    """A hypothesis: its ids, with the end symbol if it has ended, and their log-probability with all settings."""
+
+    ids: tuple[int, ...] = ()
+    log_prob: float = 0.0
+    coverage: float = 0.0
+
+    @property
+    def has_ended(self) -> bool:
+        return EOS in self.ids
+
+    def score(self, decoding: DecodingSettings, penalty: float) -> float:
+        """The score in beam search; `penalty`: what its log-probability loses in the choice alone."""
+        return (self.log_prob - penalty) / length_penalty(len(self.ids), decoding) + self.coverage
+
+
+def length_penalty(length: int, decoding: DecodingSettings) -> float:
+    return float(((5 + length) / 6) ** decoding.length_penalty)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Oracle:
+    """What a model replies. ngrams: mixed in with this weight, but not in the ranking of replies."""
+
+    next_id: NextId
+    vocabulary: Vocabulary
+    max_length: int
+    attention: Attention | None = None
+    ngrams: ByNgrams | None = None
+    ngram_weight: float = 0.0
+
+    @functools.cached_property
+    def spelled(self) -> list[bytes | None]:
+        """The bytes of each id; None of one that is in no reply."""
+        vocabulary = self.vocabulary
+        words = [token.replace(SPACE, " ").encode() for token in vocabulary.tokens[: vocabulary.first_mark]]
+        no_marks: list[bytes | None] = [None] * (vocabulary.first_byte - vocabulary.first_mark)
+        return [*[None] * len(SPECIALS), *words[len(SPECIALS) :], *no_marks, *(bytes([byte]) for byte in range(256))]
+
+    def can_begin(self, ids: Ids, decoding: DecodingSettings) -> bool:
+        """Whether a reply can begin with these ids: whole characters, an end in time, and no banned word."""
+        pending = b""
+        for i in ids[:-1] if ids[-1] == EOS else ids:
+            spelled = self.spelled[i]
+            after = None if spelled is None else character_after(pending, spelled, i >= self.vocabulary.first_byte)
+            if after is None:
+                return False
+            pending = after
+        if ids[-1] == EOS:
+            return len(ids) > 1 and not pending
+        lead = pending[0] if pending else 0
+        missing = sum(lead >= least for least in (0x80, 0xE0, 0xF0)) + bool(pending) - len(pending)
+        text = b"".join(self.spelled[i] or b"" for i in ids if decoding.ban).decode(errors="ignore")
+        return len(ids) + missing <= self.max_length and not any(word in text for word in decoding.ban)
+
+    def distribution(self, source: Ids, ids: Ids) -> Array:
+        """The log-probabilities of the next id, before any setting."""
+        log_probs = normalised(self.next_id(source, [BOS, *ids]))
+        if self.ngrams is None:
+            return log_probs
+        shares = (1 - self.ngram_weight) * np.exp(log_probs) + self.ngram_weight * self.ngrams([BOS, *ids])
+        return np.asarray(np.log(shares))
+
+    def scores(self, decoding: DecodingSettings, source: Ids, ids: Ids) -> Array:
+        """The log-probabilities of the next id after each setting that changes them, one after another."""
+        possible = [self.can_begin([*ids, i], decoding) for i in range(len(self.vocabulary))]
+        scores = normalised(np.where(possible, self.distribution(source, ids), -np.inf))
+        for i in {*ids}:
+            scores[i] *= decoding.repetition_penalty
+            scores[i] -= decoding.presence_penalty
+        for i in ids:
+            scores[i] -= decoding.frequency_penalty
+        if decoding.anti_lm and len(ids) < decoding.anti_lm_tokens:
+            scores = scores - decoding.anti_lm * self.distribution([BOS], ids)
+        if size := decoding.no_repeat_ngram:
+            had = {tuple(ids[place : place + size]) for place in range(len(ids) - size + 1)}
+            repeats = [tuple([*ids, i][-size:]) in had for i in range(len(scores))]
+            scores = self._unless_none_is_left(np.where(repeats, -np.inf, scores), scores)
+        if len(ids) < decoding.min_reply_length:
+            without_end = np.where(np.arange(len(scores)) == EOS, -np.inf, scores)
+            scores = self._unless_none_is_left(without_end, scores)
+        return scores
+
+    @staticmethod
+    def _unless_none_is_left(scores: Array, before: Array) -> Array:
+        return scores if np.isfinite(scores).any() else before
+
+    def greedy(self, decoding: DecodingSettings, source: Ids) -> Found:
+        """The most probable id, again and again."""
+        return self._continued(decoding, source, lambda scores, _: int(scores.argmax()))
+
+    def sample(self, decoding: DecodingSettings, source: Ids, uniform: npt.NDArray[np.float32]) -> Found:
+        """The id at which the cumulative distribution passes the number at this place, again and again."""
+
+        def drawn(scores: Array, place: int) -> int:
+            sums = np.exp(normalised(truncated(decoding, scores))).cumsum()
+            return int((sums <= uniform[place]).sum())
+
+        return self._continued(decoding, source, drawn)
+
+    def _continued(self, decoding: DecodingSettings, source: Ids, choose: Callable[[Array, int], int]) -> Found:
+        found = Found()
+        while not found.has_ended and len(found.ids) < self.max_length:
+            scores = self.scores(decoding, source, found.ids)
+            i = choose(scores, len(found.ids))
+            found = Found((*found.ids, i), found.log_prob + float(scores[i]))
+        return found
+
+    def beams(self, decoding: DecodingSettings, source: Ids) -> list[Found]:
+        """Beam search by a loop over lists of hypotheses, group after group."""
+        groups = [[Found()] for _ in range(decoding.diverse_groups)]
+        for place in range(self.max_length):
+            chosen: list[int] = []
+            for number, group in enumerate(groups):
+                continued: list[tuple[float, Found]] = []
+                for old in group:
+                    if old.has_ended:
+                        continued.append((old.score(decoding, 0.0), old))
+                        continue
+                    scores = self.scores(decoding, source, old.ids)
+                    coverage = self._coverage(decoding, source, old.ids)
+                    for i in np.flatnonzero(np.isfinite(scores)).tolist():
+                        new = Found((*old.ids, i), old.log_prob + float(scores[i]), coverage)
+                        penalty = decoding.diversity * chosen.count(i)
+                        continued.append((new.score(decoding, penalty), new))
+                continued.sort(key=lambda item: -item[0])
+                groups[number] = [new for _, new in continued[: decoding.beams // decoding.diverse_groups]]
+                chosen += [new.ids[place] for new in groups[number] if len(new.ids) > place]
+        return [found for group in groups for found in group]
+
+    def _coverage(self, decoding: DecodingSettings, source: Ids, ids: Ids) -> float:
+        if not decoding.coverage_penalty:
+            return 0.0
+        assert self.attention is not None
+        sums = sum(self.attention(source, [BOS, *ids][: number + 1]) for number in range(len(ids) + 1))
+        return float(decoding.coverage_penalty * np.log(np.clip(sums, 1e-9, 1)).sum())
+
+    def hypotheses(self, decoding: DecodingSettings, source: Ids, seed: int | None = None) -> list[tuple[Ids, float]]:
+        """What the search finds, each with its score."""
+        source = source[: self.max_length]
+        if decoding.beams > 1:
+            return [(found.ids, found.score(decoding, 0.0)) for found in self.beams(decoding, source)]
+        if not decoding.samples:
+            found = self.greedy(decoding, source)
+            return [(found.ids, found.log_prob)]
+        generator = np.random.default_rng([decoding.seed if seed is None else seed, *source])
+        numbers = generator.random((decoding.hypotheses, self.max_length), np.float32)
+        sampled = [self.sample(decoding, source, row) for row in numbers]
+        ranks = [length_penalty(len(found.ids), decoding) if len(sampled) > 1 else 1.0 for found in sampled]
+        return [(found.ids, found.log_prob / rank) for found, rank in zip(sampled, ranks, strict=True)]
+
+    def candidates(self, decoding: DecodingSettings, source: Ids, seed: int | None = None) -> list[tuple[str, float]]:
+        """The different replies to a question, each with its score, the best first."""
+        best: dict[str, tuple[float, Ids]] = {}
+        for ids, score in sorted(self.hypotheses(decoding, source, seed), key=lambda item: -item[1]):
+            text = before_stop(self.vocabulary.text(i for i in ids if i != EOS), decoding.stop)
+            best.setdefault(text, (score, [i for i in ids if i != EOS]))
+        kept = {text: item for text, item in best.items() if text} or best
+        question, replies = source[: self.max_length], list[tuple[str, float]]()
+        for text, (score, ids) in kept.items():
+            if decoding.rerank:
+                said = [n for n in range(1, len(ids) + 1) if text.startswith(self.vocabulary.text(ids[:n]))]
+                reverse = likelihood(self._without_ngrams, ids[: max(said, default=1)], question, ASK)
+                score += decoding.rerank * reverse / length_penalty(len(question) + 1, decoding)
+            replies.append((text, score))
+        return sorted(replies, key=lambda reply: -reply[1])
+
+    def _without_ngrams(self, source: Ids, ids: Ids) -> Array:
+        return normalised(self.next_id(source, ids))
+
+
+def truncated(decoding: DecodingSettings, scores: Array) -> Array:
+    """What is sampled from: the temperature first, then each truncation of what the one before has left."""
+    scores = scores / (1.0 if decoding.temperature is None else decoding.temperature)
+    if decoding.top_k is not None:
+        scores = kept(scores, scores >= np.sort(scores)[-decoding.top_k])
+    if decoding.top_p is not None:
+        scores = kept(scores, fewest(scores, scores, decoding.top_p))
+    if decoding.min_p is not None:
+        scores = kept(scores, scores >= scores.max() + np.log(decoding.min_p))
+    if decoding.typical is not None:
+        log_probs = normalised(scores)
+        entropy = -sum(np.exp(x) * x for x in log_probs if np.isfinite(x))
+        scores = kept(scores, fewest(scores, -abs(log_probs + entropy), decoding.typical))
+    return scores
+
+
+def kept(scores: Array, are_kept: npt.NDArray[np.bool_]) -> Array:
+    return np.where(are_kept, scores, -np.inf)
+
+
+def fewest(scores: Array, order: Array, mass: float) -> npt.NDArray[np.bool_]:
+    """Which ids are the first of an order whose probabilities sum to a mass."""
+    places = np.argsort(-order, kind="stable")
+    sums = np.exp(normalised(scores))[places].cumsum()
+    are_kept = np.zeros(len(scores), np.bool_)
+    are_kept[places[: int((sums < mass).sum()) + 1]] = np.isfinite(scores[places[: int((sums < mass).sum()) + 1]])
+    return are_kept

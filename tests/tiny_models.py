@@ -1,0 +1,190 @@
+"""Models that were never trained: tables of probabilities, and each architecture once a session."""
+
+import dataclasses
+import functools
+from collections.abc import Sequence
+from typing import Any, cast
+
+import numpy as np
+import numpy.typing as npt
+import tensorflow as tf
+
+from chatbot.config.decoding import DecodingSettings
+from chatbot.config.model import ModelSettings
+from chatbot.config.training import Settings
+from chatbot.corpus.ngrams import ngrams_of
+from chatbot.corpus.pair_ids import Ragged
+from chatbot.corpus.vocabulary import BOS, BYTES, EOS, Vocabulary
+from chatbot.decoding.array_functions import functions_of
+from chatbot.decoding.automaton import BoundedAutomaton
+from chatbot.decoding.graph_search import search_all
+from chatbot.decoding.sampling import uniform_numbers
+from chatbot.decoding.search import new_search, search_arrays
+from chatbot.flags import compose
+from chatbot.inference.model import Model
+from chatbot.inference.replier import Replier
+from chatbot.inference.responder import attention_weights
+from chatbot.model.copying import spelling_table
+from chatbot.model.new_model import built_model
+from chatbot.model.saved import Trained
+from chatbot.model.seq2seq import Seq2Seq
+from chatbot.model.sequences import specs_of
+from tests.corpus.kneser_ney import SlowKneserNey, grams_of
+from tests.model.small_transformer import TRANSFORMER
+from tests.oracle import Array, Ids, NextId, Oracle, likelihood, normalised
+
+VOCABULARY = Vocabulary(["a", "b", "ab", "▁b", "你", "好", *BYTES])
+LENGTH = 6
+OF_A_CHARACTER = [VOCABULARY.first_byte + byte for byte in "他".encode()]
+PLACES = 8  # of a question, padded
+
+
+class Table:
+    """A `Model` of arrays, whose next ids depend on the question and the last two ids.
+
+    check_interval: of searches that compute with tensors, as those of TensorFlow do, but without a graph; 0: arrays.
+    """
+
+    def __init__(self, seed: int = 1, check_interval: int = 0) -> None:
+        rng, size = np.random.default_rng(seed), len(VOCABULARY)
+        self.after, self.after_last, self.of_question, self.looks = rng.normal(0, 1.5, (4, size, size))
+        usual = [*range(VOCABULARY.first_byte), *OF_A_CHARACTER]
+        self.after[:, np.setdiff1d(np.arange(size), usual)] -= 40  # other bytes would be most of all ids
+        self.after[:, EOS] -= 1
+        self._check_interval = check_interval
+
+    def next_id(self, source: Ids, ids: Ids) -> Array:
+        """As the oracle knows it."""
+        logits = self.after[ids[-1]] + self.of_question[[*source]].mean(axis=0)
+        return normalised(logits if len(ids) == 1 else logits + self.after_last[ids[-2]])
+
+    def attention(self, source: Ids, ids: Ids) -> Array:
+        """As the oracle knows it."""
+        return np.asarray(np.exp(normalised(2 * self.looks[ids[-1], [*source]])))
+
+    def encode(self, questions: Sequence[Ids]) -> dict[str, Any]:
+        ids, mask = np.zeros((len(questions), PLACES), np.int64), np.zeros((len(questions), PLACES), np.float32)
+        for row, question in enumerate(questions):
+            ids[row, : len(question)], mask[row, : len(question)] = question, 1
+        mean = np.stack([self.of_question[[*question]].mean(axis=0) for question in questions]).astype(np.float32)
+        return {"mask": mask, "ids": ids, "mean": mean, "cells": np.zeros((len(questions), 1), np.int64)}
+
+    def step(self, state: dict[str, Any], last: Any) -> tuple[Any, dict[str, Any]]:
+        functions = functions_of(last)
+        beams = functions.length(last) // functions.length(state["mask"])
+        mean, ids, mask = functions.repeated([state[name] for name in ("mean", "ids", "mask")], beams)
+        before = state["cells"][:, 0]  # the id before the last one; 0 before the begin symbol
+        tables = [functions.float32(functions.rows(x, i)) for x, i in ((self.after, last), (self.after_last, before))]
+        is_second = functions.float32(before > 0)[:, None]
+        state = {**state, "cells": functions.int64(last)[:, None]}
+        if "attention_sums" in state:
+            looks = 2 * functions.take(functions.float32(functions.rows(self.looks, last)), ids)
+            weights = functions.exp(
+                functions.log_softmax(functions.where(functions.float32(mask) > 0, looks, np.float32(-1e9)))
+            )
+            state["attention_sums"] = state["attention_sums"] + weights
+        return tables[0] + is_second * tables[1] + mean, state
+
+    def take(self, states: Sequence[dict[str, Any]], rows: npt.NDArray[np.int64]) -> dict[str, Any]:
+        return {name: np.concatenate([state[name] for state in states])[rows] for name in states[0]}
+
+    def searcher(self, decoding: DecodingSettings, automaton: BoundedAutomaton) -> Any:
+        interval = self._check_interval
+        of_kind = functools.partial(tf.nest.map_structure, tf.constant) if interval else lambda x: x
+
+        def search(questions: Sequence[Ids], seed: int, is_wanted: Any) -> Any:
+            generic = of_kind(self.encode([[BOS]])) if decoding.anti_lm else None
+            sizes = decoding.hypotheses, automaton.max_length
+            uniform = of_kind(uniform_numbers(seed, questions, *sizes)) if decoding.samples else None
+            begun = new_search(decoding, automaton, self.step, of_kind(self.encode(questions)), generic, uniform)
+            with np.errstate(all="ignore"):
+                found = search_all(*begun, interval) if interval else search_arrays(*begun, is_wanted)
+            ids, scores = map(np.asarray, found)
+            return ids.reshape(len(questions), *sizes), scores.reshape(len(questions), -1)
+
+        return lambda batches, seed, is_wanted: [search(batch, seed, is_wanted) for batch in batches]
+
+    def log_probabilities(self, sources: Sequence[Ids], targets: Sequence[Ids], begin: int) -> Any:
+        pairs = zip(sources, targets, strict=True)
+        return np.array([likelihood(self.next_id, *pair, begin) for pair in pairs], np.float32)
+
+    def oracle(self, length: int = LENGTH) -> Oracle:
+        return Oracle(self.next_id, VOCABULARY, length, self.attention)
+
+    def replier(self, decoding: DecodingSettings, length: int = LENGTH) -> Replier:
+        return Replier(cast(Model, self), VOCABULARY, small(max_length=length), decoding)
+
+
+# Each kind of cell, attention, direction and option of the layers.
+ARCHITECTURES: dict[str, dict[str, Any]] = {
+    "lstm-copy-ngrams": {"copy": True, "ngrams": 3},
+    "gru-bahdanau-deep": {"cell": "gru", "attention": "bahdanau", "num_layers": 2, "residual": True, "ngrams": 2},
+    "lstm-fed": {"input_feeding": True, "copy": True, "bidirectional": False, "tied_embeddings": False},
+    "lstm-none": {"attention": "none", "bidirectional": False},
+    "transformer-copy": {**TRANSFORMER, "copy": True},
+}
+NGRAM_ROWS = [[5, 6, 7], [9, 10, 10], [6, 6, 8], [9, 5]]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Tiny:
+    """An architecture, as the product and as the oracle know it."""
+
+    trained: Trained
+    oracle: Oracle
+
+
+@functools.cache
+def tiny(architecture: str) -> Tiny:
+    """Return a model whose replies depend on the question, mostly in tokens that are no bytes."""
+    values = {"rnn_size": 8, "embedding_size": 6, "max_length": LENGTH, "tokenizer": "char", "both_directions": "on"}
+    settings = compose(Settings, **{**values, **ARCHITECTURES[architecture]})
+    order, vocabulary = settings.model.ngrams, VOCABULARY
+    ngrams = ngrams_of([Ragged.from_rows(NGRAM_ROWS)], len(vocabulary), order) if order else None
+    spellings = spelling_table(vocabulary.spellings())
+    model = built_model(settings.model, len(vocabulary), seed=1, spellings=spellings, ngrams=ngrams)
+    enlarge(model)
+    model.bias.assign(np.where(np.arange(len(vocabulary)) < vocabulary.first_byte, 3.0, -3.0))
+    trained = Trained(settings, vocabulary, model, step=1)
+    oracle = Oracle(next_id_of(model), vocabulary, LENGTH, attention_of(model))
+    if order:
+        slow = SlowKneserNey(grams_of(NGRAM_ROWS, order, BOS, EOS), order, len(vocabulary))
+
+        @functools.cache
+        def after(history: tuple[int, ...]) -> Array:
+            return np.array([slow.probability(history, i) for i in range(len(vocabulary))])
+
+        def by_ngrams(ids: Ids) -> Array:
+            return after(tuple([BOS] * order + [*ids])[1 - order :])
+
+        oracle = dataclasses.replace(oracle, ngrams=by_ngrams, ngram_weight=settings.model.ngram_weight)
+    return Tiny(trained, oracle)
+
+
+def enlarge(model: Seq2Seq) -> None:
+    """Make the weights larger than at the start of training, so that distributions are far from uniform."""
+    generator = np.random.default_rng(1)
+    for variable in model.trainable_variables:
+        variable.assign(variable + generator.normal(size=variable.shape, scale=0.4))
+
+
+def next_id_of(model: Seq2Seq) -> NextId:
+    """Return the distribution of a model without n-grams, by the pass over whole replies as in training."""
+    specs = specs_of(model.sequences(np.ones([1, 1])))
+    graph = tf.function(lambda source, target: model(source, target), input_signature=[specs] * 2, autograph=False)
+
+    @functools.cache
+    def of_prefix(source: tuple[int, ...], ids: tuple[int, ...]) -> Array:
+        logits = graph(*(model.sequences(np.array([row])) for row in (source, ids)))
+        return normalised(logits[len(ids) - 1])
+
+    return lambda source, ids: of_prefix(tuple(source), tuple(ids))
+
+
+def attention_of(model: Seq2Seq) -> Any:
+    return lambda source, ids: attention_weights(model, [source], [ids[1:]])[0][-1].astype(np.float64)
+
+
+def small(**settings: Any) -> ModelSettings:
+    """The settings of a small model."""
+    return ModelSettings(**{"rnn_size": 8, "embedding_size": 6, **settings})
