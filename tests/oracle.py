@@ -257,9 +257,8 @@ def kept(scores: Array, are_kept: npt.NDArray[np.bool_]) -> Array:
 
 
 def fewest(scores: Array, order: Array, mass: float) -> npt.NDArray[np.bool_]:
-    """Which ids are the first of an order whose probabilities sum to a mass."""
+    """Which ids are the first of an order whose probabilities sum to a mass, and those that are as near as the last."""
     places = np.argsort(-order, kind="stable")
     sums = np.exp(normalised(scores))[places].cumsum()
-    are_kept = np.zeros(len(scores), np.bool_)
-    are_kept[places[: int((sums < mass).sum()) + 1]] = np.isfinite(scores[places[: int((sums < mass).sum()) + 1]])
-    return are_kept
+    last = order[places[min(int((sums < mass).sum()), len(sums) - 1)]]
+    return np.asarray(np.isfinite(scores) & (order >= last - 1e-4))

@@ -23,7 +23,7 @@ from chatbot.decoding.search import new_search, search_arrays
 from chatbot.flags import compose
 from chatbot.inference.model import Model
 from chatbot.inference.replier import Replier
-from chatbot.inference.responder import attention_weights
+from chatbot.inference.text_responder import TextResponder
 from chatbot.model.copying import spelling_table
 from chatbot.model.new_model import built_model
 from chatbot.model.saved import Trained
@@ -31,7 +31,7 @@ from chatbot.model.seq2seq import Seq2Seq
 from chatbot.model.sequences import specs_of
 from tests.corpus.kneser_ney import SlowKneserNey, grams_of
 from tests.model.small_transformer import TRANSFORMER
-from tests.oracle import Array, Ids, NextId, Oracle, likelihood, normalised
+from tests.oracle import Array, Attention, Ids, NextId, Oracle, likelihood, normalised
 
 VOCABULARY = Vocabulary(["a", "b", "ab", "▁b", "你", "好", *BYTES])
 LENGTH = 6
@@ -111,8 +111,13 @@ class Table:
     def oracle(self, length: int = LENGTH) -> Oracle:
         return Oracle(self.next_id, VOCABULARY, length, self.attention)
 
-    def replier(self, decoding: DecodingSettings, length: int = LENGTH) -> Replier:
-        return Replier(cast(Model, self), VOCABULARY, small(max_length=length), decoding)
+    def responder(
+        self, decoding: DecodingSettings, retrieval: Any = None, length: int = LENGTH, **settings: Any
+    ) -> TextResponder:
+        """Return what answers texts by this model. retrieval: what can be looked up. settings: of its attempt."""
+        whole = compose(Settings, **{"max_length": length, "tokenizer": "char", "both_directions": "on", **settings})
+        replier = Replier(cast(Model, self), VOCABULARY, whole.model, decoding, retrieval)
+        return TextResponder(replier, VOCABULARY, whole, None)
 
 
 # Each kind of cell, attention, direction and option of the layers.
@@ -144,7 +149,8 @@ def tiny(architecture: str) -> Tiny:
     spellings = spelling_table(vocabulary.spellings())
     model = built_model(settings.model, len(vocabulary), seed=1, spellings=spellings, ngrams=ngrams)
     enlarge(model)
-    model.bias.assign(np.where(np.arange(len(vocabulary)) < vocabulary.first_byte, 3.0, -3.0))
+    usual = [*range(vocabulary.first_byte), *OF_A_CHARACTER]
+    model.bias.assign(np.where(np.isin(np.arange(len(vocabulary)), usual), 3.0, -12.0))
     trained = Trained(settings, vocabulary, model, step=1)
     oracle = Oracle(next_id_of(model), vocabulary, LENGTH, attention_of(model))
     if order:
@@ -181,8 +187,16 @@ def next_id_of(model: Seq2Seq) -> NextId:
     return lambda source, ids: of_prefix(tuple(source), tuple(ids))
 
 
-def attention_of(model: Seq2Seq) -> Any:
-    return lambda source, ids: attention_weights(model, [source], [ids[1:]])[0][-1].astype(np.float64)
+def attention_of(model: Seq2Seq) -> Attention:
+    """Return the weights of a model's attention, by the pass over whole replies."""
+    specs = specs_of(model.sequences(np.ones([1, 1])))
+    graph = tf.function(model.attention_weights, input_signature=[specs] * 2, autograph=False)
+
+    @functools.cache
+    def of_prefix(source: tuple[int, ...], ids: tuple[int, ...]) -> Array:
+        return np.asarray(graph(*(model.sequences(np.array([row])) for row in (source, ids)))[0, -1], np.float64)
+
+    return lambda source, ids: of_prefix(tuple(source), tuple(ids))
 
 
 def small(**settings: Any) -> ModelSettings:

@@ -7,11 +7,8 @@ import numpy as np
 import pytest
 
 from chatbot.config.decoding import DecodingSettings
-from chatbot.config.training import Settings
 from chatbot.decoding.processors import Prefix, no_repeat_ngram
 from chatbot.decoding.search import OF_HYPOTHESES, new_search
-from chatbot.flags import compose
-from chatbot.inference.text_responder import TextResponder
 from tests.oracle import Ids
 from tests.tiny_models import LENGTH, VOCABULARY, Table
 
@@ -48,7 +45,7 @@ def drawn_settings(seed: int) -> DecodingSettings:
 
 def check(table: Table, decoding: DecodingSettings, questions: list[Ids], length: int = LENGTH) -> None:
     """Texts and scores of all candidates are those of the oracle."""
-    found = table.replier(decoding, length).candidates(questions)
+    found = table.responder(decoding, length=length).replier.candidates(questions)
     for question, replies in zip(questions, found, strict=True):
         expected = table.oracle(length).candidates(decoding, question)
         assert [reply.text for reply in replies] == [text for text, _ in expected], decoding
@@ -70,11 +67,10 @@ def test_tensors_find_the_replies_of_the_oracle(first: int) -> None:
 
 
 def test_replies_that_come_token_by_token_are_those_of_the_oracle() -> None:
-    settings = compose(Settings, max_length=LENGTH, tokenizer="char")
     for seed in range(100, 140):
         if (decoding := drawn_settings(seed)).streams:
             table = Table(seed)
-            responder = TextResponder(table.replier(decoding), VOCABULARY, settings, None)
+            responder = table.responder(decoding)
             for text in ("a", "b你", "好好", "你a b好"):
                 ((expected, _),) = table.oracle().candidates(decoding, responder.source(text, ()))
                 assert "".join(responder.stream(text)) == expected, decoding
@@ -102,7 +98,7 @@ def test_what_belongs_to_hypotheses_is_not_kept_with_the_question() -> None:
     """Nor with the empty one, whose state before the first id is no longer its own."""
     table = Table()
     state, generic = table.encode([[5], [6]]), table.encode([[1]])
-    automaton = table.replier(decoding := DecodingSettings(beam_size=3, anti_lm=0.5)).automaton
+    automaton = table.responder(decoding := DecodingSettings(beam_size=3, anti_lm=0.5)).replier.automaton
     search, start = new_search(decoding, automaton, table.step, state, generic)
     assert search.generic is not None
     assert not {*OF_HYPOTHESES} & {*search.question, *search.generic}

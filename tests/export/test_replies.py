@@ -24,12 +24,12 @@ from chatbot.model.saved import Trained, load_trained
 from tests.commands import ENVIRONMENT
 from tests.export.untrained import QUESTIONS, write_attempt
 from tests.inference.messages import Answer, Message, asked
-from tests.inference.test_decoding_of_models import ALL_TOKENS
+from tests.inference.test_replier import ALL_TOKENS
 from tests.model.small_transformer import TRANSFORMER
 
 ROOT = Path(__file__).parents[2]
 HISTORY = ["你好", "我"]
-BEAM: dict[str, Any] = {"beam_size": 4, "coverage_penalty": 0.5, "diverse_groups": 2, **ALL_TOKENS}
+BEAM: dict[str, Any] = {"beam_size": 4, "coverage_penalty": 0.5, "diverse_groups": 2, **ALL_TOKENS, "ban": ("我",)}
 CANDIDATES: dict[str, Any] = {"candidates": 4, "top_p": 0.8, "rerank": 0.5}
 SAMPLING: dict[str, Any] = {"temperature": 0.8, "top_k": 100, "top_p": 0.9, "min_p": 0.001, "typical": 0.95, "seed": 3}
 

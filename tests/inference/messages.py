@@ -3,8 +3,9 @@
 import dataclasses
 import queue
 
-from chatbot.inference.engine import Engine
+from chatbot.inference.engine import Engine, RowLane, SearchLane, Waiting
 from chatbot.inference.questions import Piece, Question, Request, TokenLogProb, Usage
+from chatbot.inference.text_responder import TextResponder
 
 Message = Piece | Usage | Exception
 
@@ -43,6 +44,20 @@ def asked(question: Question, messages: list[Message]) -> Request:
     return Request(question, messages.append)
 
 
+def answers_of(responder: TextResponder, *questions: Question) -> list[list[Message]]:
+    """What is given for these questions by the loops of an engine, one after the other and without threads."""
+    messages: list[list[Message]] = [[] for _ in questions]
+    rows, searches = Waiting(100), Waiting(100)
+    for question, own in zip(questions, messages, strict=True):
+        lane = rows if (question.decoding or responder.decoding).streams else searches
+        lane.put(asked(question, own))
+    rows.close()
+    searches.close()
+    RowLane(responder, rows).run()
+    SearchLane(responder, searches, 64).run()
+    return messages
+
+
 def messages_of(engine: Engine, question: Question, timeout: float = 60) -> list[Message]:
     """Ask the engine, and wait for the last message."""
     got: queue.Queue[Message] = queue.Queue()
@@ -53,6 +68,6 @@ def messages_of(engine: Engine, question: Question, timeout: float = 60) -> list
     return messages
 
 
-def answer_of(engine: Engine, question: Question) -> Answer:
-    """Ask the engine, and wait for the answer."""
-    return Answer(messages_of(engine, question))
+def answer_of(engine: Engine | TextResponder, question: Question) -> Answer:
+    """Ask an engine, or its loops alone, and wait for the answer."""
+    return Answer(messages_of(engine, question) if isinstance(engine, Engine) else answers_of(engine, question)[0])

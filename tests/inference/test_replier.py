@@ -1,7 +1,6 @@
-"""Replies to ids: batches, distinct candidates, tokens that are never generated, characters that are complete."""
+"""Replies of each architecture against the oracle; batches, graphs, and what a model does not admit."""
 
 import dataclasses
-import functools
 from typing import Any
 
 import numpy as np
@@ -9,100 +8,162 @@ import pytest
 import tensorflow as tf
 
 from chatbot.config.decoding import DecodingSettings
-from chatbot.config.model import ModelSettings
-from chatbot.corpus.vocabulary import ASK, BOS, BYTES, EOS, PAD, UNK, Vocabulary
+from chatbot.corpus.vocabulary import ASK, BOS
+from chatbot.errors import UserError
+from chatbot.flags import replace
 from chatbot.inference import replier as module
-from chatbot.inference.replier import Replier
-from chatbot.inference.responder import TensorFlowModel
-from chatbot.model.new_model import built_model
-from chatbot.model.seq2seq import Seq2Seq
+from chatbot.inference.model import log_probabilities
+from chatbot.inference.responder import Responder, TensorFlowModel, replier_of
+from tests.oracle import likelihood
+from tests.tiny_models import ARCHITECTURES, LENGTH, Table, tiny
 
-VOCABULARY = Vocabulary(["你好", "你", "好", "吗", *BYTES])
-SETTINGS = ModelSettings(rnn_size=8, embedding_size=6, max_length=6)
+QUESTIONS = [[8] * 9, [9, 10, 5]]
+ALL_TOKENS: dict[str, Any] = {
+    "repetition_penalty": 1.5,
+    "frequency_penalty": 0.5,
+    "presence_penalty": -0.3,
+    "no_repeat_ngram": 2,
+    "min_reply_length": 3,
+    "ban": ("你", "ba"),
+    "anti_lm": 0.5,
+    "anti_lm_tokens": 2,
+}
+BEAM: dict[str, Any] = {"beam_size": 4, "diverse_groups": 2, "rerank": 0.5, "length_penalty": 0.7}
+SEARCHES: dict[str, dict[str, Any]] = {
+    "lstm-copy-ngrams": {"candidates": 6, "rerank": 0.5, "top_p": 0.9, **ALL_TOKENS},
+    "gru-bahdanau-deep": {**BEAM, "coverage_penalty": 0.5, **ALL_TOKENS},
+    "lstm-fed": {"temperature": 0.8, "top_k": 100, "typical": 0.95, "min_p": 0.001, **ALL_TOKENS},
+    "lstm-none": {**BEAM, **ALL_TOKENS},
+    "transformer-copy": {**BEAM, "coverage_penalty": 0.5, **ALL_TOKENS},
+}
 
 
-@pytest.fixture
-def model() -> Seq2Seq:
-    """An untrained model."""
-    return built_model(SETTINGS, len(VOCABULARY), seed=1)
-
-
-@functools.cache
-def shared_replier(beam_size: int) -> tuple[Seq2Seq, Replier]:
-    """An untrained model, and its replies by a search that is traced once. A test sets bias and embeddings."""
-    model = built_model(SETTINGS, len(VOCABULARY), seed=1)
-    return model, Replier(TensorFlowModel(model), VOCABULARY, SETTINGS, DecodingSettings(beam_size=beam_size))
-
-
-@pytest.mark.parametrize("beam_size", [1, 4])
-def test_replies_do_not_depend_on_batch_and_search_is_traced_once(
-    model: Seq2Seq, monkeypatch: pytest.MonkeyPatch, beam_size: int
-) -> None:
-    model.embedding.embeddings.assign(np.random.default_rng(1).normal(size=model.embedding.embeddings.shape))
-    replier = Replier(TensorFlowModel(model), VOCABULARY, SETTINGS, DecodingSettings(beam_size=beam_size))
-    questions = [[5], [6, 7, 8], [8] * 100, [UNK], [7, 7]]
-    batched = replier.replies(questions)
-    assert batched == [replier.replies([question])[0] for question in questions]
-    assert len(set(batched)) > 1
-    monkeypatch.setattr(module, "BATCH", 2)
-    assert replier.replies(questions) == batched
-    assert replier.replies([]) == []
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_replies_of_each_architecture_are_those_of_the_oracle(architecture: str) -> None:
+    """By the graph of a search in a batch and alone, which is traced once; token by token for single replies."""
+    model, decoding = tiny(architecture), DecodingSettings(**SEARCHES[architecture])
+    replier = replier_of(model.trained, decoding)
+    found = replier.candidates(QUESTIONS)
+    for question, replies in zip(QUESTIONS, found, strict=True):
+        expected = model.oracle.candidates(decoding, question)
+        assert [reply.text for reply in replies] == [text for text, _ in expected]
+        scores = [reply.score for reply in replies]
+        np.testing.assert_allclose(scores, [score for _, score in expected], rtol=1e-3, atol=1e-3)
+        assert [reply.text for reply in replier.candidates([question])[0]] == [text for text, _ in expected]
     assert replier.search.graph.traces == 1  # type: ignore[attr-defined]
 
 
-def test_beam_search_gathers_no_memory_and_no_keys(model: Seq2Seq) -> None:
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize("flags", [{"beam_size": 1}, {"top_p": 0.9, "anti_lm": 0.5, "anti_lm_tokens": 2}], ids=str)
+def test_streams_of_each_architecture_are_those_of_the_oracle(architecture: str, flags: dict[str, Any]) -> None:
+    model, decoding = tiny(architecture), DecodingSettings(**flags)
+    responder = Responder(model.trained, decoding, rows_of(architecture))
+    for text in ("a", "ab好你", "好 b"):
+        ((expected, _),) = model.oracle.candidates(decoding, responder.source(text, ()))
+        assert "".join(responder.stream(text)) == expected
+    assert [graph.experimental_get_tracing_count() for graph in rows_of(architecture).graphs] == [1] * 4
+
+
+ROWS: dict[str, TensorFlowModel] = {}
+
+
+def rows_of(architecture: str) -> TensorFlowModel:
+    """The graphs that generate token by token, which all settings share."""
+    return ROWS.setdefault(architecture, TensorFlowModel(tiny(architecture).trained.model))
+
+
+def test_greedy_search_in_a_graph_is_that_of_the_oracle() -> None:
+    model, decoding = tiny("lstm-copy-ngrams"), DecodingSettings(beam_size=1, stop=("b",))
+    found = replier_of(model.trained, decoding).replies(QUESTIONS)
+    assert found == [model.oracle.candidates(decoding, question)[0][0] for question in QUESTIONS]
+
+
+def test_beam_search_gathers_no_memory_and_no_keys() -> None:
     """At each token, only recurrent states follow their hypotheses: of float tensors, those of rank 2."""
-    search: Any = Replier(TensorFlowModel(model), VOCABULARY, SETTINGS, DecodingSettings(beam_size=4)).search
+    search: Any = replier_of(tiny("lstm-none").trained, DecodingSettings(**SEARCHES["lstm-none"])).search
     graph = search.graph.concrete.graph
     bodies = [[*function.graph.get_operations()] for function in graph._functions.values()]
     (body,) = (body for body in bodies if any(node.type == "TopKV2" for node in body))  # of the loop over tokens
     inputs = [node.inputs[0] for node in body if node.type == "GatherV2"]
-    assert {x.shape.rank for x in inputs if x.dtype == tf.float32} == {2}
+    assert {x.shape.rank for x in inputs if x.dtype == tf.float32} <= {1, 2}
 
 
-def test_candidates_are_distinct_and_sorted_by_score(model: Seq2Seq) -> None:
-    """The text 你好 is one token or two."""
-    model.bias.assign(tf.concat([tf.fill([VOCABULARY.first_byte], 9.0), tf.zeros([len(BYTES)])], 0))
-    replier = Replier(
-        TensorFlowModel(model), VOCABULARY, dataclasses.replace(SETTINGS, max_length=3), DecodingSettings(beam_size=40)
-    )
-    (candidates,) = replier.candidates([VOCABULARY.ids(["你好"])])
-    texts, scores, *_ = zip(*candidates, strict=True)
-    assert "你好" in texts
-    assert len(set(texts)) == len(texts)
-    assert list(scores) == sorted(scores, reverse=True)
-    assert np.isfinite(scores).all()
-    assert replier.replies([VOCABULARY.ids(["你好"])]) == [texts[0]]
+def test_many_questions_are_searched_in_batches_that_change_no_reply(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor does the number of candidates change the first of them, or a seed the replies by another one."""
+    replier = Table().responder(DecodingSettings(candidates=2, length_penalty=0.0)).replier
+    whole = replier.candidates(QUESTIONS)
+    monkeypatch.setattr(module, "BATCH", 2)
+    assert replier.candidates(QUESTIONS) == whole
+    assert replier.replies(QUESTIONS) == [replies[0].text for replies in whole]
+    assert replier.replies([]) == []
+    many = Table().responder(DecodingSettings(candidates=5)).replier.candidates(QUESTIONS)
+    assert all({x.text for x in few} <= {x.text for x in more} for few, more in zip(whole, many, strict=True))
+    assert replier.candidates(QUESTIONS, seed=2) != whole
+    limits = {1: 64, 40: 16, 1000: 1}
+    monkeypatch.undo()
+    found = [Table().responder(DecodingSettings(candidates=n)).replier.batch for n in limits]
+    assert found == [*limits.values()]
 
 
-@pytest.mark.parametrize("beam_size", [1, 3])
-@pytest.mark.parametrize("token", [PAD, BOS, UNK, ASK])
-def test_special_tokens_are_not_generated(beam_size: int, token: int) -> None:
-    """Even if it is the most probable one, with EOS second: the reply would be short or empty."""
-    model, replier = shared_replier(beam_size)
-    model.bias.assign(tf.one_hot(token, len(VOCABULARY), 50.0) + tf.one_hot(EOS, len(VOCABULARY), 20.0))
-    (reply,) = replier.replies([[5]])
-    assert reply
+@pytest.mark.parametrize("search", [{"beam_size": 4}, {"candidates": 6, "rerank": 0.5}])
+def test_search_that_is_not_wanted_any_more_ends_within_eight_ids(search: dict[str, Any]) -> None:
+    trained = tiny("lstm-none").trained
+    long = dataclasses.replace(trained, settings=replace(trained.settings, max_length=40))
+    replier = replier_of(long, DecodingSettings(**search, min_reply_length=40))
+    for questions in (QUESTIONS, QUESTIONS[:1]):
+        asked: list[bool] = []
+
+        def is_wanted(asked: list[bool] = asked) -> bool:
+            asked.append(len(asked) < 2)
+            return asked[-1]
+
+        assert replier.candidates(questions, is_wanted=is_wanted) == [[] for _ in questions]
+        assert asked == [True, True, False, False]  # after 8, 16 and 24 ids, and of all
 
 
-@pytest.mark.parametrize("beam_size", [1, 3])
-@pytest.mark.parametrize("seed", range(3))
-@pytest.mark.parametrize("end", [-5.0, 20.0])
-def test_characters_in_bytes_are_complete(beam_size: int, seed: int, end: float) -> None:
-    """The model prefers bytes in any order, and the end in the midst of them, or no end before the maximum length."""
-    model, replier = shared_replier(beam_size)
-    first = VOCABULARY.first_byte
-    generator = np.random.default_rng(seed)
-    bias = np.zeros(len(VOCABULARY))
-    bias[first:] = 10 + generator.normal(size=len(BYTES))
-    bias[first + 0xC0 :] += 10
-    bias[EOS] = end
-    model.bias.assign(bias)
-    model.embedding.embeddings.assign(generator.normal(size=model.embedding.embeddings.shape))
-    (candidates,) = replier.candidates([[5, 6]])
-    assert candidates
-    for text, *_ in candidates:
-        assert text.strip()
-        assert "\ufffd" not in text
-        assert text.splitlines() == [text]
-        assert any(len(character.encode()) > 1 and character not in "你好吗" for character in text)
+@pytest.mark.parametrize("begin", [ASK, BOS])
+def test_log_probabilities_are_those_of_the_oracle(begin: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of questions from replies, and of replies from questions; in batches of any size; without n-grams."""
+    tiny_model = tiny("lstm-copy-ngrams")
+    sources = [[7], [5, 6, 8, 9], [8, 8], [10, 200, 5], [8, 8], [8, 8]]
+    targets = [[6, 5], [9], [5, 5, 5, 7], [9], [5, 5, 6], [9]]  # some begin alike, of one question and of others
+    pairs = zip(sources, targets, strict=True)
+    expected = [likelihood(tiny_model.oracle.next_id, source, target, begin) for source, target in pairs]
+    model = rows_of("lstm-copy-ngrams")
+    for positions in (1024, 12, 7, 1):
+        monkeypatch.setattr("chatbot.inference.model.POSITIONS", positions)
+        values = log_probabilities(model, sources, targets, begin, lambda: True)
+        np.testing.assert_allclose(values, expected, rtol=1e-4)
+    answers = iter([True, False])  # after the first pair, nobody waits any more
+    unfinished = log_probabilities(model, sources, targets, begin, lambda: next(answers))
+    assert unfinished.nonzero()[0].tolist() == [0]
+
+
+def test_weights_that_are_no_numbers_are_an_error() -> None:
+    table = Table(check_interval=1)
+    table.after[:] = np.nan
+    with pytest.raises(UserError, match="the weights are not finite; train it again"):
+        table.responder(DecodingSettings(beam_size=3)).replier.candidates([[5]])
+
+
+@pytest.mark.parametrize(
+    ("flags", "changes", "message"),
+    [
+        ({"top_k": 300}, {}, "--top-k 300: the vocabulary has 267 tokens; give at most that"),
+        ({"min_reply_length": 8}, {}, f"--min-reply-length 8: replies of this attempt have at most {LENGTH} tokens"),
+        ({"beam_size": 2, "coverage_penalty": 0.5}, {"attention": "none"}, "--coverage-penalty: this attempt has no"),
+        ({"beam_size": 2, "rerank": 1.0}, {"both_directions": "off"}, "--rerank: this attempt did not learn"),
+        ({"ban": ("\u200b",)}, {}, "--ban: a word without visible characters; remove it"),
+        ({"beam_size": 2, "retrieve": "3"}, {}, "--retrieve 3: this attempt has no index of its training pairs"),
+    ],
+)
+def test_what_the_model_does_not_admit_is_refused(flags: Any, changes: dict[str, Any], message: str) -> None:
+    decoding = DecodingSettings()
+    for name, value in flags.items():
+        object.__setattr__(decoding, name, value)
+    trained = tiny("lstm-none").trained
+    settings = replace(trained.settings, **{"attention": "luong", **changes})
+    with pytest.raises(UserError) as raised:
+        replier_of(dataclasses.replace(trained, settings=settings), decoding)
+    assert str(raised.value).startswith(message)
+    assert "\n" not in str(raised.value)

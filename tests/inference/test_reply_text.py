@@ -1,22 +1,14 @@
 """Replies in pieces: joined, they are the reply; no piece is taken back."""
 
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 import hypothesis
 import hypothesis.strategies as st
-import numpy as np
-import pytest
 
-from chatbot.config.decoding import DecodingSettings
 from chatbot.config.training import Settings
 from chatbot.corpus.vocabulary import BYTES, EOS, SPECIALS, Vocabulary
 from chatbot.flags import compose
-from chatbot.inference.replier import Replier
 from chatbot.inference.reply_text import ReplyText, before_stop
-from chatbot.inference.responder import TensorFlowModel
-from chatbot.inference.text_responder import TextResponder
-from chatbot.model.new_model import built_model
 
 VOCABULARY = Vocabulary(["a", "b", "ab", "▁a", "▁", *BYTES])
 SETTINGS = compose(Settings, rnn_size=8, embedding_size=6, max_length=20)
@@ -92,29 +84,3 @@ def test_characters_spaces_and_possible_stops_are_held_back() -> None:
     ids = VOCABULARY.ids(["好", "▁a", "b", "a"])  # the bytes of one character, then three tokens
     shown = [pieces(ids[:n], VOCABULARY, ["bb"]) for n in range(1, len(ids) + 1)]
     assert shown == [[], [], ["好"], ["好", " a"], ["好", " a", "b"], ["好", " a", "ba"]]
-
-
-@pytest.mark.parametrize(
-    "decoding",
-    [
-        {"beam_size": 1, "repetition_penalty": 1.3},
-        {"temperature": 1.0, "top_p": 0.95, "anti_lm": 0.3, "stop": ("b", "a ")},
-        {"beam_size": 3},
-        {"candidates": 4, "rerank": 1.0},
-    ],
-    ids=["greedy", "sampling", "beam", "candidates"],
-)
-def test_stream_gives_the_reply(decoding: dict[str, Any]) -> None:
-    model = built_model(SETTINGS.model, len(VOCABULARY), seed=1)
-    model.embedding.embeddings.assign(np.random.default_rng(1).normal(size=model.embedding.embeddings.shape))
-    model.bias.assign(np.where(np.arange(len(VOCABULARY)) < VOCABULARY.first_byte, 3.0, 0.0))
-    replier = Replier(TensorFlowModel(model), VOCABULARY, SETTINGS.model, DecodingSettings(**decoding))
-    responder = TextResponder(replier, VOCABULARY, SETTINGS, None)
-    texts = ["a", "b ab", "ab" * 30, "b a", "a a"]
-    shown = [list(responder.stream(text)) for text in texts]
-    assert ["".join(of_text) for of_text in shown] == responder.replies(texts)
-    counts = {len(of_text) for of_text in shown}
-    if replier.decoding.hypotheses > 1:
-        assert counts == {1}
-    else:
-        assert max(counts) > 3

@@ -111,16 +111,3 @@ def test_attention_is_that_of_the_ids(trained: Trained) -> None:
     model = built_model(replace(SETTINGS, attention="none").model, len(trained.vocabulary), seed=1)
     without = dataclasses.replace(trained, model=model)
     assert Responder(without, DecodingSettings()).attention("你好", "好") is None
-
-
-def test_length_penalty_changes_the_length_of_replies(trained: Trained) -> None:
-    """With small weights, every token but the bytes, and the end, are about equally probable."""
-    model = built_model(SETTINGS.model, len(trained.vocabulary), seed=1)
-    is_byte = np.arange(len(trained.vocabulary)) >= trained.vocabulary.first_byte
-    model.bias.assign(np.where(is_byte, -50.0, 0.0))
-    untrained = dataclasses.replace(trained, model=model)
-    short, long = (
-        Responder(untrained, DecodingSettings(beam_size=5, length_penalty=penalty)).reply("你好")
-        for penalty in (0.0, 10.0)
-    )
-    assert len(short) < len(long)

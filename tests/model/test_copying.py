@@ -1,4 +1,4 @@
-"""Copying: probabilities against a slow twin, gradients against the plain loss, and what a small model learns by it."""
+"""Copying: probabilities against a slow twin, and gradients against the plain loss."""
 
 import dataclasses
 
@@ -9,13 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from chatbot.config.model import ModelSettings
-from chatbot.corpus.vocabulary import BOS, BYTES, Vocabulary
+from chatbot.corpus.vocabulary import BYTES, Vocabulary
 from chatbot.errors import UserError
 from chatbot.model.copying import Copies, log_copied, mixture, spelling_table, with_copies
 from chatbot.model.loss import LossSize, projection_loss
 from chatbot.model.new_model import built_model
 from chatbot.model.operations import computed_on
-from chatbot.model.sequences import Sequences
 from chatbot.training.selftest import SETTINGS, VOCABULARY
 from tests.training.dense_gradients import dense_gradients
 from tests.training.test_gradients import batch_of, gradients_of_one_tape
@@ -107,35 +106,6 @@ def test_words_are_spelled_in_the_characters_that_the_vocabulary_has() -> None:
     assert spellings[names["你们"]] == [names["你"]]
     assert spellings[names["▁们"]] == [names["▁们"]]  # none of its characters has an id
     assert all(spellings[i] == [i] for i in range(len(vocabulary)) if vocabulary.tokens[i] not in ("你好", "你们"))
-
-
-@pytest.mark.parametrize("copy", [False, True])
-def test_copying_gives_unseen_words_of_the_question_back(copy: bool) -> None:
-    """Each reply is one of the question's three words, whose words are in no training question."""
-    model = built_model(ModelSettings(rnn_size=8, embedding_size=8, keep_prob=1.0, copy=copy), VOCABULARY, seed=1)
-    rng = np.random.default_rng(1)
-    variables = model.trainable_variables
-
-    def loss_of(source: Sequences, begin: Sequences, targets: tf.Tensor) -> tf.Tensor:
-        losses = tf.nn.sparse_softmax_cross_entropy_with_logits(
-            targets, tf.gather(model(source, begin), begin.packing.to_padded)[:, 0]
-        )
-        return tf.reduce_mean(losses)
-
-    @tf.function(autograph=False)
-    def train(source: Sequences, begin: Sequences, targets: tf.Tensor) -> None:
-        gradients = tf.gradients(loss_of(source, begin, targets), [variable.value for variable in variables])
-        for variable, gradient in zip(variables, gradients, strict=True):
-            variable.value.assign_sub(2.0 * tf.convert_to_tensor(gradient))
-
-    def batch(words: range) -> tuple[Sequences, Sequences, tf.Tensor]:
-        source = rng.choice(list(words), (64, 3))
-        begins = np.full((64, 1), BOS)
-        return model.sequences(source), model.sequences(begins), tf.constant(source[:, rng.integers(3)])
-
-    for _ in range(40):
-        train(*batch(range(5, 14)))
-    assert (float(loss_of(*batch(range(14, VOCABULARY)))) < 1.4) == copy
 
 
 def test_what_copying_excludes_is_named() -> None:

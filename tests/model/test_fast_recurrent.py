@@ -75,23 +75,6 @@ def test_outputs_and_gradients_equal_keras(rows: int, time: int, features: int, 
         np.testing.assert_allclose(a, b, atol=2e-5, rtol=2e-5)
 
 
-def test_gradients_equal_finite_differences() -> None:
-    """In float64."""
-    rng = np.random.default_rng(1)
-    shapes = [(2, 3, 2), (2, 2), (2, 2), (2, 8), (2, 8), (8,)]
-    values = [tf.constant(rng.normal(size=shape)) for shape in shapes]
-    mask = tf.constant([[True, False, False], [True, True, True]])
-    upstream = [tf.constant(rng.normal(size=shape)) for shape in ((2, 3, 2), (2, 2), (2, 2))]
-
-    def loss(inputs: tf.Tensor, h: tf.Tensor, c: tf.Tensor, *weights: tf.Tensor) -> tf.Tensor:
-        results = padded_lstm(inputs, h, c, list(weights), mask)
-        return tf.add_n([tf.reduce_sum(a * b) for a, b in zip(results, upstream, strict=True)])
-
-    analytic_gradients, numeric_gradients = tf.test.compute_gradient(loss, values, delta=1e-5)
-    for analytic, numeric in zip(analytic_gradients, numeric_gradients, strict=True):
-        np.testing.assert_allclose(analytic, numeric, atol=1e-7)
-
-
 @pytest.mark.parametrize(("dtype", "tolerance"), [("bfloat16", 0.02), ("float16", 0.003)])
 def test_rounded_products_change_outputs_and_gradients_little(dtype: str, tolerance: float) -> None:
     """The change, relative to the norm of each tensor, is about the rounding error of a factor."""

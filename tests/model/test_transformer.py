@@ -142,20 +142,11 @@ def test_gradients_equal_finite_differences(function: Any, size: int) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        (
-            {"architecture": "transformer", "cell": "gru"},
-            r"--cell gru: not used by --architecture transformer; leave it out",
-        ),
-        (
-            {"architecture": "transformer", "bidirectional": False},
-            r"--no-bidirectional: not used by --architecture transformer; leave it out",
-        ),
-        ({"heads": 8}, r"--heads 8: not used by --architecture recurrent; leave it out"),
-        ({"architecture": "transformer", "heads": 3}, r"--heads 3: must divide --embedding-size 256, an even number"),
-        (
-            {"architecture": "transformer", "heads": 3, "embedding_size": 33},
-            r"--heads 3: must divide --embedding-size 33, an even number",
-        ),
+        ({"architecture": "transformer", "cell": "gru"}, "--cell gru: not used by --architecture transformer; leave"),
+        ({"architecture": "transformer", "bidirectional": False}, "--no-bidirectional: not used by --architecture tr"),
+        ({"heads": 8}, "--heads 8: not used by --architecture recurrent; leave it out"),
+        ({"architecture": "transformer", "heads": 3}, "--heads 3: must divide --embedding-size 256, an even number"),
+        ({"architecture": "transformer", "heads": 3, "embedding_size": 33}, "--heads 3: must divide --embedding-size"),
     ],
 )
 def test_settings_that_do_not_fit_the_architecture_are_errors(changes: dict[str, Any], message: str) -> None:
