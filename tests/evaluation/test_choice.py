@@ -6,10 +6,9 @@ from typing import Any, cast
 import numpy as np
 import numpy.typing as npt
 import pytest
-import tensorflow as tf
 
 from chatbot.config.training import Settings
-from chatbot.corpus.vocabulary import ASK, BOS, BYTES, EOS, Vocabulary
+from chatbot.corpus.vocabulary import ASK, BOS, BYTES, Vocabulary
 from chatbot.evaluation import choice
 from chatbot.evaluation.choice import QUESTION_WEIGHT, choice_shares, others, scores_of
 from chatbot.evaluation.measures import Sample
@@ -19,6 +18,8 @@ from chatbot.inference.responder import TensorFlowModel
 from chatbot.model.new_model import built_model
 from chatbot.model.saved import Trained
 from chatbot.model.seq2seq import Seq2Seq
+from tests.oracle import likelihood
+from tests.tiny_models import enlarge, next_id_of
 
 # Twelve topics of ten pairs: the questions of a topic share two characters, those of two topics none.
 TOPICS = {"天气": "雨", "吃饭": "饺", "电影": "看", "学校": "课", "足球": "踢", "旅行": "山"}
@@ -93,30 +94,23 @@ def test_others_are_the_first_that_differ() -> None:
     assert others(samples, 1, range(4)) == [0, 2, 3]
 
 
-def slow_score(model: Seq2Seq, source: list[int], target: list[int], begin: int) -> float:
-    """The log-probability of a target by its length, token by token."""
-    state, last, total = model.encode(model.sequences(np.array([source]))), begin, 0.0
-    for token in [*target, EOS]:
-        logits, state = model.step(state, tf.constant([last]))
-        row = logits[0].numpy().astype(np.float64)
-        total += float(row[token] - row.max() - np.log(np.exp(row - row.max()).sum()))
-        last = token
-    return total / (len(target) + 1)
-
-
 @pytest.mark.parametrize("both_directions", ["on", "off"])
 def test_scores_equal_slow_twin(both_directions: str) -> None:
     """Questions are cut to max_length, but not where they are predicted."""
     model = built_model(trained().settings.model, len(VOCABULARY), seed=3)
-    for variable in model.trainable_variables:
-        variable.assign(5 * variable)  # larger than an untrained model's
+    enlarge(model)
+    next_id = next_id_of(model)
+
+    def per_token(source: list[int], target: list[int], begin: int = BOS) -> float:
+        return likelihood(next_id, source, target, begin) / (len(target) + 1)
+
     rows = np.array([[4, *range(15, 24)], [2, *range(9)]])
     computed = scores_of(trained(both_directions, model), TensorFlowModel(model), SAMPLES, list, rows)
     for row, scores in zip(rows.tolist(), computed.tolist(), strict=True):
         question = SAMPLES[row[0]].ids
         for pair, score in zip(row, scores, strict=True):
             reply = VOCABULARY.ids(SAMPLES[pair].answer)
-            expected = slow_score(model, question[:2], reply, BOS) - slow_score(model, [BOS], reply, BOS)
+            expected = per_token(question[:2], reply) - per_token([BOS], reply)
             if both_directions == "on":
-                expected += QUESTION_WEIGHT * slow_score(model, reply, question, ASK)
+                expected += QUESTION_WEIGHT * per_token(reply, question, ASK)
             assert score == pytest.approx(expected, abs=1e-4)

@@ -10,12 +10,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-import tensorflow as tf
 
 from chatbot import commands
 from chatbot.config.training import Settings
 from chatbot.corpus.history import source_of
-from chatbot.corpus.vocabulary import BOS, BYTES, EOS, MARKS, Vocabulary
+from chatbot.corpus.vocabulary import BYTES, MARKS, Vocabulary
 from chatbot.errors import UserError
 from chatbot.evaluation import report as report_module
 from chatbot.evaluation.measures import Measurer, Sample
@@ -24,6 +23,8 @@ from chatbot.flags import compose
 from chatbot.inference.text_responder import END, WordAttention
 from chatbot.model.new_model import built_model
 from chatbot.model.saved import Trained
+from tests.oracle import likelihood
+from tests.tiny_models import next_id_of
 
 TITLE = Words("title", "标题")
 HOSTILE = [
@@ -113,15 +114,12 @@ def test_scores_of_each_reply(monkeypatch: pytest.MonkeyPatch) -> None:
     settings = compose(Settings, rnn_size=8, embedding_size=6, max_length=3)
     vocabulary = Vocabulary([*"你好吗啊", "你好", *BYTES])
     model = built_model(settings.model, len(vocabulary), seed=4)
+    next_id = next_id_of(model)
     questions, replies = ["你好吗", "啊啊啊啊啊", "吗"], ["好", "", "啊吗"]
     samples = [Sample(vocabulary.ids(question), question, "好") for question in questions]
     found = entries_of(Trained(settings, vocabulary, model, 0), samples, replies, list, ["你", "你", "你"])
     for entry, sample, reply in zip(found, samples, replies, strict=True):
-        state, last, expected = model.encode(model.sequences(np.array([sample.ids[:3]]))), BOS, 0.0
-        for token in [*vocabulary.ids(reply), EOS]:
-            logits, state = model.step(state, tf.constant([last]))
-            expected += float(tf.nn.log_softmax(logits)[0, token])
-            last = token
+        expected = likelihood(next_id, sample.ids[:3], vocabulary.ids(reply))
         assert entry.log_probability == pytest.approx(expected, rel=1e-4)
     assert [entry.attention is None for entry in found] == [False, False, True]
     assert found[0].attention is not None
@@ -132,7 +130,7 @@ def test_scores_of_each_reply(monkeypatch: pytest.MonkeyPatch) -> None:
     ]
 
 
-def testturns_before_a_question_are_those_that_the_model_reads() -> None:
+def test_turns_before_a_question_are_those_that_the_model_reads() -> None:
     vocabulary = Vocabulary([*"你好吗啊", *MARKS, *BYTES])
     turns = [vocabulary.ids(text) for text in ("啊", "你好", "吗")]
     for max_length, expected in ((7, ("啊", "你好")), (6, ("你好",)), (2, ())):
@@ -217,6 +215,7 @@ def opened(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Open]:
     browser.quit()
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("language", ["en", "zh-CN"])
 @pytest.mark.parametrize("width", [320, 360, 800, 1000, 1400])
 def test_report_fits_the_screen(opened: Open, width: int, language: str) -> None:
@@ -232,6 +231,7 @@ def test_report_fits_the_screen(opened: Open, width: int, language: str) -> None
     assert browser.execute_script(too_wide, parts) == []
 
 
+@pytest.mark.system
 def test_rows_are_blocks_with_labels_on_a_phone(opened: Open) -> None:
     """They are sorted and filtered as in a table."""
     for language, first in (("en", "number"), ("zh", "序号")):
@@ -254,6 +254,7 @@ def test_rows_are_blocks_with_labels_on_a_phone(opened: Open) -> None:
     assert browser.find_element("css selector", "#count").text == "1 / 3"
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("width", [320, 1400])
 def test_words_are_in_the_language_of_the_browser(opened: Open, width: int) -> None:
     english, chinese = (opened(width, language).find_element("css selector", "body").text for language in ("fr", "zh"))

@@ -5,6 +5,7 @@ import csv
 import io
 import json
 import math
+import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -66,17 +67,8 @@ def test_rater_sees_each_different_reply_once_and_no_source(tmp_path: Path) -> N
     assert "Specific: it is sensible" in explanation["message"]
     assert "合理" in explanation["reply"]
     assert [row["message"] for row in rows] == ["你好"] * 2 + ["吃了吗"] * 3 + ["在干嘛"] * 3 + ["晚安"] * 2
-    assert {row["reply"] for row in rows} == {
-        "你好呀",
-        "嗯",
-        "吃了",
-        "没吃",
-        "想你",
-        " @你",
-        " =1+1",
-        "晚安",
-        "好梦, 明天见",
-    }
+    shown = {"你好呀", "嗯", "吃了", "没吃", "想你", " @你", " =1+1", "晚安", "好梦, 明天见"}
+    assert {row["reply"] for row in rows} == shown
     sheet = (tmp_path / SHEET).read_text(encoding="utf-8")
     assert not [source for source in REPLIES if source in sheet]
     key = sources_of(tmp_path)
@@ -102,17 +94,10 @@ def test_ratings_equal_slow_twin(pairs: list[tuple[int, int]]) -> None:
     if not pairs:
         assert found == (0, None, None, None, None)
         return
-    number = len(pairs)
     means = [(sensible + specific) / 2 for sensible, specific in pairs]
-    mean = sum(means) / number
-    assert found[:4] == pytest.approx(
-        (number, sum(s for s, _ in pairs) / number, sum(s for _, s in pairs) / number, mean)
-    )
-    if number == 1:
-        assert found.standard_error is None
-    else:
-        variance = sum((x - mean) ** 2 for x in means) / (number - 1)
-        assert found.standard_error == pytest.approx(math.sqrt(variance / number))
+    assert found[:4] == pytest.approx((len(pairs), *(statistics.fmean(x) for x in (*zip(*pairs, strict=True), means))))
+    error = statistics.stdev(means) / math.sqrt(len(pairs)) if len(pairs) > 1 else None
+    assert found.standard_error == (error if error is None else pytest.approx(error))
 
 
 def test_a_reply_counts_for_all_its_sources(tmp_path: Path) -> None:

@@ -6,12 +6,11 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
-import tensorflow as tf
 
 from chatbot.config.decoding import DecodingSettings
 from chatbot.config.training import Settings
 from chatbot.corpus.retrieval import Pair, Retrieval, Retrieved
-from chatbot.corpus.vocabulary import BOS, BYTES, EOS, Vocabulary
+from chatbot.corpus.vocabulary import BYTES, Vocabulary
 from chatbot.errors import UserError
 from chatbot.flags import compose
 from chatbot.inference.engine import Engine
@@ -23,6 +22,8 @@ from chatbot.model.new_model import built_model
 from chatbot.model.saved import Trained
 from chatbot.model.seq2seq import Seq2Seq
 from tests.inference.messages import answer_of, messages_of
+from tests.oracle import likelihood
+from tests.tiny_models import next_id_of
 
 SETTINGS = compose(Settings, rnn_size=8, embedding_size=6, max_length=6)
 VOCABULARY = Vocabulary(["你好", "你", "好", "吗", "天", *BYTES])
@@ -58,19 +59,12 @@ def responder(model: Seq2Seq, *offers: Any, decoding: DecodingSettings = RETRIEV
     return Responder(Trained(SETTINGS, VOCABULARY, model, 0, retrieval), decoding)
 
 
-def log_probability(model: Seq2Seq, question: list[int], reply: list[int]) -> float:
-    """Of one pair, by the graph of training."""
-    logits = model(model.sequences(np.array([question])), model.sequences(np.array([[BOS, *reply]])))
-    log_probs = tf.nn.log_softmax(logits).numpy()
-    return float(sum(log_probs[position, i] for position, i in enumerate([*reply, EOS])))
-
-
 def test_replies_are_ranked_by_model_and_similarity(model: Seq2Seq) -> None:
     one = responder(model, *OFFERS)
     question = one.source("你好天", ())
     expected = {}
     for ids, similarity, shared in OFFERS:
-        by_token = (log_probability(model, question, ids) + COMMON * 0.1 * sum(ids)) / (len(ids) + 1)
+        by_token = (likelihood(next_id_of(model), question, ids) + COMMON * 0.1 * sum(ids)) / (len(ids) + 1)
         expected[VOCABULARY.text(ids)] = by_token + SIMILARITY * similarity + SHARED * shared
     replies = one.n_best("你好天", (), 9)
     assert {reply.text: reply.score for reply in replies} == pytest.approx(expected, rel=1e-4)
@@ -96,7 +90,7 @@ def test_where_nothing_speaks_for_a_reply_the_most_probable_one_is_chosen(model:
     question = one.source("你好天", ())
     replies = one.n_best("你好天", (), 9)
     assert all(reply.score < LEAST_SCORE for reply in replies)
-    values = [log_probability(model, question, [*reply.ids]) for reply in replies]
+    values = [likelihood(next_id_of(model), question, reply.ids) for reply in replies]
     assert values == sorted(values, reverse=True)
     assert [reply.score for reply in replies] != sorted((reply.score for reply in replies), reverse=True)
 
