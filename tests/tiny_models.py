@@ -35,7 +35,6 @@ from tests.oracle import Array, Attention, Ids, NextId, Oracle, likelihood, norm
 
 VOCABULARY = Vocabulary(["a", "b", "ab", "▁b", "你", "好", *BYTES])
 LENGTH = 6
-OF_A_CHARACTER = [VOCABULARY.first_byte + byte for byte in "他".encode()]
 PLACES = 8  # of a question, padded
 
 
@@ -45,10 +44,10 @@ class Table:
     check_interval: of searches that compute with tensors, as those of TensorFlow do, but without a graph; 0: arrays.
     """
 
-    def __init__(self, seed: int = 1, check_interval: int = 0) -> None:
-        rng, size = np.random.default_rng(seed), len(VOCABULARY)
+    def __init__(self, seed: int = 1, check_interval: int = 0, vocabulary: Vocabulary = VOCABULARY) -> None:
+        rng, size, self._vocabulary = np.random.default_rng(seed), len(vocabulary), vocabulary
         self.after, self.after_last, self.of_question, self.looks = rng.normal(0, 1.5, (4, size, size))
-        usual = [*range(VOCABULARY.first_byte), *OF_A_CHARACTER]
+        usual = [*range(vocabulary.first_byte), *vocabulary.ids(["他"])]
         self.after[:, np.setdiff1d(np.arange(size), usual)] -= 40  # other bytes would be most of all ids
         self.after[:, EOS] -= 1
         self._check_interval = check_interval
@@ -109,15 +108,15 @@ class Table:
         return np.array([likelihood(self.next_id, *pair, begin) for pair in pairs], np.float32)
 
     def oracle(self, length: int = LENGTH) -> Oracle:
-        return Oracle(self.next_id, VOCABULARY, length, self.attention)
+        return Oracle(self.next_id, self._vocabulary, length, self.attention)
 
     def responder(
         self, decoding: DecodingSettings, retrieval: Any = None, length: int = LENGTH, **settings: Any
     ) -> TextResponder:
         """Return what answers texts by this model. retrieval: what can be looked up. settings: of its attempt."""
         whole = compose(Settings, **{"max_length": length, "tokenizer": "char", "both_directions": "on", **settings})
-        replier = Replier(cast(Model, self), VOCABULARY, whole.model, decoding, retrieval)
-        return TextResponder(replier, VOCABULARY, whole, None)
+        replier = Replier(cast(Model, self), self._vocabulary, whole.model, decoding, retrieval)
+        return TextResponder(replier, self._vocabulary, whole, None)
 
 
 # Each kind of cell, attention, direction and option of the layers.
@@ -149,7 +148,7 @@ def tiny(architecture: str) -> Tiny:
     spellings = spelling_table(vocabulary.spellings())
     model = built_model(settings.model, len(vocabulary), seed=1, spellings=spellings, ngrams=ngrams)
     enlarge(model)
-    usual = [*range(vocabulary.first_byte), *OF_A_CHARACTER]
+    usual = [*range(vocabulary.first_byte), *vocabulary.ids(["他"])]
     model.bias.assign(np.where(np.isin(np.arange(len(vocabulary)), usual), 3.0, -12.0))
     trained = Trained(settings, vocabulary, model, step=1)
     oracle = Oracle(next_id_of(model), vocabulary, LENGTH, attention_of(model))

@@ -2,33 +2,25 @@
 
 import dataclasses
 from difflib import SequenceMatcher
-from typing import Any, cast
+from typing import Any
 
-import numpy as np
 import pytest
 
 from chatbot.config.decoding import DecodingSettings
-from chatbot.config.training import Settings
-from chatbot.corpus.retrieval import Pair, Retrieval, Retrieved
+from chatbot.corpus.retrieval import Pair, Retrieved
 from chatbot.corpus.vocabulary import BYTES, Vocabulary
-from chatbot.errors import UserError
-from chatbot.flags import compose
 from chatbot.inference.engine import Engine
 from chatbot.inference.questions import Piece, Question
 from chatbot.inference.reply_text import Origin
-from chatbot.inference.responder import Responder
 from chatbot.inference.retrieved_replies import COMMON, LEAST_SCORE, MOST_COMMON, SCORED, SHARED, SIMILARITY, is_copy
-from chatbot.model.new_model import built_model
-from chatbot.model.saved import Trained
-from chatbot.model.seq2seq import Seq2Seq
+from chatbot.inference.text_responder import TextResponder
 from tests.inference.messages import answer_of, messages_of
 from tests.oracle import likelihood
-from tests.tiny_models import next_id_of
+from tests.tiny_models import Table
 
-SETTINGS = compose(Settings, rnn_size=8, embedding_size=6, max_length=6)
 VOCABULARY = Vocabulary(["你好", "你", "好", "吗", "天", *BYTES])
 OFFERS = [([7], 0.9, 0.1), ([6, 8], 0.4, 0.5), ([7, 9, 7], 0.3, 0.2)]
-RETRIEVE = DecodingSettings(beam_size=3, retrieve="3")
+RETRIEVE = DecodingSettings(beam_size=3, retrieve="5")
 
 
 class FakeRetrieval:
@@ -47,24 +39,19 @@ class FakeRetrieval:
         return -0.1 * sum(reply)
 
 
-@pytest.fixture(scope="module")
-def model() -> Seq2Seq:
-    model = built_model(SETTINGS.model, len(VOCABULARY), seed=1)
-    model.embedding.embeddings.assign(np.random.default_rng(1).normal(size=model.embedding.embeddings.shape))
-    return model
+TABLE = Table(vocabulary=VOCABULARY)
 
 
-def responder(model: Seq2Seq, *offers: Any, decoding: DecodingSettings = RETRIEVE) -> Responder:
-    retrieval = cast(Retrieval, FakeRetrieval(*offers))
-    return Responder(Trained(SETTINGS, VOCABULARY, model, 0, retrieval), decoding)
+def responder(*offers: Any, decoding: DecodingSettings = RETRIEVE) -> TextResponder:
+    return TABLE.responder(decoding, FakeRetrieval(*offers))
 
 
-def test_replies_are_ranked_by_model_and_similarity(model: Seq2Seq) -> None:
-    one = responder(model, *OFFERS)
+def test_replies_are_ranked_by_model_and_similarity() -> None:
+    one = responder(*OFFERS)
     question = one.source("你好天", ())
     expected = {}
     for ids, similarity, shared in OFFERS:
-        by_token = (likelihood(next_id_of(model), question, ids) + COMMON * 0.1 * sum(ids)) / (len(ids) + 1)
+        by_token = (likelihood(TABLE.next_id, question, ids) + COMMON * 0.1 * sum(ids)) / (len(ids) + 1)
         expected[VOCABULARY.text(ids)] = by_token + SIMILARITY * similarity + SHARED * shared
     replies = one.n_best("你好天", (), 9)
     assert {reply.text: reply.score for reply in replies} == pytest.approx(expected, rel=1e-4)
@@ -75,59 +62,59 @@ def test_replies_are_ranked_by_model_and_similarity(model: Seq2Seq) -> None:
 
 
 @pytest.mark.parametrize("similarity", [0.9, 0.05])
-def test_model_scores_the_best_by_similarity_or_also_common_ones(model: Seq2Seq, similarity: float) -> None:
+def test_model_scores_the_best_by_similarity_or_also_common_ones(similarity: float) -> None:
     """The fake index finds ids with low numbers more common."""
     offers = [([9] * n, similarity, 0.0) for n in range(1, SCORED + 1)]
     others = [([8, i], 0.0, 0.0) for i in range(6, 6 + MOST_COMMON + 2)]
-    one = responder(model, *others, *offers, decoding=DecodingSettings(beam_size=3, retrieve="30"))
+    one = responder(*others, *offers, decoding=DecodingSettings(beam_size=3, retrieve="30"))
     replies = [[*reply.ids] for reply in one.n_best("你好天", (), 30)]
     expected = offers if similarity == 0.9 else [*offers, *others[:MOST_COMMON]]
     assert sorted(replies) == sorted(ids for ids, *_ in expected)
 
 
-def test_where_nothing_speaks_for_a_reply_the_most_probable_one_is_chosen(model: Seq2Seq) -> None:
-    one = responder(model, ([7, 9, 7], 0.2, 0.0), ([7], 0.05, 0.0), ([6, 8], 0.1, 0.1))
+def test_where_nothing_speaks_for_a_reply_the_most_probable_one_is_chosen() -> None:
+    one = responder(([7, 9, 7], 0.2, 0.0), ([7], 0.05, 0.0), ([6, 8], 0.1, 0.1), ([8, 8], 0.3, 0.0), ([9], 0.0, 0.0))
     question = one.source("你好天", ())
     replies = one.n_best("你好天", (), 9)
     assert all(reply.score < LEAST_SCORE for reply in replies)
-    values = [likelihood(next_id_of(model), question, reply.ids) for reply in replies]
+    values = [likelihood(TABLE.next_id, question, reply.ids) for reply in replies]
     assert values == sorted(values, reverse=True)
     assert [reply.score for reply in replies] != sorted((reply.score for reply in replies), reverse=True)
 
 
-def test_replies_that_nobody_waits_for_are_not_returned(model: Seq2Seq) -> None:
-    one = responder(model, *OFFERS)
+def test_replies_that_nobody_waits_for_are_not_returned() -> None:
+    one = responder(*OFFERS)
     while_nothing_is_computed = iter([True])
     assert one.replier.candidates([[6]], is_wanted=lambda: next(while_nothing_is_computed, False)) == [[]]
 
 
-def test_other_questions_are_answered_by_the_search(model: Seq2Seq) -> None:
+def test_other_questions_are_answered_by_the_search() -> None:
     """Where nothing is similar, or every reply repeats the question."""
-    search = responder(model, decoding=DecodingSettings(beam_size=3, retrieve="none"))
+    search = responder(decoding=DecodingSettings(beam_size=3, retrieve="none"))
     texts = ["天天", "你好", "吗吗吗", "你好天"]
-    both = responder(model, *OFFERS)
+    both = responder(*OFFERS)
     batch = both.replies(texts)
     assert batch == [both.reply(text) for text in texts]
     assert [batch[0], batch[2]] == [search.reply("天天"), search.reply("吗吗吗")]
     assert {batch[1], batch[3]} <= {VOCABULARY.text(ids) for ids, *_ in OFFERS}
-    assert responder(model, ([6, 7, 9], 0.9, 1)).reply("你好天") == search.reply("你好天")
+    assert responder(([6, 7, 9], 0.9, 1)).reply("你好天") == search.reply("你好天")
     assert both.origin("天天", batch[0]) == search.origin("天天", batch[0]) == Origin()
 
 
-def test_engine_and_stream_give_the_same_replies(model: Seq2Seq) -> None:
+def test_engine_and_stream_give_the_same_replies() -> None:
     greedy = DecodingSettings(beam_size=1, retrieve="3")
-    one = responder(model, *OFFERS, decoding=greedy)
+    one = responder(*OFFERS, decoding=greedy)
     engine = Engine(one)
     for text in ("你好天", "天天", ""):
         assert answer_of(engine, Question(text)).texts == ["".join(one.stream(text))]
     engine.close()
 
 
-def test_the_last_reply_is_not_looked_up_again(model: Seq2Seq) -> None:
+def test_the_last_reply_is_not_looked_up_again() -> None:
     """Also by a model that reads no turns; without another one, the search replies."""
-    one, alone = responder(model, *OFFERS), responder(model, OFFERS[0])
+    one, alone = responder(*OFFERS), responder(OFFERS[0])
     best, second, *_ = (reply.text for reply in one.n_best("你好天", (), 9))
-    search = responder(model, decoding=DecodingSettings(beam_size=3, retrieve="none"))
+    search = responder(decoding=DecodingSettings(beam_size=3, retrieve="none"))
     for asked, expected in ((one, second), (alone, search.reply("你好天"))):
         engine = Engine(asked)
         assert answer_of(engine, Question("你好天")).texts == [asked.reply("你好天")] == [best]
@@ -140,8 +127,8 @@ def test_the_last_reply_is_not_looked_up_again(model: Seq2Seq) -> None:
     assert one.origin("你好天", best, ["天", best]) == Origin("question [7]")
 
 
-def test_the_engine_says_where_a_reply_comes_from(model: Seq2Seq) -> None:
-    one = responder(model, *OFFERS)
+def test_the_engine_says_where_a_reply_comes_from() -> None:
+    one = responder(*OFFERS)
     engine = Engine(one)
     for text in ("你好天", "天天"):
         (reply,) = one.n_best(text)
@@ -151,34 +138,29 @@ def test_the_engine_says_where_a_reply_comes_from(model: Seq2Seq) -> None:
     engine.close()
 
 
-def test_stop_texts_end_looked_up_replies(model: Seq2Seq) -> None:
+def test_stop_texts_end_looked_up_replies() -> None:
     decoding = DecodingSettings(beam_size=3, retrieve="3", stop=("天",))
-    assert responder(model, ([7, 9, 7], 0.9, 1), decoding=decoding).reply("你你") == "好"
+    assert responder(([7, 9, 7], 0.9, 1), decoding=decoding).reply("你你") == "好"
 
 
 @pytest.mark.parametrize("rule", [{"ban": ("好天",)}, {"min_reply_length": 4}, {"stop": ("好",)}])
-def test_rules_of_any_reply_hold_for_looked_up_ones(model: Seq2Seq, rule: dict[str, Any]) -> None:
+def test_rules_of_any_reply_hold_for_looked_up_ones(rule: dict[str, Any]) -> None:
     """Also where that leaves none: the search keeps to them, too."""
     decoding = DecodingSettings(beam_size=3, retrieve="3", **rule)
     forbidden, allowed = ([7, 9, 7], 0.9, 1), ([9, 6, 9, 6], 0.5, 1)
-    assert responder(model, forbidden, allowed, decoding=decoding).reply("你你") == "天你天你"
-    search = responder(model, decoding=DecodingSettings(beam_size=3, retrieve="none", **rule))
-    assert responder(model, forbidden, decoding=decoding).reply("你你") == search.reply("你你")
+    assert responder(forbidden, allowed, decoding=decoding).reply("你你") == "天你天你"
+    search = responder(decoding=DecodingSettings(beam_size=3, retrieve="none", **rule))
+    assert responder(forbidden, decoding=decoding).reply("你你") == search.reply("你你")
 
 
-def test_a_least_score_holds_wherever_replies_are_asked_for(model: Seq2Seq) -> None:
-    best = responder(model, *OFFERS).n_best("你好", number=9)
+def test_a_least_score_holds_wherever_replies_are_asked_for() -> None:
+    best = responder(*OFFERS).n_best("你好", number=9)
     assert len({reply.score for reply in best}) > 1
     for least, expected in ((best[0].score, best[0].text), (best[0].score + 0.1, "?")):
-        one = responder(model, *OFFERS, decoding=dataclasses.replace(RETRIEVE, min_score=least, fallback="?"))
+        one = responder(*OFFERS, decoding=dataclasses.replace(RETRIEVE, min_score=least, fallback="?"))
         assert [reply.text for reply in one.n_best("你好", number=9)] == [expected]
         assert one.replies(["你好", " "])[0] == one.reply("你好") == "".join(one.stream("你好")) == expected
     assert one.n_best("你好")[0].score == best[0].score
-
-
-def test_attempt_without_an_index_is_an_error(model: Seq2Seq) -> None:
-    with pytest.raises(UserError, match=r"^--retrieve 3: this attempt has no index .*; leave it out$"):
-        Responder(Trained(SETTINGS, VOCABULARY, model, 0), RETRIEVE)
 
 
 @pytest.mark.parametrize(
