@@ -92,6 +92,8 @@ def test_the_last_rating_of_a_pair_counts(rated: Rated, ratings: tuple[Rating, .
 
 def test_a_reply_rated_good_can_be_rated_bad_by_those_who_get_it(rated: Rated) -> None:
     rated.rate("good", "几岁了", "看样子不错", "")
+    rated.rate("good", "晚安", "看样子不错", "几岁了")  # the newer rating is good for both questions
+    assert all("看样子不错" in rated.replies(question) for question in ("几岁了", "晚安"))
     rated.rate("bad", "几岁了呀", "看样子不错", "几岁了")
     assert "看样子不错" not in rated.replies("几岁了")
 
