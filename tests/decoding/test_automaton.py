@@ -1,26 +1,69 @@
-"""Banned words in all spellings, against a search in the text of every possible reply."""
+"""The automata of spellings and of banned words, against the oracle, Python's UTF-8 decoder and the cleaning rules."""
 
 import itertools
 
+import hypothesis
 import numpy as np
 import pytest
+from hypothesis import strategies as st
 
-from chatbot.corpus.vocabulary import BYTES, EOS, Vocabulary
+from chatbot.config.decoding import DecodingSettings
+from chatbot.corpus.cleaning import cleaner
+from chatbot.corpus.vocabulary import ASK, BOS, BYTES, EOS, PAD, SPECIALS, UNK, Vocabulary
 from chatbot.decoding.automaton import Automaton, spelling_automaton, without_words
 from chatbot.errors import UserError
+from tests.oracle import Ids, Oracle
 
 VOCABULARY = Vocabulary(["你好", "你", "好", "吗", "你好吗", "ab", "▁b", *BYTES])
-LENGTH = 5
+FIRST, LENGTH = VOCABULARY.first_byte, 5
+SPELLING = spelling_automaton(VOCABULARY)
+ORACLE = Oracle(lambda *_: np.zeros(1), VOCABULARY, max_length=1000)
+CLEAN = cleaner(["control"])
+BORDERS = [
+    *range(1, 12),
+    *(FIRST + byte for byte in b"a\x7f\x80\x8f\x90\x9f\xa0\xbf\xc1\xc2\xe0\xe2\xe4\xed\xef\xf0\xf1\xf4\xf5"),
+]
 
 
-def accepted(automaton: Automaton, ids: tuple[int, ...]) -> bool:
-    """Whether these ids may follow one another and then end."""
+def state_after(automaton: Automaton, ids: Ids) -> int | None:
+    """The state after these ids; None if one of them is not allowed."""
     state = 0
-    for i in (*ids, EOS):
+    for i in ids:
         if not automaton.allowed[state, i]:
-            return False
-        state = automaton.next_states[state, i]
-    return True
+            return None
+        state = int(automaton.next_states[state, i])
+    return state
+
+
+def test_every_character_that_cleaning_keeps_is_spelled_and_no_other() -> None:
+    """But for U+200D within an emoji, and of those beyond the plane of usual ones."""
+    for point in itertools.chain(range(0x10000), range(0x10000, 0x110000, 0x3F1), (0x10FFFF,)):
+        character = chr(point)
+        is_kept = CLEAN(character) == character or character == "\u200d" or character > "\uffff"
+        ids = [FIRST + byte for byte in character.encode(errors="surrogatepass")]
+        assert (state_after(SPELLING, ids) == 0) == is_kept, hex(point)
+
+
+@hypothesis.given(st.lists(st.sampled_from(BORDERS), min_size=1, max_size=9))
+@hypothesis.example([FIRST + 0xC2])
+@hypothesis.settings(max_examples=300)
+def test_any_ids_are_those_that_a_reply_can_begin_with(ids: list[int]) -> None:
+    """Only where the last character is whole can the reply end."""
+    expected = [ORACLE.can_begin(part, DecodingSettings()) for part in (ids, [*ids, EOS])]
+    if EOS not in ids:
+        state = state_after(SPELLING, ids)
+        assert [state is not None, state is not None and bool(SPELLING.allowed[state, EOS])] == expected
+
+
+def test_tokens_follow_whole_characters_only_and_none_controls_a_terminal() -> None:
+    for token in (EOS, *range(len(SPECIALS), FIRST)):
+        assert SPELLING.allowed[:, token].tolist() == [True] + [False] * (len(SPELLING.allowed) - 1)
+        assert not SPELLING.next_states[:, token].any()
+    assert not SPELLING.allowed[:, [PAD, BOS, UNK, ASK]].any()
+    assert SPELLING.allowed.any(axis=1).all()
+    tokens = ["你", "\x1b[2J", "好\x07", "\x9b1m", "a"]  # as a vocabulary of others may have
+    allowed, _ = spelling_automaton(Vocabulary([*tokens, *BYTES]))
+    assert allowed[0, len(SPECIALS) : len(SPECIALS) + len(tokens)].tolist() == [True, False, False, False, True]
 
 
 @pytest.mark.parametrize(
@@ -30,30 +73,24 @@ def accepted(automaton: Automaton, ids: tuple[int, ...]) -> bool:
 )
 def test_replies_contain_no_banned_word_in_any_spelling(words: list[str]) -> None:
     """Of all sequences of ids that spell text with these characters, those without the words are left."""
-    spelling = spelling_automaton(VOCABULARY)
-    automaton = without_words(spelling, VOCABULARY, words, LENGTH)
-    a, b = (VOCABULARY.first_byte + ord(letter) for letter in "ab")
-    units: list[tuple[int, ...]] = [*((i,) for i in range(5, 12)), (a,), (b,)]
-    units += [tuple(VOCABULARY.first_byte + byte for byte in letter.encode()) for letter in "好他"]
+    automaton, decoding = without_words(SPELLING, VOCABULARY, words, LENGTH), DecodingSettings(ban=tuple(words))
+    units = [*((i,) for i in range(5, 12)), *(tuple(FIRST + byte for byte in x.encode()) for x in "ab好他")]
     for count in (1, 2, 3):
         for parts in itertools.product(units, repeat=count):
-            ids = tuple(itertools.chain.from_iterable(parts))
-            text = "".join(VOCABULARY.tokens_of(ids)).replace("▁", " ")
+            ids = [*itertools.chain.from_iterable(parts)]
             if len(ids) < LENGTH:
-                assert accepted(automaton, ids) == (not any(word in text for word in words)), text
-    assert accepted(automaton, tuple(VOCABULARY.first_byte + byte for byte in "😀".encode()))
+                assert (state_after(automaton, [*ids, EOS]) is not None) == ORACLE.can_begin(ids, decoding)
+    assert state_after(automaton, [*(FIRST + byte for byte in "😀".encode()), EOS]) is not None
 
 
 def test_no_state_is_a_dead_end() -> None:
     """After F0 9F 98, 64 bytes may follow. If all of these characters are banned, F0 9F 98 is, too."""
     words = [chr(0x1F600 + i) for i in range(64)]
-    automaton = without_words(spelling_automaton(VOCABULARY), VOCABULARY, words, LENGTH)
+    automaton = without_words(SPELLING, VOCABULARY, words, LENGTH)
     assert automaton.allowed.any(axis=1).all()
-    state = 0
-    for byte in (0xF0, 0x9F):
-        state = automaton.next_states[state, VOCABULARY.first_byte + byte]
-    assert not automaton.allowed[state, VOCABULARY.first_byte + 0x98]
-    assert automaton.allowed[state, VOCABULARY.first_byte + 0x97]
+    state = state_after(automaton, [FIRST + 0xF0, FIRST + 0x9F])
+    assert not automaton.allowed[state, FIRST + 0x98]
+    assert automaton.allowed[state, FIRST + 0x97]
 
 
 def test_words_that_leave_nothing_or_are_too_many_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,4 @@
-"""N-grams, of tensors and arrays, against a slow twin, and a model that mixes them in."""
-
-import dataclasses
+"""N-grams, of tensors and arrays, against a slow twin, and validation that mixes them in."""
 
 import numpy as np
 import pytest
@@ -13,9 +11,9 @@ from chatbot.corpus.pair_ids import EncodedPairs, Ragged
 from chatbot.corpus.vocabulary import ASK, BOS, EOS
 from chatbot.decoding.ngrams import NgramMixture
 from chatbot.evaluation.likelihood import Scorer
-from chatbot.model.new_model import built_model
-from chatbot.training.selftest import SETTINGS, VOCABULARY
+from chatbot.training.selftest import VOCABULARY
 from tests.corpus.kneser_ney import SlowKneserNey, grams_of
+from tests.tiny_models import tiny
 
 
 def sequences(seed: int, number: int) -> list[list[int]]:
@@ -46,40 +44,17 @@ def test_probabilities_equal_a_slow_twin_and_sum_to_one(seed: int, number: int, 
     np.testing.assert_array_equal(mixture.probabilities_of(known.numpy(), ids), of_arrays)
 
 
-@pytest.mark.parametrize("copy", [False, True])
-def test_decoding_and_scoring_mix_both(copy: bool) -> None:
-    """Two hypotheses a row, one of each direction."""
-    rng = np.random.default_rng(1)
-    source, reply = rng.integers(5, VOCABULARY, (2, 3)), rng.integers(5, VOCABULARY, (4, 3))
-    replies = Ragged.from_rows(reply.tolist())
-    model_settings = dataclasses.replace(SETTINGS.model, copy=copy)
-    plain = built_model(model_settings, VOCABULARY, seed=1)
-    ngrams = ngrams_of([replies], VOCABULARY, 3)
-    mixing = dataclasses.replace(model_settings, ngrams=3, ngram_weight=0.3)
-    model = built_model(mixing, VOCABULARY, seed=1, ngrams=ngrams)
-    slow = SlowKneserNey(grams_of(reply.tolist(), 3, BOS, EOS), 3, VOCABULARY)
-    begins = np.array([BOS, ASK, BOS, ASK])
-    target_in = np.concatenate([begins[:, None], reply], axis=1)
-    target_out = np.concatenate([reply, np.full((4, 1), EOS)], axis=1)
-    (state, copied), (plain_state, plain_copied) = (
-        [m.encode(m.sequences(ids)) for ids in (source, np.repeat(source, 2, axis=0))] for m in (model, plain)
-    )
-    state["cells"], plain_state["cells"] = copied["cells"], plain_copied["cells"]
-    state["history"] = copied["history"]
-    of_mixture, of_plain = (m.attention_weights(m.sequences(source), m.sequences(source)) for m in (model, plain))
-    np.testing.assert_array_equal(of_mixture, of_plain)
+@pytest.mark.parametrize("architecture", ["lstm-copy-ngrams", "gru-bahdanau-deep"])
+def test_validation_mixes_them_in_for_both_directions(architecture: str) -> None:
+    model, rows = tiny(architecture), [[6, 7, 9], [9, 10, 5]]
+    begins, questions = np.array([BOS, ASK], np.int32), Ragged.from_rows([[5, 8], [7]])
+    pairs = EncodedPairs(questions, Ragged.from_rows(rows), begins, np.array([3, 3]))
     nats = 0.0
-    for position in range(4):
-        ids = tf.constant(target_in[:, position], tf.int32)
-        log_probabilities, state = model.step(state, ids)
-        logits, plain_state = plain.step(plain_state, ids)
-        by_ngrams = [
-            [slow.probability(tuple([BOS, BOS, *reply[row]][position : position + 2]), t) for t in range(VOCABULARY)]
-            for row in range(4)
-        ]
-        expected = 0.7 * tf.nn.softmax(logits).numpy() + 0.3 * np.array(by_ngrams)
-        np.testing.assert_allclose(tf.exp(log_probabilities), expected, rtol=1e-4)
-        nats -= np.log(expected[np.arange(4), target_out[:, position]]).sum()
-    questions = Ragged.from_rows(np.repeat(source, 2, axis=0).tolist())
-    pairs = EncodedPairs(questions, replies, begins.astype(np.int32), replies.lengths)
-    assert Scorer(model)([pairs]).nats == pytest.approx(nats, rel=1e-5)
+    for question, reply, begin in zip([[5, 8], [7]], rows, begins.tolist(), strict=True):
+        for place, token in enumerate([*reply, EOS]):
+            by_model = np.exp(model.oracle.next_id(question, [begin, *reply[:place]])[token])
+            assert model.oracle.ngrams is not None
+            by_ngrams = model.oracle.ngrams([BOS, *reply[:place]])[token]
+            weight = model.oracle.ngram_weight
+            nats -= np.log((1 - weight) * by_model + weight * by_ngrams)
+    assert Scorer(model.trained.model)([pairs]).nats == pytest.approx(nats, rel=1e-5)

@@ -5,6 +5,7 @@ import json
 import shutil
 import sys
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -36,18 +37,34 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def refused(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *words: str) -> str:
-    """The line of a command that is refused. words: the command and its flags."""
-    monkeypatch.setattr(sys, "argv", list(words))
-    try:
-        code = main("chat" if words[0] == "chat.py" else "export")
-    except SystemExit as end:
-        code = int(end.code or 0)
-    printed = capsys.readouterr()
-    assert code == 2
-    assert printed.out == ""
-    assert len(printed.err.splitlines()) == 1
-    return printed.err
+@pytest.fixture
+def copy(folder: Path, tmp_path: Path) -> Path:
+    """A copy of the export."""
+    return Path(shutil.copytree(folder / "exports" / "tiny-onnx", tmp_path / "copy"))
+
+
+def change_manifest(export: Path, **changes: object) -> None:
+    values = json.loads((export / MANIFEST).read_text())
+    (export / MANIFEST).write_text(json.dumps({**values, **changes}))
+
+
+@pytest.fixture
+def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
+    """Runs a command, given by its words, and returns what it prints, or the one line by which it is refused."""
+
+    def run(*words: str, is_refused: bool = False) -> str:
+        monkeypatch.setattr(sys, "argv", list(words))
+        try:
+            code = main("chat" if words[0] == "chat.py" else "export")
+        except SystemExit as end:
+            code = int(end.code or 0)
+        printed = capsys.readouterr()
+        assert code == 2 * is_refused
+        if is_refused:
+            assert (printed.out, len(printed.err.splitlines())) == ("", 1)
+        return printed.err if is_refused else printed.out
+
+    return run
 
 
 @pytest.mark.parametrize(
@@ -93,41 +110,34 @@ def refused(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
     ],
 )
 def test_unusable_input_is_refused(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], words: str, message: str
+    folder: Path, monkeypatch: pytest.MonkeyPatch, command: Callable[..., str], words: str, message: str
 ) -> None:
     monkeypatch.chdir(folder)
     for name in ("pairs.tsv", "pairs.zip"):
         Path(name).write_text("a\tb\n")
-    assert message in refused(monkeypatch, capsys, *words.split())
+    assert message in command(*words.split(), is_refused=True)
     assert not list(folder.rglob("*.part"))
     assert not Path("new").exists()
 
 
 @pytest.mark.parametrize(
-    ("package", "words", "command"),
+    ("package", "words", "remedy"),
     [
         ("tf2onnx", "export tiny --format onnx --output new", "pip install tf2onnx onnx onnxruntime"),
         ("onnxruntime", "chat.py --export exports/tiny-onnx", "pip install onnxruntime"),
     ],
 )
 def test_missing_package_is_named(
-    folder: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    package: str,
-    words: str,
-    command: str,
+    folder: Path, monkeypatch: pytest.MonkeyPatch, command: Callable[..., str], package: str, words: str, remedy: str
 ) -> None:
     monkeypatch.chdir(folder)
     monkeypatch.setitem(sys.modules, package, None)
-    assert f"run `{command}`" in refused(monkeypatch, capsys, *words.split())
+    assert f"run `{remedy}`" in command(*words.split(), is_refused=True)
 
 
 @pytest.mark.parametrize("name", ["weights.bin", "step.onnx", "vocabulary.txt", "config.json", MANIFEST])
 @pytest.mark.parametrize("damage", ["missing", "shorter", "changed"])
-def test_damaged_export_is_refused(folder: Path, tmp_path: Path, name: str, damage: str) -> None:
-    copy = tmp_path / "copy"
-    shutil.copytree(folder / "exports" / "tiny-onnx", copy)
+def test_damaged_export_is_refused(copy: Path, name: str, damage: str) -> None:
     content = (copy / name).read_bytes()
     middle = len(content) // 2
     (copy / name).unlink()
@@ -154,19 +164,14 @@ def test_damaged_export_is_refused(folder: Path, tmp_path: Path, name: str, dama
         {"questions": "晚安"},
     ],
 )
-def test_manifest_of_another_version_is_refused(folder: Path, tmp_path: Path, changes: dict[str, object]) -> None:
-    copy = tmp_path / "copy"
-    shutil.copytree(folder / "exports" / "tiny-onnx", copy)
-    values = json.loads((copy / MANIFEST).read_text())
-    (copy / MANIFEST).write_text(json.dumps({**values, **changes}))
+def test_manifest_of_another_version_is_refused(copy: Path, changes: dict[str, object]) -> None:
+    change_manifest(copy, **changes)
     with pytest.raises(UserError, match=r"damaged|of version"):
         load_export(copy)
 
 
-def test_export_has_the_questions_that_its_attempt_offers(folder: Path, tmp_path: Path) -> None:
+def test_export_has_the_questions_that_its_attempt_offers(copy: Path) -> None:
     """One of an earlier version has none."""
-    copy = tmp_path / "copy"
-    shutil.copytree(folder / "exports" / "tiny-onnx", copy)
     assert load_exported(copy).card.questions == ("晚安",)
     values = json.loads((copy / MANIFEST).read_text())
     del values["questions"]
@@ -181,14 +186,11 @@ def test_zip_that_does_not_fit_on_the_disk(folder: Path, tmp_path: Path, monkeyp
         folder_of(tmp_path / "tiny.zip")
 
 
-def test_graph_that_is_no_graph_is_refused(folder: Path, tmp_path: Path) -> None:
+def test_graph_that_is_no_graph_is_refused(copy: Path) -> None:
     """Also when the checksums were made for it."""
-    copy = tmp_path / "copy"
-    shutil.copytree(folder / "exports" / "tiny-onnx", copy)
-    values = json.loads((copy / MANIFEST).read_text())
+    files = json.loads((copy / MANIFEST).read_text())["files"]
     (copy / "step.onnx").write_bytes(b"")
-    values["files"]["step.onnx"] = [0, 0]
-    (copy / MANIFEST).write_text(json.dumps(values))
+    change_manifest(copy, files={**files, "step.onnx": [0, 0]})
     with pytest.raises(UserError, match="cannot be read"):
         load_export(copy)
 
@@ -215,12 +217,6 @@ def test_default_search_is_that_of_the_attempt(folder: Path) -> None:
     assert ExportedResponder(found, DecodingSettings(top_p=0.5)).decoding.top_p == 0.5
 
 
-def test_python_api_loads_an_export(folder: Path) -> None:
-    bots = [chatbot.load(folder / place, beam_size=2) for place in ("exports/tiny-onnx", "checkpoints/tiny")]
-    assert bots[0].reply("你好") == bots[1].reply("你好")
-    assert bots[0].step == bots[1].step
-
-
 def test_export_has_no_path_of_the_training_data(folder: Path) -> None:
     values = json.loads((folder / "exports" / "tiny-onnx" / "config.json").read_text())
     assert not {"data", "validation", "word_vectors"} & values.keys()
@@ -237,46 +233,37 @@ def test_folder_is_named_after_the_attempt() -> None:
     assert EXPORT.parse(["weibo", "--format", "onnx"]).path_of("weibo") == Path("exports", "weibo-onnx")
 
 
-def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *words: str) -> str:
-    """What a command prints. words: the command and its flags."""
-    monkeypatch.setattr(sys, "argv", list(words))
-    assert main("chat" if words[0] == "chat.py" else "export") == 0
-    return capsys.readouterr().out
-
-
 def test_zip_is_one_file_that_replies_like_its_attempt(
-    folder: Path, work_dir: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    folder: Path, work_dir: Path, command: Callable[..., str]
 ) -> None:
     shutil.copytree(folder / "checkpoints", "checkpoints")
-    size, checksum, _ = run(monkeypatch, capsys, "export", "--attempt", "tiny", "--zip", "a.zip").splitlines()
+    size, checksum, _ = command("export", "--attempt", "tiny", "--zip", "a.zip").splitlines()
     assert size == f"a.zip: onnx, weights in float32, {Path('a.zip').stat().st_size / 1e6:.1f} MB"
     assert checksum == f"SHA-256 {hashlib.sha256(Path('a.zip').read_bytes()).hexdigest()}"
     assert [path.name for path in work_dir.iterdir()] in (["a.zip", "checkpoints"], ["checkpoints", "a.zip"])
     bots = [chatbot.load(place, beam_size=2) for place in ("a.zip", "checkpoints/tiny")]
-    assert bots[0].reply("你好") == bots[1].reply("你好")
+    assert (bots[0].reply("你好"), bots[0].step) == (bots[1].reply("你好"), bots[1].step)
     replies = [
-        run(monkeypatch, capsys, "chat.py", *words, "--beam-size", "2")
+        command("chat.py", *words, "--beam-size", "2")
         for words in (["a.zip", "你好"], ["你好", "--export", "a.zip"], ["你好", "--attempt", "tiny"])
     ]
     assert replies == [f"{bots[0].reply('你好')}\n"] * 3
 
 
-def test_overwrite_replaces_an_export_alone(
-    folder: Path, work_dir: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_overwrite_replaces_an_export_alone(folder: Path, work_dir: Path, command: Callable[..., str]) -> None:
     shutil.copytree(folder / "checkpoints", "checkpoints")
     for flags in (["--output", "new"], ["--zip", "new.zip"]):
-        run(monkeypatch, capsys, "export", "tiny", *flags)
-        run(monkeypatch, capsys, "export", "tiny", *flags, "--overwrite", "--weights", "int8")
+        command("export", "tiny", *flags)
+        command("export", "tiny", *flags, "--overwrite", "--weights", "int8")
         assert chatbot.load(flags[1]).reply("你好")
         assert read_manifest(folder_of(Path(flags[1]))).weights == "int8"
     assert sorted(path.name for path in work_dir.iterdir()) == ["checkpoints", "new", "new.zip"]
 
 
-def test_question_as_json(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_question_as_json(folder: Path, command: Callable[..., str]) -> None:
     export_of = str(folder / "exports" / "tiny-onnx")
     bot = chatbot.load(export_of, beam_size=2, n_best=1)
-    printed = run(monkeypatch, capsys, "chat.py", "你好", "吗", "--json", "--export", export_of, "--beam-size", "2")
+    printed = command("chat.py", "你好", "吗", "--json", "--export", export_of, "--beam-size", "2")
     ((reply, score),) = bot.n_best("你好 吗")
     assert json.loads(printed) == {"reply": reply, "score": pytest.approx(score), "looked_up": None}
 
