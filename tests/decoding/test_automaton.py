@@ -19,10 +19,8 @@ FIRST, LENGTH = VOCABULARY.first_byte, 5
 SPELLING = spelling_automaton(VOCABULARY)
 ORACLE = Oracle(lambda *_: np.zeros(1), VOCABULARY, max_length=1000)
 CLEAN = cleaner(["control"])
-BORDERS = [
-    *range(1, 12),
-    *(FIRST + byte for byte in b"a\x7f\x80\x8f\x90\x9f\xa0\xbf\xc1\xc2\xe0\xe2\xe4\xed\xef\xf0\xf1\xf4\xf5"),
-]
+AT_BORDERS = b"a\x7f\x80\x8f\x90\x9f\xa0\xbf\xc1\xc2\xe0\xe2\xe4\xed\xef\xf0\xf1\xf4\xf5"
+BORDERS = [*range(1, 12), *(FIRST + byte for byte in AT_BORDERS)]
 
 
 def state_after(automaton: Automaton, ids: Ids) -> int | None:

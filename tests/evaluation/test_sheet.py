@@ -278,7 +278,7 @@ def test_command_writes_and_counts_a_sheet(command: Any) -> None:
         (["--data", "x", "--sheet", "s", "--compare", "s"], "--compare s: no such attempt in "),
         (
             ["--data", "x", "--sheet", "s", "--compare", "people", "model", "people"],
-            "a source is given twice; give each of them",
+            "a source is given twice",
         ),
         (["--data", "x", "--number", "70"], "--number 70: for a new sheet; add --sheet FOLDER --compare SOURCE"),
         (["--data", "none.tsv", "--sheet", "s", "--compare", "people"], "none.tsv: no such file"),

@@ -252,8 +252,8 @@ def test_zip_is_one_file_that_replies_like_its_attempt(
 
 def test_overwrite_replaces_an_export_alone(folder: Path, work_dir: Path, command: Callable[..., str]) -> None:
     shutil.copytree(folder / "checkpoints", "checkpoints")
+    write_zip(Path(shutil.copytree(folder / "exports" / "tiny-onnx", "new")), Path("new.zip"))
     for flags in (["--output", "new"], ["--zip", "new.zip"]):
-        command("export", "tiny", *flags)
         command("export", "tiny", *flags, "--overwrite", "--weights", "int8")
         assert chatbot.load(flags[1]).reply("你好")
         assert read_manifest(folder_of(Path(flags[1]))).weights == "int8"

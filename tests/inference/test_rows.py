@@ -127,6 +127,7 @@ class Questions(RuleBasedStateMachine):
             elif not isinstance(messages[-1], MemoryError):
                 answer = Answer(messages)
                 assert answer.texts == of_table(question.text, question.decoding or SAMPLED)[: question.replies]
+                assert answer.tokens == [[]] * question.replies  # which were not asked for
                 assert question.streams or answer.pieces == question.replies
 
 
