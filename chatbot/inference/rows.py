@@ -68,7 +68,7 @@ class Rules:
         if self.decoding.repetition_penalty != 1:  # nothing else needs them to be normalised
             log_probs = NumpyFunctions.log_softmax(log_probs)
         log_probs = processed(self.decoding, log_probs, Prefix(rows.positions[:, None], rows.ids), generic)
-        uniform = np.take_along_axis(rows.uniform, rows.positions[:, None], axis=1) if self.decoding.samples else None
+        uniform = np.take_along_axis(rows.uniform, rows.positions[:, None], axis=1)
         ids: Ids = picked(self.decoding, log_probs, uniform)
         return ids, self.automaton.states_after(rows.states, ids)
 
