@@ -38,14 +38,19 @@ def names(folder: str | Path) -> list[str]:
 
 def test_compare_prints_what_differs_and_draws_the_curves(run: Run) -> None:
     save_attempt("a", {10: 1.0}, best=10)
-    save_attempt("微博", {20: 1.0}, keep_prob=0.7, copy=True)
+    save_attempt("微博", {20: 1.0}, keep_prob=0.7, copy=True, columns=("1", "2"))
     rows = dict(line.split("  ", 1) for line in run("compare", "a", "微博").splitlines() if "  " in line)
     shown = {name: value.split() for name, value in rows.items()}
-    assert {name for name in shown if name.startswith("--")} == {"--keep-prob", "--copy"}
-    assert (shown["--keep-prob"], shown["--copy"]) == (["0.5", "0.7"], ["off", "on"])
-    assert shown["best nats per character"] == ["4.500", "-"]
-    assert shown["last loss, nats per token"] == ["3.500", "3.500"]
-    assert shown["step"] == ["10", "20"]
+    sizes = {
+        name: [float(x.rstrip("M")) for x in shown.pop(name) if x[-1] != "B"] for name in ("weights", "size on disk")
+    }
+    assert all(second >= first > 0 for first, second in sizes.values())
+    assert shown == {
+        "": ["a", "微博"], "--columns": ["-", "1", "2"], "--keep-prob": ["0.5", "0.7"], "--copy": ["off", "on"],
+        "training pairs": ["2,000", "2,000"], "tokens of the vocabulary": ["263", "263"], "step": ["10", "20"],
+        "best nats per character": ["4.500", "-"], "at step": ["10", "-"],
+        "last loss, nats per token": ["3.500", "3.500"], "state": ["ready", "ready"],
+    }  # fmt: skip
     assert Path("curves-a-微博.png").read_bytes().startswith(b"\x89PNG")
     assert "Curves: b.svg" in run("compare", "checkpoints/a", "微博", "--plot", "b.svg")
 
