@@ -161,8 +161,6 @@ class RuleBook:
         ]
 
     def _make(self, decoding: DecodingSettings) -> Rules:
-        if decoding.hypotheses > 1:
-            raise ValueError("the settings of a question find one reply; several are the search of the engine")
         decoding = for_attempt(decoding, self._settings)
         if decoding.top_k is not None:  # of a request, whose client does not know the vocabulary
             decoding = dataclasses.replace(decoding, top_k=min(decoding.top_k, len(self._vocabulary)))
