@@ -1,4 +1,4 @@
-"""The Transformer, against a slow twin in NumPy, and its cache against the pass over the whole reply."""
+"""The Transformer against a slow twin in NumPy."""
 
 import dataclasses
 from typing import Any
@@ -11,7 +11,6 @@ import tensorflow as tf
 from chatbot.config.model import ModelSettings
 from chatbot.corpus.vocabulary import BOS
 from chatbot.errors import UserError
-from chatbot.inference.responder import attention_weights
 from chatbot.model.multi_head import attended, join_heads, row_by_row, split_heads
 from chatbot.model.new_model import built_model
 from chatbot.model.seq2seq import Seq2Seq
@@ -110,19 +109,6 @@ def test_logits_are_those_of_the_slow_twin(model: Seq2Seq, plain: bool) -> None:
     logits = unpack(other(source, target), target.packing)
     for row, question, reply in zip(logits, QUESTIONS, REPLIES, strict=True):
         np.testing.assert_allclose(row[: len(reply)], slow_logits(model, question, reply), atol=1e-4)
-
-
-def test_cache_gives_the_logits_and_the_attention_of_the_whole_reply(model: Seq2Seq) -> None:
-    """For two hypotheses of a question."""
-    expected = slow_logits(model, QUESTIONS[0], REPLIES[1])
-    (attention,) = attention_weights(model, QUESTIONS[:1], [REPLIES[1][1:]])
-    state = model.encode(model.sequences(np.array(QUESTIONS[:1])))
-    state["cells"] = tf.nest.map_structure(lambda x: tf.repeat(x, 2, axis=0), state["cells"])
-    for position, token in enumerate(REPLIES[1]):
-        state["attention_sums"] = tf.zeros([2, len(QUESTIONS[0])])
-        logits, state = model.step(state, tf.constant([token, token]))
-        np.testing.assert_allclose(logits, [expected[position]] * 2, atol=1e-4)
-        np.testing.assert_allclose(state["attention_sums"], [attention[position]] * 2, atol=1e-5)
 
 
 def attention_of_heads(x: tf.Tensor) -> tf.Tensor:
