@@ -21,7 +21,9 @@ def test_enough_questions_are_waited_for() -> None:
     waiting.put(first)
     timer = threading.Timer(0.05, waiting.put, [second])
     timer.start()
+    began = time.monotonic()
     assert waiting.take(10, True, enough=2, patience=60) == [first, second]
+    assert time.monotonic() - began < 50
     timer.join()
 
 

@@ -148,6 +148,20 @@ def test_questions_that_join_a_model_later_get_the_replies_of_the_oracle(archite
         assert Answer(own).texts == expected_of(model.oracle, responder.source(text, ()), decoding, 2)
 
 
+def test_only_replies_that_need_it_are_computed_without_the_question_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes, original = [], TABLE.step
+
+    def step(state: Any, last: Any) -> Any:
+        sizes.append(len(last))
+        return original(state, last)
+
+    monkeypatch.setattr(TABLE, "step", step)
+    lane = RowLane(RESPONDER, Waiting(1))
+    for decoding in (LONG, dataclasses.replace(SAMPLED, min_reply_length=4)):
+        lane.step([asked(Question("a", decoding=decoding), [])])
+    assert sizes == [1, 3]
+
+
 def test_max_tokens_cuts_a_reply_and_says_so() -> None:
     whole = answer_of(RESPONDER, Question("你好", decoding=LONG, top_log_probs=2))
     assert whole.usage is not None
