@@ -1,4 +1,4 @@
-"""Parquet and Arrow: records, lists of messages, damaged files, and the layout of Hugging Face's data sets."""
+"""Parquet and Arrow: damaged files, what is read at once, and bombs; others are in `wild`."""
 
 import sys
 import tracemalloc
@@ -12,9 +12,9 @@ from pyarrow import ipc, parquet
 
 from chatbot.corpus.reading.read import read
 from chatbot.corpus.reading.report import Report
-from chatbot.corpus.reading.sources import find_parts, find_sources
+from chatbot.corpus.reading.sources import find_sources
 from chatbot.errors import UserError
-from tests.corpus.reading.sample_files import Pairs, cut_and_damaged, dropped, pairs_of, pairs_or_one_line, zipped
+from tests.corpus.reading.sample_files import cut_and_damaged, pairs_of, pairs_or_one_line, zipped
 
 
 def stored(path: Path, rows_per_group: int | None = None, **columns: Any) -> Path:
@@ -31,39 +31,6 @@ def streamed(path: Path, rows_per_batch: int, **columns: Any) -> Path:
     with pyarrow.OSFile(str(path), "wb") as file, ipc.new_stream(file, table.schema) as writer:
         writer.write_table(table, max_chunksize=rows_per_batch)
     return path
-
-
-MESSAGES = [
-    [{"role": "user", "content": "甲"}, {"role": "assistant", "content": "乙"}],
-    [{"role": "user", "content": "丙"}],
-]
-CASES: dict[str, tuple[dict[str, Any], tuple[str, ...], Pairs, dict[str, int]]] = {
-    "named columns": (
-        {"id": [1, 2], "Response": ["乙", None], "instruction": ["甲", "丙"], "vector": [[0.5], [1.5]]},
-        (),
-        [("甲", "乙")],
-        {"records without question and answer": 1},
-    ),
-    "messages": ({"messages": MESSAGES, "n": [1, 2]}, (), [("甲", "乙")], {}),
-    "utterances": ({"lines": [["甲", "乙", "丙"]]}, (), [("甲", "乙"), ("乙", "丙")], {}),
-    "columns by number": ({"a1": ["甲"], "b": ["x"], "C": ["乙"]}, ("3", "1"), [("乙", "甲")], {}),
-}
-
-
-@pytest.mark.parametrize(("columns", "wanted", "expected", "counts"), CASES.values(), ids=CASES.keys())
-def test_parquet_gives_pairs(
-    tmp_path: Path, columns: dict[str, Any], wanted: tuple[str, ...], expected: Pairs, counts: dict[str, int]
-) -> None:
-    pairs, report = pairs_of(stored(tmp_path / "a", **columns), wanted)
-    assert pairs == expected
-    assert dropped(report) == counts
-    assert (report.formats, report.charsets) == (["parquet"], ["UTF-8"])
-
-
-def test_columns_that_cannot_be_told_are_asked_about(tmp_path: Path) -> None:
-    path = stored(tmp_path / "a", x=["甲", "丁"], y=["乙", "戊"], z=["1", "2"])
-    with pytest.raises(UserError, match=r"give --map '{question: x, answer: y}'"):
-        pairs_of(path)
 
 
 def test_damaged_parquet_is_an_error_or_gives_pairs(tmp_path: Path) -> None:
@@ -101,18 +68,6 @@ def test_row_groups_are_read_lazily(tmp_path: Path) -> None:
         tracemalloc.stop()
     assert most < 8 * 2**20
     assert report.read_bytes == path.stat().st_size
-
-
-def test_saved_folder_of_datasets_is_divided(work_dir: Path) -> None:
-    for part, text in {"train": "甲", "test": "丙"}.items():
-        folder = Path("set") / part
-        streamed(folder / "data-00000-of-00001.arrow", 2, question=[text, "乙"], answer=["答", "答"])
-        (folder / "state.json").write_text('{"_data_files": [{"filename": "data-00000-of-00001.arrow"}]}')
-        (folder / "dataset_info.json").write_text('{"features": {"question": {"dtype": "string"}}}')
-    Path("set/dataset_dict.json").write_text('{"splits": ["train", "test"]}')
-    parts = find_parts(["set"])
-    assert [q for source in parts.training for q, *_ in read(source, Report())] == ["甲", "乙"]
-    assert parts.left_out == ["set (test part)"]
 
 
 def test_damaged_arrow_is_an_error_or_gives_pairs(tmp_path: Path) -> None:

@@ -2,20 +2,13 @@
 
 import contextlib
 import itertools
-import json
 from pathlib import Path
 
-import openpyxl
-import pyarrow
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pyarrow import parquet
 
 from chatbot.corpus.reading.charset import CHAT, damage_of, detect_charset
-from chatbot.corpus.reading.read import read
-from chatbot.corpus.reading.report import ReadOptions, Report
-from chatbot.corpus.reading.sources import find_parts, find_sources
 from chatbot.errors import UserError
 from tests.corpus.reading.sample_files import dropped, pairs_of, written
 
@@ -62,34 +55,6 @@ def test_gbk_and_big5_are_detected(tmp_path: Path, sentences: list[str], codec: 
     assert "".join(f"{question}\t{answer}\n" for question, answer in pairs) == text
 
 
-@pytest.mark.parametrize(
-    ("text", "codec", "name"),
-    [
-        ("你好\t你好呀\n", "utf-8-sig", "UTF-8 with BOM"),
-        ("hello\thi\n", "ascii", "UTF-8"),
-        ("一上三\t你好呀\n", "utf-16", "UTF-16 LE"),
-        ("一上三\t你好呀\n", "utf-16-le", "UTF-16 LE"),
-        ("一上三\t你好呀\n", "utf-16-be", "UTF-16 BE"),
-        ("一上三\t你好呀\n", "utf-32", "UTF-32 LE"),
-        ("Привет, как дела?\tХорошо, спасибо\n", "cp1251", "cp1251"),
-        ("Где находится метро\tПрямо и направо\n", "koi8_r", "koi8_r"),
-        ("Ça va très bien?\tEt toi, où es-tu passé\n", "cp1252", "cp1252"),
-        ("the\tthé\n", "cp1252", "cp1252"),  # a line may not end inside a character
-        ("佢喺邊度呀\t佢喺屋企\n", "big5hkscs", "Big5-HKSCS"),
-        ("안녕하세요 만나서 정말 반갑습니다\t저도 반갑습니다 잘 부탁드려요\n", "euc_kr", "euc_kr"),
-        ("こんにちは、元気ですか\tはい、とても元気です\n", "shift_jis", "shift_jis"),
-        ("今日は何を食べましたか\tカレーライスを食べました\n", "euc_jp", "euc_jp"),
-    ],
-)
-@pytest.mark.parametrize("count", [1, 5])
-def test_other_encodings_are_detected(tmp_path: Path, text: str, codec: str, name: str, count: int) -> None:
-    path = written(tmp_path, "a.tsv", (text * count).encode(codec))
-    pairs, report = pairs_of(path)
-    assert report.charsets == [name]
-    assert pairs == [tuple(text.rstrip("\n").split("\t"))] * count
-    assert not report.dropped
-
-
 SENTENCES = {
     "cp1250": ("Dzień dobry, chciałbym zamówić pizzę", "Köszönöm, jól vagyok, és ön?", "Řekněte mi něco o počasí"),
     "iso8859_2": ("Gdzie jest najbliższy kościół?", "Děkuji, mám se dobře"),
@@ -121,36 +86,12 @@ def test_a_single_sentence_is_decoded_or_asked_about(codec: str, sentence: str) 
     assert any(line.endswith(f": {sentence}") for line in raised.value.details)
 
 
-@pytest.mark.parametrize(
-    ("text", "codec"), [("hi\tfine \U0001f600\n", "gb18030"), ("a\t5\u202f000 b\n", "gb18030"), ("a\tschön\n", "cp437")]
-)
-def test_few_characters_of_no_language_are_asked_about(text: str, codec: str) -> None:
-    with pytest.raises(UserError, match="--encoding NAME"):
-        detect_charset(text.encode(codec) * 2)
-
-
 def test_most_single_sentences_are_decoded() -> None:
     known = []
     for sentence in (*COUPLETS, *SIMPLIFIED):
         with contextlib.suppress(UserError):
             known.append(detect_charset(sentence.encode("gb18030")))
     assert len(known) >= len(COUPLETS) + len(SIMPLIFIED) - 5
-
-
-def test_spanish_is_not_taken_for_polish() -> None:
-    """In cp1250, ¿ is ż, and the other letters are the same."""
-    text = "¿Cómo estás?\tMuy bien, ¿y tú?\n¿Qué hora es?\tSon las tres\n"
-    assert detect_charset(text.encode("cp1252")) == ("cp1252", "cp1252")
-
-
-def test_a_text_of_no_known_charset_is_asked_about_and_read_in_that_one(tmp_path: Path) -> None:
-    rows = [("Привет, как дела?", "Хорошо, спасибо"), ("Где находится метро", "Прямо и направо")]
-    path = written(tmp_path, "a.tsv", "".join(f"{q}\t{a}\n" for q, a in rows).encode("cp866"))
-    with pytest.raises(UserError, match=r"a.tsv: in an unknown encoding; name it with --encoding NAME") as raised:
-        pairs_of(path)
-    assert any(line.startswith("  koi8_r: ") for line in raised.value.details)
-    pairs, report = pairs_of(path, charset="cp866")
-    assert (pairs, report.charsets) == (rows, ["cp866"])
 
 
 @given(
@@ -181,17 +122,6 @@ def test_mostly_undecodable_file_is_an_error(tmp_path: Path) -> None:
         UserError, match=r"a.tsv: read as UTF-8, 30,000 of 50,000 lines cannot be used \(lines not UTF-8: 30,000"
     ):
         pairs_of(written(tmp_path, "a.tsv", content))
-
-
-def test_half_of_the_lines_may_be_unusable(tmp_path: Path) -> None:
-    content = "早上好\t晚安\n".encode() * 2 + "早上好\t晚安\n".encode("gbk") + b"a\t\0b\n"
-    path = written(tmp_path, "a.tsv", content)
-    pairs, report = pairs_of(path)
-    assert pairs == [("早上好", "晚安")] * 2
-    assert report.lines() == [
-        f"lines not UTF-8: 1 (first: {path}, line 3)",
-        f"lines with NUL characters: 1 (first: {path}, line 4)",
-    ]
 
 
 @pytest.mark.parametrize(
@@ -265,53 +195,3 @@ def test_gbk_is_told_by_eight_characters_most_of_them_frequent(twos: int, rare: 
 )
 def test_other_texts_are_not_damaged(text: str) -> None:
     assert damage(text) == ""
-
-
-def test_a_file_in_doubt_is_left_out_beside_others(tmp_path: Path) -> None:
-    written(tmp_path, "a.tsv", "你好\t在的\n在吗\t我在\n")
-    written(tmp_path, "b.tsv", "è\tè\n".encode("cp1252"))
-    pairs, report = pairs_of(tmp_path)
-    assert pairs == [("你好", "在的"), ("在吗", "我在")]
-    assert dropped(report) == {"damaged files, or files that are no text": 1}
-    with pytest.raises(UserError, match=r"b.tsv: in cp1252 or .*; name it with --encoding NAME") as raised:
-        pairs_of(tmp_path / "b.tsv")
-    assert raised.value.details[0] == "  cp1252: è è"
-
-
-MOJIBAKE = [
-    ("浠婂ぉ澶╂皵鎬庝箞鏍峰憿", "鎸哄ソ鐨勯槼鍏夊緢瓒冲憖"),
-    ("浣犲枩娆㈢尗杩樻槸鐙楀憿", "鎴戞洿鍠滄鐙楃嫍鍝﹀搱"),
-]
-
-
-def test_damage_is_refused_however_it_is_read(tmp_path: Path) -> None:
-    """In a text, also with its charset, in escapes of JSON, in tables and in parallel files."""
-    questions, answers = zip(*MOJIBAKE, strict=True)
-    table = written(tmp_path, "a.tsv", "".join(f"{question}\t{answer}\n" for question, answer in MOJIBAKE))
-    written(tmp_path, "a.jsonl", "".join(json.dumps({"question": q, "answer": a}) + "\n" for q, a in MOJIBAKE))
-    parquet.write_table(pyarrow.table({"question": questions, "answer": answers}), tmp_path / "a.parquet")
-    book = openpyxl.Workbook()
-    for row in (("question", "answer"), *MOJIBAKE):
-        book.active.append(row)
-    book.save(tmp_path / "a.xlsx")
-    sides = [str(written(tmp_path, str(i), "\n".join(side))) for i, side in enumerate((questions, answers))]
-    found = [*find_sources([str(path) for path in tmp_path.glob("a.*")]), *find_parts([], *sides).training]
-    assert len(found) == 5
-    for source in found:
-        with pytest.raises(UserError, match="UTF-8 that was opened as"):
-            [*read(source, Report())]
-    for source in (*find_sources([str(table)]), found[-1]):
-        with pytest.raises(UserError, match="UTF-8 that was opened as"):
-            [*read(source, Report(), ReadOptions(charset="utf-8"))]
-
-
-def test_lost_characters_in_rows_of_arrow_are_refused(tmp_path: Path) -> None:
-    parquet.write_table(pyarrow.table({"question": ["\ufffd\ufffd"] * 3, "answer": ["在\ufffd"] * 3}), tmp_path / "a")
-    with pytest.raises(UserError, match="characters are lost"):
-        pairs_of(tmp_path / "a")
-
-
-def test_utf_8_is_not_read_in_the_charset_that_is_given(tmp_path: Path) -> None:
-    path = written(tmp_path, "a.tsv", dialogue(SIMPLIFIED, 20))
-    with pytest.raises(UserError, match=r"UTF-8 that was opened as GB18030 .*, or leave out --encoding"):
-        pairs_of(path, charset="gbk")

@@ -1,14 +1,9 @@
-"""Sources of pairs from names, globs and folders, and their training, validation and test parts."""
+"""Sources of pairs from names, globs and folders, and their parts; other divided files are in `wild`."""
 
 import gzip
-import io
-import json
 import os
 import pickle
-import struct
-import tarfile
-import zipfile
-import zlib
+from itertools import chain
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -35,7 +30,8 @@ from chatbot.corpus.reading.sources import (
 )
 from chatbot.corpus.workers import worker_pool
 from chatbot.errors import UserError
-from tests.corpus.reading.sample_files import Pairs, pairs_of, tarred, written, zipped
+from tests.corpus.reading.sample_files import texts, written, zipped
+from tests.corpus.reading.test_wild import WILD
 
 
 def test_names_and_globs_give_each_source_once(work_dir: Path) -> None:
@@ -92,10 +88,6 @@ def test_file_without_permission_is_reported(work_dir: Path, monkeypatch: pytest
         find_sources(["a.tsv"])
 
 
-def all_pairs(chosen: list[Source]) -> Pairs:
-    return [(question, answer) for source in chosen for question, answer, *_ in read(source, Report())]
-
-
 @pytest.mark.parametrize(
     ("name", "part"),
     [
@@ -123,96 +115,9 @@ def test_documentation_is_known_by_its_name(name: str, expected: bool) -> None:
     assert is_no_data(name) == expected
 
 
-FILES = {
-    "LCCC_train.tsv": "甲\t乙\n",
-    "LCCC_valid.tsv": "丙\t丁\n",
-    "LCCC_test.tsv": "戊\t己\n",
-    "more.tsv": "庚\t辛\n",
-    "README.md": "| a | b |\n",
-}
-
-
-def container(folder: Path, kind: str) -> str:
-    """The same training, validation and test parts, in a folder, an archive or an object."""
-    if kind == "folder":
-        (folder / "corpus").mkdir()
-        for name, content in FILES.items():
-            written(folder / "corpus", name, content)
-        return str(folder / "corpus")
-    if kind == "object":
-        lists = {
-            "train": [["甲", "乙"]],
-            "valid": [["丙", "丁"]],
-            "test": [["戊", "己"]],
-            "conversations": [["庚", "辛"]],
-        }
-        return str(written(folder, "LCCC.json", json.dumps(lists)))
-    packed = zipped(FILES) if kind == "zip" else tarred(FILES, kind.removeprefix("tar"))
-    return str(written(folder, "corpus.bin", packed))
-
-
-@pytest.mark.parametrize("kind", ["folder", "zip", "tar", "targz", "object"])
-def test_container_is_divided_into_its_parts(work_dir: Path, kind: str) -> None:
-    name = container(Path("."), kind)
-    parts = find_parts([name])
-    assert all_pairs(parts.training) == [("甲", "乙"), ("庚", "辛")]
-    assert all_pairs(parts.validation) == [("丙", "丁")]
-    assert parts.measured == parts.test
-    assert all_pairs(parts.test) == [("戊", "己")]
-    expected = "corpus/LCCC_test.tsv" if kind == "folder" else f"{name} (test part)"
-    assert parts.left_out == [expected]
-    assert sorted(all_pairs(find_sources([name]))) == sorted([("甲", "乙"), ("丙", "丁"), ("戊", "己"), ("庚", "辛")])
-
-
-def zip_with_names(raw: list[bytes], names: list[str], has_field: bool) -> bytes:
-    """A zip file with a pair for each of these names, in bytes and, if wanted, in extra fields, as WinRAR writes."""
-    buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w") as archive:
-        for letter, written_name, name in zip("xyz", raw, names, strict=False):
-            info = zipfile.ZipInfo(letter * len(written_name))
-            field = struct.pack("<BI", 1, zlib.crc32(written_name)) + name.encode()
-            info.extra = struct.pack("<HH", 0x7075, len(field)) + field if has_field else b""
-            archive.writestr(info, f"{name}\t乙\n")
-    content = buffer.getvalue()
-    for placeholder, written_name in zip((b"x", b"y", b"z"), raw, strict=False):
-        content = content.replace(placeholder * len(written_name), written_name)
-    return content
-
-
-@pytest.mark.parametrize(
-    ("codec", "names", "has_field"),
-    [
-        ("gb18030", ["语料/训练集.txt", "语料/测试集.txt"], False),
-        ("big5", ["語料/訓練集.txt", "語料/測試集.txt"], False),
-        ("utf-8", ["训练集.txt", "测试集.txt"], False),
-        ("gb18030", ["语料/训练集.tsv", "语料/测试集.tsv"], True),
-        ("gb18030", ["é/train.tsv", "é/test.tsv"], True),
-    ],
-)
-def test_names_in_a_zip_divide_it(work_dir: Path, codec: str, names: list[str], has_field: bool) -> None:
-    written(work_dir, "c.zip", zip_with_names([name.encode(codec) for name in names], names, has_field))
-    parts = find_parts(["c.zip"])
-    assert parts.left_out == ["c.zip (test part)"]
-    assert has_field or parts.training[0].members == (names[0],)
-    assert (all_pairs(parts.training), all_pairs(parts.test)) == ([(names[0], "乙")], [(names[1], "乙")])
-
-
-@pytest.mark.parametrize("form", [tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])
-@pytest.mark.parametrize("codec", ["gb18030", "utf-8"])
-def test_names_in_a_tar_are_decoded_as_what_they_are(work_dir: Path, form: int, codec: str) -> None:
-    with tarfile.open("c.tar", "w", format=form, encoding=codec) as archive:
-        for name, content in (("语料/训练集.tsv", "甲\t乙\n"), ("语料/测试集.tsv", "丙\t丁\n")):
-            info = tarfile.TarInfo(name)
-            info.size = len(content.encode())
-            archive.addfile(info, io.BytesIO(content.encode()))
-    parts = find_parts(["c.tar"])
-    assert parts.left_out == ["c.tar (test part)"]
-    assert (all_pairs(parts.training), all_pairs(parts.test)) == ([("甲", "乙")], [("丙", "丁")])
-
-
-@pytest.mark.parametrize("kind", ["folder", "zip", "object"])
-def test_parts_have_caches_of_their_own(work_dir: Path, kind: str) -> None:
-    chosen = CorpusSettings(data=(container(Path("."), kind),), cache="cache")
+@pytest.mark.parametrize("name", ["parts", "parts.zip", "parts.json"])
+def test_parts_have_caches_of_their_own(tmp_path: Path, name: str) -> None:
+    chosen = CorpusSettings(data=(str(WILD / name),), cache=str(tmp_path))
 
     def answers(files: CorpusFiles | None) -> list[str]:
         assert files is not None
@@ -222,34 +127,14 @@ def test_parts_have_caches_of_their_own(work_dir: Path, kind: str) -> None:
 
     assert answers(training_files(chosen)) == ["乙", "辛"]
     assert answers(validation_files(chosen)) == ["丁"]
-    assert len(left_out(chosen)) == 1
+    left = "parts/LCCC_test.tsv" if name == "parts" else f"{name} (test part)"
+    assert left_out(chosen) == [str(WILD / left)]
 
 
-@pytest.mark.parametrize(
-    ("content", "training", "validation"),
-    [
-        (
-            '\ufeff{"version": "1\\"", "n": 2, "train": [["甲", "乙"]], "VALID" : [["丙", "\\"dev\\": ["]]}',
-            [("甲", "乙")],
-            [("丙", '"dev": [')],
-        ),
-        (
-            '{"训练集": [["甲", "乙"]], "conversations": [["丙", "丁"]], "验证集": [["戊", "己"]]}',
-            [("甲", "乙"), ("丙", "丁")],
-            [("戊", "己")],
-        ),
-        (
-            '{"conversations": [["甲", "乙"]], "train": [["丙", "丁"]], "dev": [["戊", "己"]]}',
-            [("甲", "乙"), ("丙", "丁"), ("戊", "己")],
-            [],
-        ),
-    ],
-)
-def test_object_is_divided_if_its_first_list_is_a_part(
-    tmp_path: Path, content: str, training: Pairs, validation: Pairs
-) -> None:
-    parts = find_parts([str(written(tmp_path, "a", content))])
-    assert (all_pairs(parts.training), all_pairs(parts.validation)) == (training, validation)
+def test_the_test_part_is_measured_or_else_the_validation_part() -> None:
+    with_test, without = (find_parts([str(WILD / name)]) for name in ("parts", "parts_in_archives"))
+    assert with_test.measured == with_test.test != []
+    assert without.measured == without.validation != []
 
 
 def test_keys_of_a_long_object_are_found(tmp_path: Path) -> None:
@@ -257,7 +142,8 @@ def test_keys_of_a_long_object_are_found(tmp_path: Path) -> None:
     for length in (*range(sources.BLOCK - 60, sources.BLOCK - 30, 5), 3 * sources.BLOCK):
         content = '{"train": [["甲", "乙"],' + " " * length + '["甲", "乙"]], "dev": [["丙", "丁"]]}'
         parts = find_parts([str(written(tmp_path, f"{length}", content))])
-        assert (len(all_pairs(parts.training)), all_pairs(parts.validation)) == (2, [("丙", "丁")])
+        sides = ([*chain(*(read(source, Report()) for source in side))] for side in (parts.training, parts.validation))
+        assert [*map(texts, sides)] == [[("甲", "乙")] * 2, [("丙", "丁")]]
 
 
 def test_only_a_training_part_divides(work_dir: Path) -> None:
@@ -267,34 +153,6 @@ def test_only_a_training_part_divides(work_dir: Path) -> None:
     for names in (["test.tsv", "train.tsv"], ["t*.tsv", "dev.tsv"], ["no_train.zip"]):
         assert find_parts(names) == Parts(find_sources(names), [], [])
         assert find_parts(names).measured == find_sources(names)
-
-
-def test_archives_in_a_folder_are_divided_too(work_dir: Path) -> None:
-    (work_dir / "corpus").mkdir()
-    written(work_dir / "corpus", "a.zip", zipped({"train.tsv": "甲\t乙\n", "dev.tsv": "丙\t丁\n"}))
-    written(work_dir / "corpus", "b.tsv.gz", gzip.compress("戊\t己\n".encode()))
-    parts = find_parts(["corpus"])
-    assert all_pairs(parts.training) == [("甲", "乙"), ("戊", "己")]
-    assert all_pairs(parts.validation) == [("丙", "丁")]
-
-
-def test_folder_is_one_source_of_all_its_files(work_dir: Path) -> None:
-    for name, content in {
-        "b/c.csv": "问题,答案\n甲,乙\n",
-        "a.tsv": "丙\t丁\n没有\n",
-        "LICENSE": "terms",
-        "picture.dat": "\0\0\n\0\0\n",
-        ".git/x.tsv": "x\ty\n",
-    }.items():
-        (work_dir / "f" / name).parent.mkdir(parents=True, exist_ok=True)
-        written(work_dir / "f", name, content)
-    pairs, report = pairs_of(Path("f"))
-    assert pairs == [("丙", "丁"), ("甲", "乙")]
-    assert report.lines() == [
-        "files that are not pairs by their names: 1 (first: f/LICENSE)",
-        "lines without a tab: 1 (first: f/a.tsv, line 2)",
-        "files of unknown format: 1 (first: f/picture.dat)",
-    ]
 
 
 def test_cache_in_the_folder_is_not_read(work_dir: Path) -> None:

@@ -4,7 +4,6 @@ import collections
 import gzip
 import io
 import sys
-import tarfile
 import tracemalloc
 import zipfile
 import zlib
@@ -35,7 +34,6 @@ from tests.corpus.reading.sample_files import (
 CONTENT = VALID["tsv"].encode()
 Pack = Callable[[Mapping[str, str | bytes]], bytes]
 TARS: dict[str, Pack] = {f"tar{method}": partial(tarred, compression=method) for method in ("", "gz", "bz2", "xz")}
-ARCHIVES: dict[str, Pack] = {"zip": zipped, **TARS}
 MANY = "".join(f"问{i * 7919 % 10007}\t答{i * 104729 % 10007}\n" for i in range(15_000))  # longer than a sample
 PACKED = {
     **{method: compress(MANY.encode()) for method, compress in COMPRESSORS.items()},
@@ -59,83 +57,6 @@ def test_compression_is_detected_from_content(tmp_path: Path, method: str) -> No
     assert (report.formats, report.charsets) == (["tsv"], ["UTF-8"])
 
 
-@pytest.mark.parametrize("pack", ARCHIVES.values(), ids=ARCHIVES.keys())
-def test_members_are_read_like_files(tmp_path: Path, pack: Pack) -> None:
-    """Those of a zip file in the order of their names."""
-    members = {
-        "b.tsv": "丙\t丁\n没有\n",
-        "a/a.csv": '问题,答案\n甲,"乙,乙"\n',
-        "README.md": "# About\n\nSome pairs of text.\n",
-        "empty.tsv": "",
-        "__MACOSX/b.tsv": "x\ty\n",
-        "a/.hidden": "x\ty\n",
-    }
-    path = written(tmp_path, "t", pack(members))
-    pairs, report = pairs_of(path)
-    expected = [("丙", "丁"), ("甲", "乙,乙")]
-    assert pairs == (expected[::-1] if pack is zipped else expected)
-    assert sorted(report.lines()) == [
-        f"files that are not pairs by their names: 1 (first: {path}: README.md)",
-        f"lines without a tab: 1 (first: {path}: b.tsv, line 2)",
-    ]
-
-
-def test_links_and_devices_in_a_tar_are_skipped(tmp_path: Path) -> None:
-    buffer = io.BytesIO()
-    with tarfile.open(fileobj=buffer, mode="w") as archive:
-        for kind in (tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.CHRTYPE, tarfile.FIFOTYPE, tarfile.DIRTYPE):
-            info = tarfile.TarInfo(f"entry{kind.decode()}")
-            info.type, info.linkname = kind, "/etc/passwd"
-            archive.addfile(info)
-        info = tarfile.TarInfo("a.tsv")
-        info.size = 8
-        archive.addfile(info, io.BytesIO("甲\t乙\n".encode()))
-    assert pairs_of(written(tmp_path, "t", buffer.getvalue()))[0] == [("甲", "乙")]
-
-
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        (zipped({}), "contains no file of pairs"),
-        (zipped({"empty": "", ".": "甲\t乙\n"}), "contains no file of pairs"),
-        (tarred({"empty": "", ".hidden": "甲\t乙\n"}), "contains no file of pairs"),
-        (
-            zipped({"README": "Some words.\nMore words.\n"}),
-            "README: unknown format, it begins with 'Some words.↵More",
-        ),
-        (zipped({"[Content_Types].xml": "<x/>", "xl/sheet.xml": "<x/>"}), "a document of an office program"),
-    ],
-)
-def test_archive_without_pairs_is_an_error(tmp_path: Path, content: bytes, message: str) -> None:
-    with pytest.raises(UserError) as error:
-        pairs_of(written(tmp_path, "z", content))
-    assert message in str(error.value)
-
-
-def changed_zip(local: int, central: int, value: int) -> bytes:
-    """A zip file with another value in the two headers of its member."""
-    content = bytearray(zipped({"a.tsv": CONTENT}))
-    for place in (local, content.rindex(b"PK\1\2") + central):
-        content[place] = value
-    return bytes(content)
-
-
-def test_zip_files_that_cannot_be_unpacked_are_refused(tmp_path: Path) -> None:
-    encrypted, unknown_method = changed_zip(6, 8, 1), changed_zip(8, 10, 97)
-    with pytest.raises(UserError, match=r"z: encrypted; unpack it and give the file"):
-        pairs_of(written(tmp_path, "z", encrypted))
-    with pytest.raises(UserError, match=r"z: cannot be unpacked \(That compression method"):
-        pairs_of(written(tmp_path, "z", unknown_method))
-
-
-def test_zip_member_without_name_is_an_error(tmp_path: Path) -> None:
-    content = bytearray(zipped({"a": CONTENT}))
-    entry = content.rindex(b"PK\1\2")
-    content[entry + 28], content[entry + 30] = 0, 1  # the name's one character becomes an extra field
-    with pytest.raises(UserError, match=r"contains no file of pairs|damaged zip"):
-        pairs_of(written(tmp_path, "z", bytes(content)))
-
-
 @pytest.mark.parametrize("kind", PACKED)
 def test_truncated_and_damaged_files_give_pairs_or_one_line(tmp_path: Path, kind: str) -> None:
     results = cut_and_damaged(tmp_path, PACKED[kind])
@@ -157,13 +78,6 @@ def test_mutated_tars_give_pairs_or_one_line(
     path = written(tmp_path_factory.getbasetemp(), "mutated", bytes(content))
     pairs_or_one_line(path)
     find_parts([str(path)])
-
-
-def test_damaged_header_in_a_tar_is_an_error(tmp_path: Path) -> None:
-    content = bytearray(tarred({"a.tsv": "甲\t乙\n", "b.tsv": "丙\t丁\n"}))
-    content[1024 + 5] ^= 0x55  # in the second header; tarfile alone would end the archive here
-    with pytest.raises(UserError, match=r"damaged tar file; download it again"):
-        pairs_of(written(tmp_path, "t", bytes(content)))
 
 
 def bomb(method: str) -> bytes:

@@ -12,7 +12,9 @@ Beside each file, NAME.expected.json has one of:
 
 "options" may stand beside "pairs" alone, too, and beside "refused". The texts are those after the default cleaning.
 "links", a list of numbers, may give how each pair follows the previous one, and "report" the lines of the report, each
-by a part of it. Where "pairs" is missing beside "asks", what the flag would read is of no interest, as of a log.
+by a part of it, "charset" the charset, and "parts" the pairs of the training, validation and test parts of a file or a
+folder that is divided by names in it. Where "pairs" is missing beside "asks", what the flag would read is of no
+interest, as of a log.
 
 Files that are no text, too, stand as they are; an office program or an unpacker shows what is in them.
 
@@ -33,7 +35,7 @@ from chatbot.corpus.files import CorpusFiles
 from chatbot.corpus.reading.conversation import Pair
 from chatbot.corpus.reading.read import read
 from chatbot.corpus.reading.report import ReadOptions, Report
-from chatbot.corpus.reading.sources import find_sources
+from chatbot.corpus.reading.sources import find_parts, find_sources
 from chatbot.errors import UserError
 
 WILD = Path(__file__).parent / "wild"
@@ -74,6 +76,10 @@ def test_wild_file(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert {*report.formats} <= {*FORMATS} | OTHER_FORMATS
     clean = cleaner([rule for rule in CorpusSettings().clean if rule in TEXT_RULES])
     assert [[clean(pair[0]), clean(pair[1])] for pair in pairs] == expected["pairs"]
+    if "charset" in expected:
+        assert report.charsets == [expected["charset"]]
+    if "parts" in expected:
+        assert _parts(name) == expected["parts"]
     if "links" in expected:
         assert [pair[2] for pair in pairs] == expected["links"]
     if "report" in expected:
@@ -110,6 +116,16 @@ def _options(values: dict[str, Any]) -> ReadOptions:
 def _read(name: str, options: ReadOptions) -> tuple[list[Pair], Report]:
     report = Report()
     return [pair for source in find_sources([name]) for pair in read(source, report, options)], report
+
+
+def _parts(name: str) -> dict[str, list[list[str]]]:
+    """The pairs of each part; that of the test part is left out by its name."""
+    parts = find_parts([name])
+    assert (parts.test != []) == any(path.startswith(name) for path in parts.left_out)
+    found = {"training": parts.training, "validation": parts.validation, "test": parts.test}
+    return {
+        part: [[*pair[:2]] for source in sources for pair in read(source, Report())] for part, sources in found.items()
+    }
 
 
 def _refused(name: str, options: ReadOptions) -> UserError:
