@@ -58,19 +58,6 @@ New York 10 n
 
 
 @pytest.fixture(scope="module")
-def segment() -> Tokenizer:
-    """The tested segmenter, without a user dictionary."""
-    return jieba_segmenter()
-
-
-@pytest.fixture(scope="module")
-def reference() -> jieba.Tokenizer:
-    """jieba itself, without a user dictionary."""
-    jieba.setLogLevel(logging.WARNING)
-    return jieba.Tokenizer()
-
-
-@pytest.fixture(scope="module")
 def user_dictionary(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The path of the user dictionary."""
     path = tmp_path_factory.mktemp("dictionary") / "words.txt"
@@ -79,23 +66,19 @@ def user_dictionary(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def user_segment(user_dictionary: Path) -> Tokenizer:
-    """The tested segmenter, with the user dictionary."""
-    return jieba_segmenter(str(user_dictionary))
+def segmenters(user_dictionary: Path) -> list[tuple[Tokenizer, Tokenizer]]:
+    """The tested segmenter and jieba itself, without and with the user dictionary.
 
-
-@pytest.fixture(scope="module")
-def user_reference(user_dictionary: Path) -> Tokenizer:
-    """jieba itself, with the user dictionary, whose words of frequency 0 it keeps for all dictionaries.
-
-    Words with characters at which it always cuts are taken out before.
+    jieba keeps the words of frequency 0 for all dictionaries, and cuts at some characters whatever a dictionary says:
+    words with those are taken out before.
     """
-    loaded = jieba.Tokenizer()
+    jieba.setLogLevel(logging.WARNING)
+    plain, loaded = jieba.Tokenizer(), jieba.Tokenizer()
     with user_dictionary.open("rb") as file:
         loaded.load_userdict(file)
     split_words, finalseg.Force_Split_Words = finalseg.Force_Split_Words, set()
 
-    def segment(text: str) -> list[str]:
+    def user_words(text: str) -> list[str]:
         finalseg.Force_Split_Words = split_words
         try:
             parts = enumerate(re.split("(New York|你好，世界|𠮷野家)", text))
@@ -103,7 +86,7 @@ def user_reference(user_dictionary: Path) -> Tokenizer:
         finally:
             finalseg.Force_Split_Words = set()
 
-    return segment
+    return [(jieba_segmenter(), plain.lcut), (jieba_segmenter(str(user_dictionary)), user_words)]
 
 
 @pytest.fixture(scope="module")
@@ -119,75 +102,64 @@ def real_utterances() -> list[str]:
 
 
 @pytest.mark.parametrize("text", UTTERANCES)
-def test_utterance_has_the_words_of_jieba(segment: Tokenizer, reference: jieba.Tokenizer, text: str) -> None:
-    assert segment(text) == reference.lcut(text)
+def test_utterance_has_the_words_of_jieba(segmenters: list[tuple[Tokenizer, Tokenizer]], text: str) -> None:
+    for segment, reference in segmenters:
+        assert segment(text) == reference(text)
 
 
-def test_lines_are_segmented_independently(segment: Tokenizer, user_segment: Tokenizer) -> None:
-    for function in (segment, user_segment):
-        assert function("\n".join(UTTERANCES)) == [word for text in UTTERANCES for word in [*function(text), "\n"]][:-1]
+def test_lines_are_segmented_independently(segmenters: list[tuple[Tokenizer, Tokenizer]]) -> None:
+    for segment, _ in segmenters:
+        assert segment("\n".join(UTTERANCES)) == [word for text in UTTERANCES for word in [*segment(text), "\n"]][:-1]
 
 
-@pytest.mark.parametrize("text", UTTERANCES)
-def test_utterance_has_the_words_of_jieba_with_user_dictionary(
-    user_segment: Tokenizer, user_reference: Tokenizer, text: str
-) -> None:
-    assert user_segment(text) == user_reference(text)
+def test_user_dictionary_changes_words(segmenters: list[tuple[Tokenizer, Tokenizer]]) -> None:
+    (plain, _), (user, _) = segmenters
+    assert sum(plain(text) != user(text) for text in UTTERANCES) > 10
 
 
-def test_user_dictionary_changes_words(segment: Tokenizer, user_segment: Tokenizer) -> None:
-    changed = [text for text in UTTERANCES if segment(text) != user_segment(text)]
-    assert len(changed) > 10
+@given(TRICKY | st.text(max_size=40))
+def test_any_text_has_the_words_of_jieba(segmenters: list[tuple[Tokenizer, Tokenizer]], text: str) -> None:
+    (segment, reference), (user_segment, user_reference) = segmenters
+    assert segment(text) == reference(text)
+    if set(text) <= set("".join(PIECES)):  # ties of the model are possible elsewhere
+        assert user_segment(text) == user_reference(text)
 
 
-@given(TRICKY)
-def test_tricky_text_has_the_words_of_jieba(segment: Tokenizer, reference: jieba.Tokenizer, text: str) -> None:
-    assert segment(text) == reference.lcut(text)
-
-
-@given(TRICKY)
-def test_tricky_text_has_the_words_of_jieba_with_user_dictionary(
-    user_segment: Tokenizer, user_reference: Tokenizer, text: str
-) -> None:
-    assert user_segment(text) == user_reference(text)
-
-
-@given(st.text(max_size=40))
-def test_any_text_has_the_words_of_jieba(segment: Tokenizer, reference: jieba.Tokenizer, text: str) -> None:
-    assert segment(text) == reference.lcut(text)
-
-
+@pytest.mark.parametrize("number", [0, 1])
 def test_at_most_one_real_utterance_in_50_000_differs(
-    segment: Tokenizer, reference: jieba.Tokenizer, real_utterances: list[str]
+    segmenters: list[tuple[Tokenizer, Tokenizer]], real_utterances: list[str], number: int
 ) -> None:
-    different = [text for text in real_utterances if segment(text) != reference.lcut(text)]
+    segment, reference = segmenters[number]
+    different = [text for text in real_utterances if segment(text) != reference(text)]
     assert len(different) <= 1 + len(real_utterances) // 50_000, different
 
 
-def test_at_most_one_real_utterance_in_50_000_differs_with_user_dictionary(
-    user_segment: Tokenizer, user_reference: Tokenizer, real_utterances: list[str]
-) -> None:
-    different = [text for text in real_utterances if user_segment(text) != user_reference(text)]
-    assert len(different) <= 1 + len(real_utterances) // 50_000, different
-
-
-def test_rjieba_has_the_words_of_jiebas_dictionary(reference: jieba.Tokenizer) -> None:
+def test_rjieba_has_the_words_of_jiebas_dictionary() -> None:
+    reference = jieba.Tokenizer()
     reference.initialize()
     assert [word for word, frequency in reference.FREQ.items() if rjieba.has_word(word) != (frequency > 0)] == []
 
 
-def test_known_difference_is_a_rounded_probability(segment: Tokenizer, reference: jieba.Tokenizer) -> None:
+def test_known_difference_is_a_rounded_probability(segmenters: list[tuple[Tokenizer, Tokenizer]]) -> None:
     # When this fails, rjieba no longer rounds: remove the remark at the head of jieba_segmenter.py.
-    assert (segment("感动常在啊"), reference.lcut("感动常在啊")) == (["感动", "常在", "啊"], ["感动", "常", "在", "啊"])
+    segment, reference = segmenters[0]
+    assert (segment("感动常在啊"), reference("感动常在啊")) == (["感动", "常在", "啊"], ["感动", "常", "在", "啊"])
+
+
+def words_of(folder: Path, content: str | bytes, text: str) -> list[str]:
+    """The words of a text with a dictionary of this content."""
+    path = folder / "words.txt"
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    return jieba_segmenter(str(path))(text)
 
 
 def test_user_dictionary_adds_words_to_its_own_segmenter_only(tmp_path: Path) -> None:
     sentence = "小黄鸡机器人会聊天"
-    assert "小黄鸡机器人" not in jieba_segmenter()(sentence)
-    path = tmp_path / "words.txt"
-    path.write_text("\ufeff小黄鸡机器人 5 n\n会聊天\n\n", encoding="utf-8")
-    assert jieba_segmenter(str(path))(sentence) == ["小黄鸡机器人", "会聊天"]
-    assert "小黄鸡机器人" not in jieba_segmenter()(sentence)  # the default dictionary has not changed
+    before = jieba_segmenter()(sentence)
+    assert "小黄鸡机器人" not in before
+    words = words_of(tmp_path, "\ufeff小黄鸡机器人 5 n\n会聊天\n\n", sentence)
+    assert words == ["小黄鸡机器人", "会聊天"]
+    assert jieba_segmenter()(sentence) == before
 
 
 # Words with characters at which jieba cuts whatever the dictionary says, one of them within another. A word is no part
@@ -205,77 +177,66 @@ a,b 0
 """
 
 
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("糖类抗原19-9偏高", "糖类抗原19-9|偏高"),
-        ("你喜欢让·雷诺吗", "你|喜欢|让·雷诺|吗"),
-        ("让·雷诺德和让·雷诺", "让·雷诺德|和|让·雷诺"),
-        ("*ST海鸥今天涨了吗", "*ST海鸥|今天|涨|了|吗"),
-        ("可以T/T付款吗", "可以|T/T付款|吗"),
-        ("AT/T付款", "AT|/|T|付款"),
-        ("iPhone 15还有货吗", "iPhone 15|还有|货|吗"),
-        ("iPhone 15s", "iPhone| |15s"),
-        ("《山海谣》是谁唱的", "《山海谣》|是|谁|唱|的"),
-        ("我买了<NUM>块钱的菜", "我|买|了|<NUM>|块钱|的|菜"),
-        ("a,b", "a|,|b"),
-        ("", ""),
-    ],
-)
-def test_words_of_a_dictionary_are_whole_where_jieba_always_cuts(tmp_path: Path, text: str, words: str) -> None:
+WHOLE = {
+    "糖类抗原19-9偏高": "糖类抗原19-9|偏高",
+    "你喜欢让·雷诺吗": "你|喜欢|让·雷诺|吗",
+    "让·雷诺德和让·雷诺": "让·雷诺德|和|让·雷诺",
+    "*ST海鸥今天涨了吗": "*ST海鸥|今天|涨|了|吗",
+    "可以T/T付款吗": "可以|T/T付款|吗",
+    "AT/T付款": "AT|/|T|付款",
+    "iPhone 15还有货吗": "iPhone 15|还有|货|吗",
+    "iPhone 15s": "iPhone| |15s",
+    "《山海谣》是谁唱的": "《山海谣》|是|谁|唱|的",
+    "我买了<NUM>块钱的菜": "我|买|了|<NUM>|块钱|的|菜",
+    "a,b": "a|,|b",
+    "": "",
+}
+
+
+def test_words_of_a_dictionary_are_whole_where_jieba_always_cuts(tmp_path: Path) -> None:
     path = tmp_path / "words.txt"
     path.write_text(CUT_BY_JIEBA, encoding="utf-8")
-    assert jieba_segmenter(str(path))(text) == [word for word in words.split("|") if word]
+    segment = jieba_segmenter(str(path))
+    assert {text: "|".join(segment(text)) for text in WHOLE} == WHOLE
 
 
 def test_removed_words_are_split_by_their_dictionary_only(tmp_path: Path) -> None:
     words = jieba_segmenter()("小明硕士毕业")
     assert "小明" in words  # a word of the model, not of the dictionary
-    path = tmp_path / "words.txt"
-    path.write_text("小明 0\n", encoding="utf-8")
-    assert jieba_segmenter(str(path))("小明硕士毕业")[:2] == ["小", "明"]
+    assert words_of(tmp_path, "小明 0\n", "小明硕士毕业")[:2] == ["小", "明"]
     assert not finalseg.Force_Split_Words
     assert jieba_segmenter()("小明硕士毕业") == words
 
 
 @pytest.mark.parametrize("codec", ["gbk", "big5", "utf-16"])
 def test_encoding_of_a_dictionary_is_detected(tmp_path: Path, codec: str) -> None:
-    path = tmp_path / "words.txt"
-    path.write_bytes("小明天不在 5 n\n就是喜歡你\n".replace("歡", "歡" if codec == "big5" else "欢").encode(codec))
-    assert jieba_segmenter(str(path))("小明天不在") == ["小明天不在"]
-
-
-def test_undecodable_line_of_a_dictionary_is_an_error(tmp_path: Path) -> None:
-    path = tmp_path / "words.txt"
-    path.write_bytes("小明\n小黄鸡\n天气\n".encode() + "大家好".encode("gbk"))
-    with pytest.raises(UserError, match=r"words\.txt: dictionary read as UTF-8, but line 4 is not; save it as UTF-8"):
-        jieba_segmenter(str(path))
+    content = "小明天不在 5 n\n就是喜歡你\n".replace("歡", "歡" if codec == "big5" else "欢").encode(codec)
+    assert words_of(tmp_path, content, "小明天不在") == ["小明天不在"]
 
 
 def test_jiebas_cache_in_the_temporary_folder_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "words.txt"
-    path.write_text("小黄鸡机器人\n", encoding="utf-8")
     (tmp_path / "jieba.cache").write_bytes(marshal.dumps(({"你好天气": 10**6}, 10**6)))
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    assert jieba_segmenter(str(path))("你好天气") == ["你好", "天气"]
-    assert sorted(tmp_path.iterdir()) == [tmp_path / "jieba.cache", path]
-
-
-def test_missing_dictionary_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"none\.txt: dictionary cannot be read"):
-        jieba_segmenter(str(tmp_path / "none.txt"))
+    assert words_of(tmp_path, "小黄鸡机器人\n", "你好天气") == ["你好", "天气"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["jieba.cache", "words.txt"]
 
 
 @pytest.mark.parametrize(
-    ("content", "reason"),
+    ("content", "message"),
     [
-        (f"小黄鸡 {2**63}\n".encode(), "the frequencies add up to 9,223,"),
-        (b"a 1" + b"0" * 400 + b"\nb\n", "int too large"),
+        (
+            "小明\n小黄鸡\n天气\n".encode() + "大家好".encode("gbk"),
+            "dictionary read as UTF-8, but line 4 is not; save it as UTF-8",
+        ),
+        (f"小黄鸡 {2**63}\n".encode(), "not a jieba dictionary in UTF-8: .*the frequencies add up to 9,223,"),
+        (b"a 1" + b"0" * 400 + b"\nb\n", "not a jieba dictionary in UTF-8: .*int too large"),
+        (None, "dictionary cannot be read"),
     ],
 )
-def test_invalid_dictionary_is_a_one_line_error(tmp_path: Path, content: bytes, reason: str) -> None:
+def test_invalid_dictionary_is_a_one_line_error(tmp_path: Path, content: bytes | None, message: str) -> None:
     path = tmp_path / "words.txt"
-    path.write_bytes(content)
-    with pytest.raises(UserError, match=rf"words\.txt: not a jieba dictionary in UTF-8: .*{reason}") as error:
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(UserError, match=rf"words\.txt: {message}") as error:
         jieba_segmenter(str(path))
     assert "\n" not in str(error.value)
