@@ -1,101 +1,180 @@
 """Folders that are computed once: complete or absent, verified before use, written by one process at a time."""
 
+import errno
 import multiprocessing
 import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
 
+import filelock
 import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from chatbot.corpus import cache
-from chatbot.corpus.cache import MANIFEST, content_key, is_complete, key_of, make_once
+from chatbot.corpus.cache import DAY, MANIFEST, content_key, is_complete, key_of, make_once
+from chatbot.errors import UserError
 from tests.commands import ENVIRONMENT
 
+CONTENT = b"abc" * 10_000
+DAMAGES: dict[str, Callable[[Path], object]] = {
+    "change": lambda folder: (folder / "file").write_bytes(CONTENT[:-1] + b"d"),
+    "cut": lambda folder: (folder / "file").write_bytes(CONTENT[:-1]),
+    "manifest": lambda folder: (folder / MANIFEST).write_text("[]"),
+    "no manifest": lambda folder: (folder / MANIFEST).unlink(missing_ok=True),
+}
 
-def make(folder: Path, content: bytes = b"abc") -> bool:
+
+def make(folder: Path) -> bool:
     """Make a folder of one file. Returns False if it existed."""
     with make_once(folder) as part:
         if part:
-            (part / "file").write_bytes(content)
+            assert part.name.startswith(f"{folder.name}.part-")
+            (part / "file").write_bytes(CONTENT)
     return part is not None
 
 
-def test_folder_is_made_once(tmp_path: Path) -> None:
-    folder = tmp_path / "cache/name"
-    assert [make(folder) for _ in range(3)] == [True, False, False]
-    assert (folder / "file").read_bytes() == b"abc"
-    assert folder.stat().st_mode & 0o777 == 0o755
-
-
-@pytest.mark.parametrize("damage", ["change", "cut", "remove", "manifest", "no manifest"])
-def test_damaged_folder_is_rebuilt(tmp_path: Path, damage: str, capsys: pytest.CaptureFixture[str]) -> None:
-    folder = tmp_path / "name"
-    make(folder)
-    file, manifest = folder / "file", folder / MANIFEST
-    damages: dict[str, Callable[[], object]] = {
-        "change": lambda: file.write_bytes(b"abd"),
-        "cut": lambda: file.write_bytes(b"ab"),
-        "remove": file.unlink,
-        "manifest": lambda: manifest.write_text("[]"),
-        "no manifest": manifest.unlink,
-    }
-    damages[damage]()
-    assert not is_complete(folder)
-    assert make(folder)
-    assert is_complete(folder)
-    assert file.read_bytes() == b"abc"
-    assert "damaged; made again" in capsys.readouterr().out
-
-
-def make_and_fail(folder: Path) -> None:
-    """Raise an exception after a file was written."""
+def make_and_fail(folder: Path, error: Exception) -> None:
+    """Raise an error after a file was written."""
     with make_once(folder) as part:
         assert part is not None
         (part / "half").write_bytes(b"a" * 1000)
-        raise ZeroDivisionError
+        raise error
 
 
-def test_error_removes_partial_folder_and_keeps_existing_one(tmp_path: Path) -> None:
-    folder = tmp_path / "name"
-    make(folder)
-    (folder / "file").write_bytes(b"abd")
-    with pytest.raises(ZeroDivisionError):
-        make_and_fail(folder)
-    assert [path.name for path in tmp_path.iterdir() if path.is_dir()] == ["name"]
-    assert (folder / "file").read_bytes() == b"abd"
+MOST = 3  # folders
+NAMES = st.sampled_from([f"encoded-{key_of(name=name)}" for name in range(6)])
 
 
-FULL_DISK = """
-import resource, signal, sys
-from pathlib import Path
-from chatbot.corpus.cache import make_once
-from chatbot.errors import exit_code_of
+class CacheMachine(RuleBasedStateMachine):
+    """Folders that are made, used, damaged and forgotten, beside a model of which there are and their last use."""
 
-def main():
-    with make_once(Path("cache/name")) as part:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, 10_000))
-        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # write raises an error, as with a full disk
-        (part / "file").write_bytes(b"a" * 100_000)
+    def __init__(self) -> None:
+        super().__init__()
+        self.temporary = tempfile.TemporaryDirectory()
+        self.folder = Path(self.temporary.name)
+        self.days: dict[str, float] = {}  # since the last use, in the order of the last use
+        self.broken: set[str] = set()
+        self.without_date: set[str] = set()  # which are not found to be old
+        self.left: set[str] = set()  # temporary folders of processes that were killed
+        self.running: dict[str, filelock.BaseFileLock] = {}  # other processes that make a folder
+        (self.folder / "of-the-user").mkdir()
+        (self.folder / "of-the-user.part-1").mkdir()
+        self.patch = pytest.MonkeyPatch()
+        self.patch.setattr(cache, "MOST_BYTES", MOST * len(CONTENT) + len(CONTENT) // 2)
 
-sys.exit(exit_code_of(main))
-"""
+    def teardown(self) -> None:
+        for lock in self.running.values():
+            lock.release()
+        self.patch.undo()
+        self.temporary.cleanup()
+
+    @rule(name=NAMES)
+    def use(self, name: str) -> None:
+        if name in self.running:
+            return
+        is_there = name in self.days and name not in self.broken
+        assert make(self.folder / name) == (not is_there)
+        assert (self.folder / name / "file").read_bytes() == CONTENT
+        self.days.pop(name, None)
+        self.days[name] = 0
+        self.broken.discard(name)
+        self.without_date.discard(name)
+        if not is_there:
+            self.left.clear()
+            self.remove_unused()
+
+    def remove_unused(self) -> None:
+        """What is old goes, and then the least recently used ones beyond the size, unless they were used today."""
+        dated = [name for name in self.days if name not in self.without_date]
+        old = [name for name in dated if self.days[name] > 90]
+        kept = [name for name in dated if name not in old]
+        while len(kept) > MOST and self.days[kept[0]] > 1:
+            old.append(kept.pop(0))
+        for name in old:
+            del self.days[name]
+            self.broken.discard(name)
+
+    @rule(name=NAMES)
+    def fail(self, name: str) -> None:
+        if name in self.running or (name in self.days and name not in self.broken):
+            return
+        with pytest.raises(ZeroDivisionError):
+            make_and_fail(self.folder / name, ZeroDivisionError())
+        self.left.clear()
+
+    @rule(name=NAMES, damage=st.sampled_from([*DAMAGES]))
+    def damage(self, name: str, damage: str) -> None:
+        manifest = self.folder / name / MANIFEST
+        if name in self.days and name not in self.without_date:
+            status = manifest.stat()
+            DAMAGES[damage](self.folder / name)
+            self.broken.add(name)
+            if damage == "no manifest":
+                self.without_date.add(name)
+            else:
+                os.utime(manifest, ns=(status.st_atime_ns, status.st_mtime_ns))
+
+    @rule(days=st.sampled_from([0.6, 2.01, 50.3]))
+    def wait(self, days: float) -> None:
+        for name in self.days:
+            self.days[name] += days
+            if name not in self.without_date:
+                manifest = self.folder / name / MANIFEST
+                os.utime(manifest, ns=(manifest.stat().st_mtime_ns - int(days * DAY * 10**9),) * 2)
+
+    @precondition(lambda self: not self.running)
+    @rule(name=NAMES)
+    def begin(self, name: str) -> None:
+        """Another process begins to make a folder."""
+        self.running[name] = filelock.FileLock(self.folder / f"{name}.lock")
+        self.running[name].acquire()
+        (self.folder / f"{name}.part-running").mkdir(exist_ok=True)
+
+    @precondition(lambda self: self.running)
+    @rule()
+    def kill(self) -> None:
+        name, lock = self.running.popitem()
+        lock.release()
+        self.left.add(f"{name}.part-running")
+
+    @invariant()
+    def folders_are_those_of_the_model(self) -> None:
+        others = {"of-the-user", "of-the-user.part-1", *self.left, *(f"{name}.part-running" for name in self.running)}
+        assert {path.name for path in self.folder.iterdir() if path.is_dir()} == self.days.keys() | others
+        for name in self.days:
+            assert is_complete(self.folder / name) == (name not in self.broken)
+            assert (self.folder / name).stat().st_mode & 0o777 == 0o755
 
 
-def test_full_disk_is_a_one_line_error_and_removes_partial_folder(work_dir: Path) -> None:
-    make(Path("cache/old"))
-    completed = subprocess.run(
-        [sys.executable, "-c", FULL_DISK], env=ENVIRONMENT, capture_output=True, text=True, check=False
-    )
-    assert completed.returncode == 2
-    assert completed.stderr.count("\n") == 1
-    assert "encoded pairs cannot be written" in completed.stderr
-    assert "--cache" in completed.stderr
-    assert [path.name for path in Path("cache").iterdir() if path.is_dir()] == ["old"]
-    assert not make(Path("cache/old"))
+TestCache = CacheMachine.TestCase
+TestCache.settings = settings(max_examples=25, stateful_step_count=25, deadline=None)
+
+
+def test_what_is_made_again_or_removed_is_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    old, new = (tmp_path / f"encoded-{key_of(name=name)}" for name in ("old", "new"))
+    make(old)
+    DAMAGES["change"](old)
+    make(old)
+    os.utime(old / MANIFEST, (time.time() - 91 * DAY,) * 2)
+    make(new)
+    assert capsys.readouterr().out == f"{old}: damaged; made again\n{old}: removed, not used for 91 days\n"
+
+
+def test_full_disk_is_a_one_line_error_and_removes_partial_folder(tmp_path: Path) -> None:
+    make(tmp_path / "cache/old")
+    message = "cache: encoded pairs cannot be written .*No space left on device.*--cache"
+    with pytest.raises(UserError, match=message) as error:
+        make_and_fail(tmp_path / "cache/name", OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))
+    assert "\n" not in str(error.value)
+    assert [path.name for path in (tmp_path / "cache").iterdir() if path.is_dir()] == ["old"]
+    assert not make(tmp_path / "cache/old")
 
 
 def test_unusable_cache_path_is_a_one_line_error(tmp_path: Path) -> None:
@@ -142,19 +221,7 @@ def _make_slowly(folder: Path) -> None:
         if part:
             with (folder.parent / "calls").open("a") as file:
                 file.write("x")
-            time.sleep(0.5)
             (part / "file").write_text("abc")
-
-
-def test_one_process_makes_the_folder_while_others_wait(tmp_path: Path) -> None:
-    context = multiprocessing.get_context("spawn")
-    processes = [context.Process(target=_make_slowly, args=(tmp_path / "name",)) for _ in range(3)]
-    for process in processes:
-        process.start()
-    for process in processes:
-        process.join(60)
-        assert process.exitcode == 0
-    assert (tmp_path / "calls").read_text() == "x"
 
 
 def test_waiting_for_another_process_is_printed(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -171,67 +238,6 @@ def test_waiting_for_another_process_is_printed(tmp_path: Path, capfd: pytest.Ca
     waiting.join(60)
     assert printed == f"Waiting for another process that is writing {folder} ...\n"
     assert not (tmp_path / "calls").exists()
-
-
-def test_leftovers_of_killed_processes_are_removed_and_those_of_running_ones_stay(tmp_path: Path) -> None:
-    killed_name, running_name, new = (f"encoded-{key_of(name=name)}" for name in ("killed", "running", "new"))
-    started = []
-    for name in (killed_name, running_name):
-        command = [sys.executable, "-c", INTERRUPTED.replace("cache/name", str(tmp_path / name))]
-        started.append(subprocess.Popen(command, env=ENVIRONMENT, stdout=subprocess.PIPE))
-    (tmp_path / "of-the-user.part-1").mkdir()
-    for process in started:
-        assert process.stdout is not None
-        assert process.stdout.readline() == b"writing\n"
-        process.stdout.close()
-    killed, running = started
-    killed.kill()
-    killed.wait(30)
-    make(tmp_path / new)
-    left = {path.name.partition(".part-")[0] for path in tmp_path.iterdir() if path.is_dir()}
-    running.kill()
-    running.wait(30)
-    assert left == {"of-the-user", running_name, new}
-    make(tmp_path / running_name)
-    assert {path.name for path in tmp_path.iterdir() if path.is_dir()} == {"of-the-user.part-1", running_name, new}
-
-
-def long_ago(path: Path, days: float = 91) -> None:
-    """Set the time of its last change."""
-    os.utime(path, (time.time() - days * 86_400,) * 2)
-
-
-def entries(folder: Path, days: dict[str, float]) -> list[Path]:
-    """Folders of a cache that were last used so many days ago."""
-    paths = []
-    for name, age in days.items():
-        paths.append(folder / f"encoded-{key_of(name=name)}")
-        make(paths[-1], b"a" * 1000)
-        long_ago(paths[-1] / MANIFEST, age)
-    return paths
-
-
-def test_folders_that_were_not_used_for_long_are_removed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    old, recent, used = entries(tmp_path, {"old": 91, "recent": 89, "used": 91})
-    (tmp_path / "of-the-user").mkdir()
-    assert not make(used)
-    entries(tmp_path, {"new": 0})
-    assert [path.exists() for path in (old, recent, used, tmp_path / "of-the-user")] == [False, True, True, True]
-    assert capsys.readouterr().out == f"{old}: removed, not used for 91 days\n"
-
-
-def test_least_recently_used_folders_beyond_the_size_are_removed_but_none_used_today(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    paths = entries(tmp_path, {"a": 4, "b": 3, "c": 2, "d": 0.9})
-    cache.note_use(paths[0])
-    monkeypatch.setattr(cache, "MOST_BYTES", 1)
-    (new,) = entries(tmp_path, {"new": 2})
-    assert [path.exists() for path in (*paths, new)] == [True, False, False, True, True]
-    monkeypatch.setattr(cache, "MOST_BYTES", 4500)
-    long_ago(paths[0] / MANIFEST, 3)
-    entries(tmp_path, {"newest": 0})
-    assert [path.exists() for path in (*paths, new)] == [False, False, False, True, True]
 
 
 def test_a_file_that_disappears_is_no_full_disk(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from chatbot.errors import UserError
 CLEANED = Path(__file__).with_name("cleaned.jsonl").read_text(encoding="utf-8").splitlines()
 
 
-@pytest.mark.parametrize(("rule", "text", "cleaned"), map(json.loads, CLEANED))
+@pytest.mark.parametrize(("rule", "text", "cleaned"), [json.loads(line) for line in CLEANED])
 def test_rule_cleans_text(rule: str, text: str, cleaned: str) -> None:
     changed: Counter[str] = Counter()
     assert cleaner([rule], changed)(text) == cleaned
