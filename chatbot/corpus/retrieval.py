@@ -77,6 +77,7 @@ class Retrieval:
             sizes_agree = [len(arrays[name]) for name in (QUESTIONS, REPLIES)] == lengths.sum(axis=0).tolist()
             is_of_vocabulary = description["vocabulary"] == vocabulary.fingerprint()
             sizes_agree &= len(arrays[TOKENS]) == len(vocabulary) or not is_of_vocabulary
+            sizes_agree &= len(arrays["grams"]) + 1 == len(arrays["starts"])
             sizes_agree &= len(arrays["texts"]) == len(arrays["weights"]) == int(arrays["starts"][-1])
             is_whole = sizes_agree and description["version"] == VERSION
         except (OSError, EOFError, ValueError, LookupError, TypeError):
