@@ -5,6 +5,7 @@ import math
 import shutil
 from collections import Counter
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -27,9 +28,24 @@ def written(folder: Path, pairs: list[tuple[str, str]] = PAIRS, most: int = 100)
     return corpus.vocabulary
 
 
-def test_replies_to_the_most_similar_questions_come_first(tmp_path: Path) -> None:
-    vocabulary = written(tmp_path / "index")
-    retrieval = Retrieval(tmp_path / "index", vocabulary)
+class Index(NamedTuple):
+    """An index of PAIRS, with the ids of each pair."""
+
+    folder: Path
+    vocabulary: Vocabulary
+    ids: list[tuple[list[int], list[int]]]
+
+
+@pytest.fixture(scope="module")
+def index(tmp_path_factory: pytest.TempPathFactory) -> Index:
+    """An index that no test may change."""
+    folder, tokenise = tmp_path_factory.mktemp("retrieval") / "index", tokenizer()
+    vocabulary = written(folder)
+    return Index(folder, vocabulary, [(vocabulary.ids(tokenise(q)), vocabulary.ids(tokenise(a))) for q, a in PAIRS])
+
+
+def test_replies_to_the_most_similar_questions_come_first(index: Index) -> None:
+    retrieval = Retrieval(index.folder, index.vocabulary)
     for question, reply in PAIRS:
         nearest = retrieval.nearest(question, 3)
         texts = [x.pair.reply for x in nearest]
@@ -43,21 +59,18 @@ def test_replies_to_the_most_similar_questions_come_first(tmp_path: Path) -> Non
     assert len(retrieval.nearest("天气", 1)) == 1
 
 
-def test_what_is_kept_of_texts_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    vocabulary = written(tmp_path / "index")
-    found = [Retrieval(tmp_path / "index", vocabulary).nearest(question, 3) for question, _ in PAIRS]
+def test_what_is_kept_of_texts_changes_nothing(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = [Retrieval(index.folder, index.vocabulary).nearest(question, 3) for question, _ in PAIRS]
     monkeypatch.setattr("chatbot.corpus.retrieval.KEPT_PAIRS", 5)
-    retrieval = Retrieval(tmp_path / "index", vocabulary)
+    retrieval = Retrieval(index.folder, index.vocabulary)
     for _ in range(2):
         assert [retrieval.nearest(question, 3) for question, _ in PAIRS] == found
     assert len(retrieval._kept) <= 1 + 2 * 6  # the texts of one look-up
 
 
-def test_pairs_of_the_index_are_counted(tmp_path: Path) -> None:
+def test_pairs_of_the_index_are_counted(index: Index) -> None:
     """With their own reply, and each time that they are asked about."""
-    vocabulary = written(tmp_path / "index")
-    retrieval, tokenise = Retrieval(tmp_path / "index", vocabulary), tokenizer()
-    ids = [(vocabulary.ids(tokenise(question)), vocabulary.ids(tokenise(reply))) for question, reply in PAIRS]
+    retrieval, ids = Retrieval(index.folder, index.vocabulary), index.ids
     assert retrieval.count(ids) == len(PAIRS)
     assert retrieval.count([*ids, *ids[:2]]) == len(PAIRS) + 2
     others = [(question, [*reply, reply[0]]) for question, reply in ids]
@@ -67,15 +80,12 @@ def test_pairs_of_the_index_are_counted(tmp_path: Path) -> None:
     assert retrieval.count(turned) == sum(pair in ids for pair in turned) < len(PAIRS)
 
 
-def test_log_probability_of_a_reply_is_by_the_shares_of_its_tokens(tmp_path: Path) -> None:
-    vocabulary = written(tmp_path / "index")
-    retrieval = Retrieval(tmp_path / "index", vocabulary)
-    counts = Counter(dict.fromkeys(range(len(vocabulary)), 1))
-    tokenise = tokenizer()
-    replies = [vocabulary.ids(tokenise(reply)) for _, reply in PAIRS]
-    for ids in replies:
+def test_log_probability_of_a_reply_is_by_the_shares_of_its_tokens(index: Index) -> None:
+    retrieval = Retrieval(index.folder, index.vocabulary)
+    counts = Counter(dict.fromkeys(range(len(index.vocabulary)), 1))
+    for _, ids in index.ids:
         counts.update([*ids, EOS])
-    for ids in replies:
+    for _, ids in index.ids:
         expected = sum(math.log(counts[i] / counts.total()) for i in [*ids, EOS])
         assert retrieval.log_probability(ids) == pytest.approx(expected, rel=1e-5)
 
@@ -93,9 +103,13 @@ def test_nothing_is_written_where_no_pair_is_left(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("most", [1, 4, 14])
-def test_pairs_beyond_the_limit_are_left_out_evenly(tmp_path: Path, most: int) -> None:
-    written(tmp_path / "index", most=most)
-    assert len(np.load(tmp_path / "index" / "lengths.npy")) == most
+def test_pairs_beyond_the_limit_are_left_out_evenly(tmp_path: Path, index: Index, most: int) -> None:
+    """As many are left out after each that is kept, but for one."""
+    retrieval = Retrieval(tmp_path / "index", written(tmp_path / "index", most=most))
+    kept = [number for number, pair in enumerate(index.ids) if retrieval.count([pair])]
+    gaps = np.diff([*kept, kept[0] + len(PAIRS)])
+    assert len(kept) == most
+    assert max(gaps) - min(gaps) <= 1
 
 
 def test_index_is_written_once_for_a_corpus(tmp_path: Path) -> None:
@@ -134,30 +148,27 @@ def test_index_of_a_corpus_is_made_once_for_all_attempts(tmp_path: Path, monkeyp
 @pytest.mark.parametrize(
     "name", ["index.json", "grams", "starts", "texts", "weights", "questions", "replies", "tokens"]
 )
-@pytest.mark.parametrize("damage", ["missing", "truncated", "empty", "text"])
-def test_damaged_index_is_an_error(tmp_path: Path, name: str, damage: str) -> None:
-    folder = tmp_path / "index"
-    vocabulary = written(folder)
-    path = folder / (name if "." in name else f"{name}.npy")
-    content = {"truncated": path.read_bytes()[:-5], "empty": b"", "text": b"x" * 200}.get(damage)
+@pytest.mark.parametrize("damage", ["missing", "truncated", "empty", "text", "of another corpus"])
+def test_damaged_index_is_an_error(tmp_path: Path, index: Index, other: Path, name: str, damage: str) -> None:
+    shutil.copytree(index.folder, tmp_path / "index")
+    path = tmp_path / "index" / (name if "." in name else f"{name}.npy")
+    content = path.read_bytes()
     path.unlink()
-    if content is not None:
-        path.write_bytes(content)
-    with pytest.raises(UserError, match=r"index: damaged, .*train this attempt again") as error:
-        Retrieval(folder, vocabulary)
+    if damage == "of another corpus":
+        shutil.copy(other / path.name, path)
+    elif damage != "missing":
+        path.write_bytes({"truncated": content[:-5], "empty": b"", "text": b"x" * 200}[damage])
+    with pytest.raises(UserError, match=r"index: (damaged|of another attempt), .*train this attempt again") as error:
+        Retrieval(tmp_path / "index", index.vocabulary)
     assert len(str(error.value).replace(str(tmp_path), "")) < 200
 
 
-def test_index_of_another_attempt_or_corpus_is_an_error(tmp_path: Path) -> None:
-    vocabulary = written(tmp_path / "index")
-    other = Vocabulary(["新", *vocabulary.tokens[5:]])
-    with pytest.raises(UserError, match=r"of another attempt.*; remove that folder"):
-        Retrieval(tmp_path / "index", other)
-    shutil.copytree(tmp_path / "index", tmp_path / "mixed")
-    written(tmp_path / "other", PAIRS[:4])
-    shutil.copy(tmp_path / "other" / "replies.npy", tmp_path / "mixed" / "replies.npy")
-    with pytest.raises(UserError, match="damaged"):
-        Retrieval(tmp_path / "mixed", vocabulary)
+@pytest.fixture(scope="module")
+def other(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The index of another corpus."""
+    folder = tmp_path_factory.mktemp("other") / "index"
+    written(folder, [*PAIRS[:4], ("猫在哪", "猫在树上呢")])
+    return folder
 
 
 def test_question_of_a_pair_with_history_is_its_last_turn(tmp_path: Path) -> None:
