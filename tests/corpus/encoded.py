@@ -1,10 +1,13 @@
-"""Small corpora for tests: their settings, encoding and text."""
+"""Small corpora for tests: their settings, encoding and text, and the commands that read them."""
 
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
+from chatbot import commands
 from chatbot.config.corpus import EncodeSettings
 from chatbot.corpus.dataset import Corpus, training_set
+from chatbot.errors import exit_code_of
 from chatbot.flags import compose
 
 PAIRS = [
@@ -43,3 +46,12 @@ def texts(corpus: Corpus) -> list[tuple[str, str]]:
         for pairs in corpus.shards
         for i in range(len(pairs))
     ]
+
+
+def data(*arguments: str) -> int:
+    """The exit code of `duida data` with these arguments, in this process, which goes on handling signals itself."""
+    with patch("signal.signal"):
+        try:
+            return exit_code_of(lambda: commands.run("data", arguments))
+        except SystemExit as ended:  # of the parser
+            return int(ended.code or 0)

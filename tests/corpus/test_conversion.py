@@ -9,7 +9,6 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from chatbot import commands
 from chatbot.config.corpus import CorpusSettings
 from chatbot.corpus import conversion
 from chatbot.corpus.chunks import clean_pairs
@@ -19,7 +18,7 @@ from chatbot.corpus.reading.conversation import NEW, NEXT, OVERLAP, RESUMED, Pai
 from chatbot.corpus.reading.read import read
 from chatbot.corpus.reading.report import Report
 from chatbot.corpus.reading.sources import find_sources
-from chatbot.errors import exit_code_of
+from tests.corpus.encoded import data
 
 CHAT = (
     '{"messages": [{"role": "user", "content": "甲"}, {"role": "assistant", "content": "乙"}, '
@@ -39,23 +38,21 @@ def pairs(name: str) -> list[Pair]:
 
 def test_pairs_are_lines_without_tabs_and_line_ends_inside(work_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
     name = written("a.jsonl", '{"q": "a\\tb", "a": "c\\nd\\u2028e"}\n{"q": "f", "a": "g"}\n{"q": "f", "a": "g"}\n')
-    assert exit_code_of(lambda: commands.run("data pairs", [name])) == 0
+    assert data("pairs", name) == 0
     assert capsys.readouterr().out == "a b\tc d e\nf\tg\n"  # and each pair once
 
 
 def test_pairs_are_those_that_training_selects(work_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
     name = written("a.tsv", "早\t好的\n行\t好的\n早\t好的\n走\t好的\n吗\t不了\n嗯\t嗯\n")
-    assert exit_code_of(lambda: commands.run("data pairs", [name, "--max-reply-frequency", "2"])) == 0
+    assert data("pairs", name, "--max-reply-frequency", "2") == 0
     assert capsys.readouterr().out == "早\t好的\n行\t好的\n吗\t不了\n"
-    assert (
-        exit_code_of(lambda: commands.run("data pairs", [name, "--clean", "none", "--max-reply-frequency", "3"])) == 0
-    )
+    assert data("pairs", name, "--clean", "none", "--max-reply-frequency", "3") == 0
     assert capsys.readouterr().out == "早\t好的\n行\t好的\n早\t好的\n吗\t不了\n嗯\t嗯\n"
 
 
 def test_conversations_are_read_again_as_the_same(work_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
     name = written("a.jsonl", CHAT)
-    assert exit_code_of(lambda: commands.run("data pairs", [name, "--json"])) == 0
+    assert data("pairs", name, "--json") == 0
     assert pairs(written("b.jsonl", capsys.readouterr().out)) == pairs(name)
 
 
@@ -87,7 +84,7 @@ def test_texts_with_labels_or_markup_are_read_again_as_the_same(
 
 def test_what_is_left_out_is_said_beside(work_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
     name = written("a.tsv", "甲\t乙\n丙\n丁\t戊\n")
-    assert exit_code_of(lambda: commands.run("data pairs", [name])) == 0
+    assert data("pairs", name) == 0
     output = capsys.readouterr()
     assert output.out == "甲\t乙\n丁\t戊\n"
     assert "a.tsv: left out: lines without a tab: 1 (first: a.tsv, line 2)" in output.err
@@ -95,7 +92,7 @@ def test_what_is_left_out_is_said_beside(work_dir: Path, capsys: pytest.CaptureF
 
 def test_notes_are_said_beside(work_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
     name = written("a.jsonl", '{"question": "甲", "answer": "乙", "category": "闲聊"}\n' * 2)
-    assert exit_code_of(lambda: commands.run("data pairs", [name])) == 0
+    assert data("pairs", name) == 0
     assert "a.jsonl: fields that are not used: category (first: a.jsonl)" in capsys.readouterr().err
 
 
@@ -105,7 +102,7 @@ def test_nothing_is_written_where_a_question_is_open(
 ) -> None:
     """Pairs of an earlier file are not written, either."""
     names = [written("a.tsv", "甲\t乙\n"), written("b.txt", content)]
-    assert exit_code_of(lambda: commands.run("data pairs", [*names])) == 2
+    assert data("pairs", *names) == 2
     output = capsys.readouterr()
     assert output.out == ""
     assert "b.txt: " in output.err
@@ -121,7 +118,7 @@ def test_nothing_is_written_of_a_file_that_changes(
         return clean_pairs(*arguments)
 
     monkeypatch.setattr(conversion, "clean_pairs", clean_while_written)
-    assert exit_code_of(lambda: commands.run("data pairs", [name])) == 2
+    assert data("pairs", name) == 2
     assert capsys.readouterr() == (
         "",
         "error: a.tsv: changed while it was read; run the command again when it is complete\n",
@@ -131,7 +128,7 @@ def test_nothing_is_written_of_a_file_that_changes(
 def test_no_pairs_are_an_error(work_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
     lines = ({"messages": [{"role": role, "content": role}]} for role in ("user", "assistant"))
     name = written("a.jsonl", "".join(json.dumps(line) + "\n" for line in lines))
-    assert exit_code_of(lambda: commands.run("data pairs", [name])) == 2
+    assert data("pairs", name) == 2
     captured = capsys.readouterr()
     assert captured.out == ""
     assert "error: a.jsonl: no pairs; the lines above say what was left out" in captured.err
@@ -139,8 +136,5 @@ def test_no_pairs_are_an_error(work_dir: Path, capsys: pytest.CaptureFixture[str
 
 def test_map_and_me_choose_what_is_written(work_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
     name = written("a.json", '{"m": [{"by": "A", "t": "甲"}, {"by": "B", "t": "乙"}, {"by": "A", "t": "丙"}]}')
-    assert (
-        exit_code_of(lambda: commands.run("data pairs", [name, "--map", "m[].{speaker: by, text: t}", "--me", "A"]))
-        == 0
-    )
+    assert data("pairs", name, "--map", "m[].{speaker: by, text: t}", "--me", "A") == 0
     assert capsys.readouterr().out == "乙\t丙\n"

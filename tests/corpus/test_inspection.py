@@ -1,5 +1,6 @@
 """The inspection report: measurements, warnings, and that nothing is written to disk."""
 
+import itertools
 import json
 import shlex
 import shutil
@@ -9,15 +10,13 @@ from typing import Any
 
 import pytest
 
-from chatbot.commands import main
 from chatbot.config.corpus import CorpusSettings
 from chatbot.config.stored import train_settings
 from chatbot.corpus.files import training_files
-from chatbot.corpus.inspection import Measurements, measure, report_lines, warnings
+from chatbot.corpus.inspection import VOCABULARY_SIZES, Measurements, measure, report_lines, warnings
 from chatbot.corpus.tokenizer import tokenizer
 from chatbot.corpus.vocabulary import LEAST_SIZE, build_vocabulary
-from tests.commands import run
-from tests.corpus.encoded import written
+from tests.corpus.encoded import data, written
 
 PAIRS = [
     ("你好", "你好呀"),
@@ -31,8 +30,8 @@ PAIRS = [
 
 def measured(tmp_path: Path, pairs: list[tuple[str, str]], **changes: Any) -> Measurements:
     """The measurements of these pairs, whose columns are given: some tests repeat a few values."""
-    data = written(tmp_path / "pairs.tsv", pairs)
-    settings = CorpusSettings(data=(data,), columns=("1", "2"), cache=str(tmp_path / "cache"), **changes)
+    path = written(tmp_path / "pairs.tsv", pairs)
+    settings = CorpusSettings(data=(path,), columns=("1", "2"), cache=str(tmp_path / "cache"), **changes)
     return measure(training_files(settings))
 
 
@@ -55,6 +54,7 @@ def test_measurements_of_a_small_corpus(tmp_path: Path) -> None:
 
 
 def test_coverage_is_the_share_of_tokens_in_a_vocabulary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert all(twice == 2 * size for size, twice in itertools.pairwise(VOCABULARY_SIZES))
     sizes = range(LEAST_SIZE, LEAST_SIZE + 20)
     monkeypatch.setattr("chatbot.corpus.inspection.VOCABULARY_SIZES", sizes)
     pairs = [
@@ -92,13 +92,11 @@ def test_report_does_not_depend_on_chunks_and_processes(tmp_path: Path, monkeypa
     ],
 )
 def test_reading_in_doubt_is_shown_above_the_message(
-    work_dir: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, arguments: list[str]
+    work_dir: Path, capsys: pytest.CaptureFixture[str], arguments: list[str]
 ) -> None:
     written(work_dir / "pairs.tsv", PAIRS)
     Path("labels.tsv").write_text("物流很快\t1\n颜色不对\t0\n质量不错\t1\n")
-    monkeypatch.setattr("sys.argv", ["corpus", *arguments])
-    monkeypatch.setattr("signal.signal", lambda *handler: None)
-    assert main("data") == 2
+    assert data(*arguments) == 2
     assert capsys.readouterr().err.splitlines() == [
         "labels.tsv, read as format tsv, UTF-8, question from column 1 and answer from column 2, first row as pair:",
         "  物流很快  ->  1",
@@ -139,19 +137,10 @@ def test_fields_and_notices_beside_the_pairs_give_no_warning(tmp_path: Path) -> 
     assert any(line.startswith("  left out: notices of the application") for line in lines)
 
 
-def test_suggested_command_parses(tmp_path: Path) -> None:
-    settings = CorpusSettings(data=("my pairs.tsv", "b.tsv"), clean=("urls",), columns=("2", "3"))
-    lines = report_lines(measured(tmp_path, PAIRS), settings)
-    (suggested,) = [line.removeprefix("Suggested: python train.py ") for line in lines if line.startswith("Suggested")]
-    chosen = train_settings(shlex.split(suggested))
-    assert chosen.corpus == settings
-    assert (chosen.run.attempt, chosen.model.max_length) == ("my", 9)
-    assert "Longer than the default --max-length 50: 0 pairs, which training drops." in lines
-
-
 @pytest.mark.parametrize(
     ("given", "attempt"),
     [
+        ({"data": ("my pairs.tsv", "b.tsv"), "clean": ("urls",), "columns": ("2", "3")}, "my"),
         ({}, "chatterbot"),
         ({"data": ("../语料-2.tar.gz",)}, "语料-2"),
         ({"data": ("a/*.tsv",)}, "mine"),
@@ -164,10 +153,11 @@ def test_suggested_command_is_of_an_attempt_of_its_own(tmp_path: Path, given: di
     """The default one exists after `make train`, with other pairs."""
     settings = CorpusSettings(**given)
     lines = report_lines(measured(tmp_path, PAIRS), settings)
-    (suggested,) = [line for line in lines if line.startswith("Suggested")]
-    assert f" --attempt {attempt} --max-length 9 " in suggested
+    (suggested,) = [line.removeprefix("Suggested: python train.py ") for line in lines if line.startswith("Suggested")]
     assert "  " not in suggested
-    assert train_settings(shlex.split(suggested)[3:]).run.attempt == attempt
+    chosen = train_settings(shlex.split(suggested))
+    assert (chosen.corpus, chosen.run.attempt, chosen.model.max_length) == (settings, attempt, 9)
+    assert "Longer than the default --max-length 50: 0 pairs, which training drops." in lines
 
 
 def test_coverage_of_tokens_that_occur_once_is_said_in_words(tmp_path: Path) -> None:
@@ -176,16 +166,17 @@ def test_coverage_of_tokens_that_occur_once_is_said_in_words(tmp_path: Path) -> 
     assert not any(" of all tokens" in line for line in lines)
 
 
-def test_control_characters_of_pairs_and_names_are_not_printed(work_dir: Path) -> None:
+def test_control_characters_of_pairs_and_names_are_not_printed(
+    work_dir: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Those of pairs stay with --clean markup."""
     lines = "".join(f"问\x1b[2J{i}好吗,好\x9b31m的{i}\u202e\n" for i in range(4))
     for part in ("train", "valid", "test"):
         path = Path("corpus", part, "a\x1b[31m.csv")
         path.parent.mkdir(parents=True)
         path.write_text(f"question\x1b,answer\n{lines}坏行\n", encoding="utf-8")
-    completed = run("chatbot.corpus", "inspect", "corpus", "--clean", "markup", "--columns", "1", "2")
-    assert completed.returncode == 0, completed.stderr
-    text = completed.stdout.decode()
+    assert data("inspect", "corpus", "--clean", "markup", "--columns", "1", "2") == 0
+    text = capsys.readouterr().out
     assert "\n  问\ufffd[2J0好吗 -> 好\ufffd31m的0\ufffd\n" in text
     assert "\n         1  好\ufffd31m的0\ufffd\n" in text
     assert text.replace("\n", "").isprintable()
@@ -203,14 +194,15 @@ def test_healthy_corpus_has_no_warnings(chat_file: Path, tmp_path: Path, monkeyp
     assert warnings(measurements, settings) == []
 
 
-def test_command_prints_one_json_object_per_file_and_writes_nothing(work_dir: Path) -> None:
+def test_command_prints_one_json_object_per_file_and_writes_nothing(
+    work_dir: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     written(work_dir / "a.tsv", PAIRS)
     (work_dir / "b.conv").write_bytes("E\nM 你好\nM 你好呀\nM 再见\n".encode("gb18030"))
     before = sorted(work_dir.rglob("*"))
-    completed = run("chatbot.corpus", "inspect", "a.tsv", "b.conv", "--json")
-    assert completed.returncode == 0, completed.stderr.decode()
+    assert data("inspect", "a.tsv", "b.conv", "--json") == 0
     assert sorted(work_dir.rglob("*")) == before
-    lines = completed.stdout.decode().splitlines()
+    lines = capsys.readouterr().out.splitlines()
     assert [json.loads(line) for line in lines[-2:]] == [
         {
             "file": "a.tsv",
@@ -233,18 +225,19 @@ def test_command_prints_one_json_object_per_file_and_writes_nothing(work_dir: Pa
     ]
 
 
-@pytest.mark.parametrize("command", [["chatbot.corpus", "inspect"], ["chatbot.corpus", "encode"]])
-def test_lines_of_the_dictionary_without_effect_are_named_once(work_dir: Path, command: list[str]) -> None:
+@pytest.mark.parametrize("command", ["inspect", "encode"])
+def test_lines_of_the_dictionary_without_effect_are_named_once(
+    work_dir: Path, capsys: pytest.CaptureFixture[str], command: str
+) -> None:
     written(work_dir / "a.tsv", PAIRS)
     (work_dir / "words.txt").write_text("iPhone 16\n", encoding="utf-8")
-    completed = run(*command, "a.tsv", "--dictionary", "words.txt")
-    assert completed.stdout.decode().count("words.txt: lines without effect: 1 of 1; ") == 1
+    assert data(command, "a.tsv", "--dictionary", "words.txt") == 0
+    assert capsys.readouterr().out.count("words.txt: lines without effect: 1 of 1; ") == 1
 
 
 def test_warnings_change_exit_code_only_with_flag(work_dir: Path) -> None:
     written(work_dir / "a.tsv", PAIRS)
-    codes = [run("chatbot.corpus", "inspect", "a.tsv", *flags).returncode for flags in ([], ["--fail-on-warnings"])]
-    assert codes == [0, 1]
+    assert [data("inspect", "a.tsv", *flags) for flags in ([], ["--fail-on-warnings"])] == [0, 1]
 
 
 @pytest.mark.parametrize(
@@ -263,12 +256,12 @@ def test_warnings_change_exit_code_only_with_flag(work_dir: Path) -> None:
         (["wash", "a.tsv"], "wash: no such command"),
     ],
 )
-def test_invalid_input_is_a_one_line_error(work_dir: Path, arguments: list[str], message: str) -> None:
+def test_invalid_input_is_a_one_line_error(
+    work_dir: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
+) -> None:
     written(work_dir / "a.tsv", PAIRS)
     (work_dir / "empty.tsv").touch()
-    completed = run("chatbot.corpus", *arguments)
-    assert completed.returncode == 2
-    errors = completed.stderr.decode().splitlines()
-    assert len(errors) == 1, errors
-    assert errors[0].startswith("error: ")
-    assert message in errors[0]
+    assert data(*arguments) == 2
+    (error,) = capsys.readouterr().err.splitlines()
+    assert error.startswith("error: ")
+    assert message in error

@@ -10,7 +10,7 @@ from chatbot.corpus.cleaning import is_cut_into_words
 from chatbot.corpus.files import training_files, without_word_spaces
 from chatbot.inference.responder import Responder
 from chatbot.model.saved import load_trained
-from tests.commands import run
+from tests.corpus.encoded import data
 from tests.training.small_run import train_small
 
 CUT = "你 要 党员 转正 了 吗 ？\t没 呢 ， 还 要 等 三 个 月\n我 love you 你 知道 的 吧\t我 也 一样 爱 你 的 呀\n"
@@ -72,8 +72,8 @@ def test_cut_corpus_is_trained_on_and_chatted_with_without_its_spaces(
     assert train_small(1, data=("cut.tsv",), steps=2) == 0  # the same command resumes
 
 
-def test_inspect_and_encode_join_the_words(work_dir: Path) -> None:
+@pytest.mark.parametrize("command", ["inspect", "encode"])
+def test_inspect_and_encode_join_the_words(work_dir: Path, capsys: pytest.CaptureFixture[str], command: str) -> None:
     Path("cut.tsv").write_text(CUT * 5)
-    for command in ("inspect", "encode"):
-        completed = run("chatbot.corpus", command, "cut.tsv")
-        assert completed.stdout.decode().startswith("cut.tsv: the spaces between its Chinese words are removed")
+    assert data(command, "cut.tsv") == 0
+    assert capsys.readouterr().out.startswith("cut.tsv: the spaces between its Chinese words are removed")
