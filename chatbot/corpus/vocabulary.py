@@ -46,7 +46,7 @@ class Vocabulary:
         self.first_byte = len(self.tokens) - len(BYTES)  # the id of byte 0
         assert tuple(self.tokens[self.first_byte :]) == BYTES, "the last tokens are not the bytes"
         marks_begin = self.first_byte - len(MARKS)
-        self.has_marks = tuple(self.tokens[max(0, marks_begin) : self.first_byte]) == MARKS
+        self.has_marks = tuple(self.tokens[marks_begin : self.first_byte]) == MARKS
         self.first_mark = marks_begin if self.has_marks else self.first_byte  # the id after the last word
         self.id_of = {self.tokens[i]: i for i in range(len(SPECIALS), self.first_mark)}
         assert len(set(self.tokens)) == len(self.tokens), "a token occurs twice"
