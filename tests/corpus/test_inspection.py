@@ -17,6 +17,7 @@ from chatbot.corpus.inspection import VOCABULARY_SIZES, Measurements, measure, r
 from chatbot.corpus.tokenizer import tokenizer
 from chatbot.corpus.vocabulary import LEAST_SIZE, build_vocabulary
 from tests.corpus.encoded import data, written
+from tests.corpus.reading.test_wild import WILD
 
 PAIRS = [
     ("你好", "你好呀"),
@@ -222,6 +223,15 @@ def test_command_prints_one_json_object_per_file_and_writes_nothing(
             "dropped": {"duplicate pairs": 1},
             "unused": {},
         },
+    ]
+
+
+def test_parts_that_are_not_measured_are_named(work_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert data("inspect", str(WILD / "parts.zip")) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[-2:] == [
+        f"For validation, not counted above: {WILD / 'parts.zip'} (validation part)",
+        f"For tests, not read: {WILD / 'parts.zip'} (test part)",
     ]
 
 

@@ -1,14 +1,16 @@
 """Shards: their pairs, lengths and types, and shards that are empty or removed."""
 
 import dataclasses
+import os
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from chatbot.corpus import shards
+from chatbot.corpus.cache import MANIFEST
 from chatbot.corpus.pair_ids import NO_PAIRS, EncodedPairs, lengths_of
-from chatbot.corpus.shards import Shards
+from chatbot.corpus.shards import ShardArrays, Shards
 from chatbot.errors import UserError
 from tests.corpus.encoded import PAIRS, encoded_corpus, settings, texts
 
@@ -58,6 +60,35 @@ def test_lengths_are_known_without_opening_a_shard(
 def rows(pairs: EncodedPairs) -> list[tuple[int, int]]:
     """The lengths of each pair."""
     return list(zip(pairs.sources.lengths.tolist(), pairs.targets.lengths.tolist(), strict=True))
+
+
+@pytest.mark.parametrize("number", [1, 2, 5, 7, 14, 30])
+def test_pairs_are_spread_evenly_over_the_shards_and_within_each(tmp_path: Path, number: int) -> None:
+    """Of seven shards with 40 pairs each, beside an empty one."""
+    parts = []
+    for shard in (0, 1, 2, 4, 5, 6, 7):
+        ids, lengths = np.array([[shard, row] for row in range(40)], np.uint16), np.ones((40, 3), np.uint32)
+        parts.append((shard, ShardArrays(ids.ravel(), lengths)))
+    shards.write_shards(tmp_path, 8, parts)
+    found = [(source[0], target[0]) for source, target in Shards(tmp_path, 8, "uint16", NO_PAIRS).spread(number)]
+    assert len(set(found)) == len(found) == number
+    rows_of: dict[int, list[int]] = {shard: [] for shard in (0, 1, 2, 4, 5, 6, 7)}
+    for shard, row in found:
+        rows_of[shard].append(row)
+    counts = [len(rows) for rows in rows_of.values()]
+    assert max(counts) - min(counts) <= 1
+    chosen = np.flatnonzero(counts)
+    assert number > 7 or np.ptp(np.diff([*chosen, chosen[0] + 7])) <= 1
+    for rows in filter(None, rows_of.values()):
+        assert number < 8 or np.ptp(np.diff([*rows, rows[0] + 40])) <= 40 / number * 7
+
+
+def test_a_shard_that_is_read_keeps_its_corpus_in_the_cache(tmp_path: Path) -> None:
+    corpus = encoded_corpus(settings(tmp_path, PAIRS))
+    manifest = corpus.shards.folder / MANIFEST
+    os.utime(manifest, (0, 0))
+    assert len(corpus.shards[0])
+    assert manifest.stat().st_mtime > 0
 
 
 def test_shard_without_pairs_is_empty(tmp_path: Path) -> None:
