@@ -125,13 +125,6 @@ def test_pairs_are_tokenised_again_only_after_relevant_changes(tmp_path: Path, m
     assert calls_for(PAIRS) == 0
 
 
-def test_max_reply_frequency_caps_replies(tmp_path: Path) -> None:
-    pairs = [(f"问{i}", "呵呵" if i % 2 else f"答{i}") for i in range(20)]
-    corpus = encoded_corpus(settings(tmp_path, pairs, max_reply_frequency=3))
-    assert [a for _, a in texts(corpus)].count("呵呵") == 3
-    assert corpus.reports[0].lines() == ["pairs beyond --max-reply-frequency 3: 7"]
-
-
 def test_block_list_is_cleaned_like_pairs(tmp_path: Path) -> None:
     (tmp_path / "blocked.txt").write_text("ＡＢＣ\n愛\nno  way\n[(\n", encoding="utf-8")
     pairs = [("ＡＢＣ好", "行"), ("我愛你", "我也是"), ("no  way", "真的"), ("[(", "括号"), ("你好", "你好呀")]

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from chatbot.config.corpus import EncodeSettings
 from chatbot.config.training import Settings
-from chatbot.corpus import dataset, files, selection, shards
+from chatbot.corpus import selection
 from chatbot.corpus.dataset import Corpus, training_set, validation_set
 from chatbot.corpus.history import questions_alone, source_of, turn_rows, turns_that_fit
 from chatbot.corpus.pair_ids import Ragged, lengths_of
@@ -68,12 +68,6 @@ def test_last_turns_come_before_the_question_and_every_turn_but_the_first_is_a_t
     assert texts(corpus) == list(zip(sources, TALK[1:], strict=True))
     assert corpus.vocabulary.has_marks == (history > 0)
     assert corpus.shards[0].characters.tolist() == [2] * 4
-
-
-def test_answers_of_messages_with_roles_are_targets_once(tmp_path: Path) -> None:
-    messages = [{"role": ("user", "assistant")[i % 2], "content": text} for i, text in enumerate([*TALK, "己己"])]
-    corpus = encoded(settings(tmp_path, [{"messages": messages}], history=2))
-    assert texts(corpus) == [("<甲甲", "乙乙"), ("<甲甲>乙乙<丙丙", "丁丁"), ("<丙丙>丁丁<戊戊", "己己")]
 
 
 def test_oldest_turns_are_left_out_until_the_others_fit(tmp_path: Path) -> None:
@@ -227,19 +221,6 @@ def test_vocabulary_with_history_is_the_same_but_for_the_marks(tmp_path: Path) -
     assert not allowed[:, at : at + 2].any()
     assert allowed[0, at - 1]
     assert len(encoded(replace(chosen, history=2, vocabulary_size=264)).vocabulary) == 264
-
-
-def test_several_processes_write_the_bytes_of_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    talks = [[f"{talk}问{turn % 3}号" for turn in range(2 + talk % 4)] for talk in range(200)]
-    monkeypatch.setattr(files, "PAIRS_PER_CHUNK", 150)
-    monkeypatch.setattr(shards, "PAIRS_PER_SHARD", 300)
-    one = encoded(settings(tmp_path, talks, history=2))
-    monkeypatch.setattr(files, "SERIAL_BYTES", 0)
-    monkeypatch.setattr(dataset, "SERIAL_CHUNKS", 0)
-    two = encoded(settings(tmp_path, talks, history=2, cache=str(tmp_path / "other")))
-    assert len(one.shards) > 1
-    for path in one.shards.folder.iterdir():
-        assert path.read_bytes() == (two.shards.folder / path.name).read_bytes()
 
 
 @pytest.mark.parametrize(

@@ -62,10 +62,6 @@ def test_rules_about_all_pairs_do_not_change_the_key_of_the_tokens(folder: Path)
     assert files(clean=("duplicates", "control", "equal"), max_reply_frequency=2).key == before
 
 
-def test_history_changes_the_key_of_the_ids(folder: Path) -> None:
-    assert len({corpus_folder(files(), Selection(), 300, turns) for turns in (0, 2, 3)}) == 3
-
-
 def test_content_of_the_dictionary_counts_and_its_name_does_not(folder: Path) -> None:
     before = files(dictionary="words.txt").key
     Path("words.txt").rename("renamed.txt")
@@ -130,12 +126,15 @@ def test_the_version_of_jieba_counts_with_a_dictionary_only(folder: Path, monkey
         (Selection(part=TRAINING), 100),
         (Selection(), 101),
         (Selection(), Vocabulary(["好", *BYTES])),
+        (Selection(), 100, 2),
+        (Selection(), 100, 3),
     ],
 )
 def test_every_input_of_the_ids_changes_their_folder(folder: Path, other: tuple) -> None:
     assert corpus_folder(files(), *other) != corpus_folder(files(), Selection(), 100)
     assert corpus_folder(files(), *other) != corpus_folder(files(), Selection(part=VALIDATION), 100)
     assert corpus_folder(files(), *other) != corpus_folder(files(columns=("1", "3")), *other)
+    assert other[2:] == (2,) or corpus_folder(files(), *other) != corpus_folder(files(), Selection(), 100, 2)
 
 
 def test_held_out_pairs_and_version_change_the_folder_of_the_ids(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,6 @@ from chatbot.corpus.selection import (
     PairHashes,
     Selection,
     held_out_limit,
-    occurrences_before,
     select,
 )
 
@@ -69,11 +68,6 @@ def test_selection_equals_slow_loop(
     for reason, mask in dropped.items():
         assert mask.tolist() == [other == reason for other in reasons]
     assert set(reasons) - {""} <= dropped.keys()
-
-
-def test_occurrences_before_counts_earlier_equal_values() -> None:
-    assert occurrences_before(np.array([3, 5, 3, 3, 5], np.uint64)).tolist() == [0, 0, 1, 2, 1]
-    assert occurrences_before(np.array([], np.uint64)).tolist() == []
 
 
 def split(questions: list[int]) -> tuple[list[int], list[int]]:

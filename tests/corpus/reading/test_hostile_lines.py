@@ -26,41 +26,13 @@ IN_CLEANING = ["\t", "\x01", "@a //", "http:// "]
 SLOWEST = 10  # times as long as plain lines
 
 
+# A text of each format, and of none, with {line} where it may have any text, or {quoted} for a string of JSON.
+DOCUMENTS: dict[str, str] = json.loads(Path(__file__).with_name("hostile_documents.json").read_text(encoding="utf-8"))
+
+
 def document(name: str, line: str) -> str:
-    """A text of this format, or of none, with the line where it may have any text."""
-    line = f"x{line}x"
-    quoted = json.dumps(line)
-    return {
-        "none": line,
-        "tsv": f"你好\t{line}\n{line[1:]}\t在\n",
-        "csv": f"question,answer\n你好,{line}\n在,在\n",
-        "conv": f"E\nM 你好\nM {line}\n",
-        "jsonl": f'{{"question": "你好", "moss": {quoted}}}\n' * 2,
-        "json": f'[["你好", {quoted}],\n["在吗", "在"]]\n',
-        "yaml": f"conversations:\n- - 你好\n  - {line}\n",
-        "douban": f"1\t你好\t{line}\n0\t在吗\t在\n",
-        "qa": f"Q: {line}\nA: 在\nQ: 你好\nA: 你好呀\n",
-        "lines": f"你好吗\n{line}\n\n在吗\n在\n",
-        "whatsapp": f"1/1/20, 10:00 - A: {line}\n1/1/20, 10:01 - B: 在\n1/1/20, 10:02 - A: 好\n",
-        "qq": f"2024-01-01 10:00:00 甲(10000)\n{line}\n\n2024-01-01 10:00:01 乙(10001)\n在\n",
-        "srt": f"1\n00:00:01,000 --> 00:00:02,000\n{line}\n\n2\n00:00:02,500 --> 00:00:03,000\n在\n",
-        "discord": f"[01/01/2023 10:00 AM] 甲\n{line}\n\n[01/01/2023 10:01 AM] 乙\n在\n",
-        "kakaotalk": f"[甲] [오전 10:15] {line}\n[乙] [오전 10:16] 在\n[甲] [오전 10:17] 好\n",
-        "line": f"2023/01/01（日）\n08:00\t甲\t{line}\n08:01\t乙\t在\n08:02\t甲\t好\n",
-        "wechat-mail": f"“甲”和“乙”的聊天记录如下:\n\n--- 2024-1-1 ---\n\n甲 8:00\n\n{line}\n\n乙 8:01\n\n在\n",
-        "hexchat": f"**** BEGIN LOGGING AT 1\n[10:00:00] <甲> {line}\n[10:00:10] <乙> 在\n",
-        "imessage": f"Jan 01, 2023 10:00:00 AM\n甲\n{line}\n\nJan 01, 2023 10:01:00 AM\n乙\n在\n",
-        "turns": f"你好\t{line}\n在吗\t在\n",
-        "telegram": f"甲, [01.05.2024 10:00]\n{line}\n\n乙, [01.05.2024 10:01]\n在\n",
-        "eou": f"你好 __eou__ {line} __eou__\n在吗 __eou__ 在 __eou__\n",
-        "template": f"<|im_start|>user\n你好<|im_end|>\n<|im_start|>assistant\n{line}<|im_end|>\n",
-        "parlai": f"text:{line}\tlabels:在\ntext:在吗\tlabels:{line}\n",
-        "qqnt": f"2024-01-01 10:00:00 甲\n[文本]\n{line}\n\n2024-01-01 10:00:01 乙\n[文本]\n在\n",
-        "qq-chat-exporter": f"甲:\n时间: 2024-01-01 10:00\n内容: {line}\n\n\n乙:\n时间: 2024-01-01 10:01\n内容: 在\n",
-        "weflow": f"2024-01-01 10:00:00 '甲'\n{line}\n\n2024-01-01 10:00:01 '乙'\n在\n",
-        "wechatexporter": f"甲 (2024-01-01 10:00:00):{line}\n乙 (2024-01-01 10:00:01):在\n",
-        "ass": f"[Script Info]\n[Events]\nDialogue: 0,0:00:01.00,0:00:02.00,Default,,0,0,0,,{line}\n",
-    }[name]
+    """A text of this format with a line."""
+    return DOCUMENTS[name].replace("{line}", f"x{line}x").replace("{quoted}", json.dumps(f"x{line}x"))
 
 
 def seconds(work: Callable[[], object]) -> float:

@@ -1,4 +1,4 @@
-"""Turns without names, and two parallel files."""
+"""Two parallel files."""
 
 import gzip
 from pathlib import Path
@@ -6,32 +6,10 @@ from pathlib import Path
 import pytest
 
 from chatbot.corpus.reading.read import read
-from chatbot.corpus.reading.report import ReadOptions, Report
+from chatbot.corpus.reading.report import Report
 from chatbot.corpus.reading.sources import find_parts
 from chatbot.errors import UserError
-from tests.corpus.reading.sample_files import dropped, pairs_of, texts, written, zipped
-
-
-@pytest.mark.parametrize(
-    ("me", "expected", "links"),
-    [
-        ("1", [("乙", "丙"), ("丁", "戊")], [0, 2]),
-        ("2", [("甲", "乙"), ("丙", "丁")], [0, 2]),
-    ],
-)
-@pytest.mark.parametrize("name", ["a.jsonl", "a.txt"])
-def test_me_is_a_position_where_turns_have_no_names(
-    tmp_path: Path, name: str, me: str, expected: list[tuple[str, str]], links: list[int]
-) -> None:
-    turns = ["甲", "乙", "丙", "丁", "戊"]
-    content = '["' + '", "'.join(turns) + '"]\n' if name == "a.jsonl" else "".join(f"M {turn}\n" for turn in turns)
-    path = written(tmp_path, name, content * 2 if name == "a.jsonl" else f"E\n{content}E\n{content}")
-    (source,) = find_parts([str(path)]).training
-    pairs = [*read(source, Report(), ReadOptions(me=me))]
-    assert texts(pairs) == expected * 2
-    assert [pair[2] for pair in pairs] == links * 2
-    with pytest.raises(UserError, match="--me 小明, but nothing in it has a name"):
-        pairs_of(path, me="小明")
+from tests.corpus.reading.sample_files import dropped, texts, written, zipped
 
 
 def test_parallel_files_may_differ_in_encoding_and_compression(tmp_path: Path) -> None:
