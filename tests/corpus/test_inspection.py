@@ -161,6 +161,19 @@ def test_suggested_command_is_of_an_attempt_of_its_own(tmp_path: Path, given: di
     assert "Longer than the default --max-length 50: 0 pairs, which training drops." in lines
 
 
+def test_changed_utterances_are_counted_by_rule(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In all chunks together, each utterance once."""
+    monkeypatch.setattr("chatbot.corpus.files.PAIRS_PER_CHUNK", 1)
+    pairs = [("Ｈｉ！！！！", "好"), ("在", "ｂＢ"), ("早", "好！！！！")]
+    settings: dict[str, Any] = {"clean": ("nfkc", "punctuation")}
+    lines = report_lines(measured(tmp_path, pairs, **settings), CorpusSettings(**settings))
+    changed = {line for line in lines if " changed " in line}
+    assert changed == {
+        "  --clean nfkc changed 3 utterances",
+        "  --clean punctuation changed 2 utterances",
+    }
+
+
 def test_coverage_of_tokens_that_occur_once_is_said_in_words(tmp_path: Path) -> None:
     lines = report_lines(measured(tmp_path, [("你好", "再见")]), CorpusSettings())
     assert "  No token occurs twice, so that all are spelled." in lines
