@@ -3,6 +3,7 @@
 import os
 from collections import Counter
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chatbot.corpus import dataset, files, shards, workers
+from chatbot.corpus import dataset, files, selection, shards, workers
 from chatbot.corpus.cleaning import cleaner
-from chatbot.corpus.dataset import training_set
+from chatbot.corpus.dataset import training_set, validation_set
 from chatbot.corpus.files import tokenise, tokenise_chunk, training_files
 from chatbot.corpus.tokenizer import SPACE, tokenizer
 from chatbot.corpus.vocabulary import BYTES, LEAST_SIZE, Vocabulary
@@ -175,6 +176,37 @@ def test_held_out_pairs_are_dropped_despite_other_spaces(tmp_path: Path) -> None
     corpus = encoded_corpus(settings(tmp_path, PAIRS, validation=held_out))
     assert texts(corpus) == [("吃了吗", "刚吃过！"), ("hello world", "hi there")]
     assert "pairs that are in the validation file too: 3" in corpus.reports[0].lines()
+
+
+def test_replies_that_are_too_frequent_for_training_are_held_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(selection, "FEWEST_SPLIT", 100)
+    chosen = settings(tmp_path, [(f"问题{i}", "好的") for i in range(600)], max_reply_frequency=1)
+    training = encoded_corpus(chosen)
+    held_out = validation_set(chosen.corpus, chosen.encoding, training.vocabulary)
+    assert held_out is not None
+    assert training.pairs == 1
+    assert held_out.pairs == training.reports[0].dropped[selection.HELD_OUT].count > 10
+
+
+def test_progress_is_in_bytes_of_the_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    steps: list[int] = []
+
+    class Bar:
+        n = 0
+
+        def update(self, count: int) -> None:
+            self.n += count
+            steps.append(self.n)
+
+    monkeypatch.setattr(files, "progress_bar", lambda title, total, unit: nullcontext(Bar()))
+    monkeypatch.setattr(files, "PAIRS_PER_CHUNK", 100)
+    chosen = settings(tmp_path, [(f"问题{i}", f"{i}{'好' * 500}") for i in range(1000)])
+    encoded_corpus(chosen)
+    size = (tmp_path / "pairs.tsv").stat().st_size
+    assert steps == sorted(steps)
+    assert (0 < steps[0] < size, steps[-1]) == (True, size)
 
 
 def test_corpus_without_pairs_is_an_error_with_reasons(tmp_path: Path) -> None:

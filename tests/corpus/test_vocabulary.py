@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chatbot.config.corpus import LEAST_VOCABULARY
+from chatbot.corpus import vocabulary as vocabulary_module
 from chatbot.corpus.cleaning import tidy
 from chatbot.corpus.tokenizer import SPACE, tokenizer
 from chatbot.corpus.vocabulary import (
@@ -102,3 +103,11 @@ def test_damaged_vocabulary_is_refused(tmp_path: Path, content: bytes) -> None:
         path.write_bytes(damaged)
         with pytest.raises(UserError, match="vocabulary damaged"):
             load_vocabulary(path)
+
+
+def test_a_file_that_is_no_vocabulary_is_not_read_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(vocabulary_module, "MOST_BYTES", 3000)
+    path = tmp_path / "vocabulary.txt"
+    path.write_bytes(b"".join(b"%d\n" % i for i in range(1000)) + Vocabulary(BYTES).content())
+    with pytest.raises(UserError, match=r"vocabulary damaged \(more than 3,000 bytes\)"):
+        load_vocabulary(path)
