@@ -114,6 +114,14 @@ def test_warnings_give_remedies(tmp_path: Path) -> None:
     assert "--max-reply-frequency" not in lines  # no reply is frequent enough
 
 
+def test_a_file_without_a_pair_that_is_kept_is_named(tmp_path: Path) -> None:
+    files = tuple(written(tmp_path / name, pairs) for name, pairs in (("a.tsv", PAIRS), ("b.tsv", PAIRS[2:4])))
+    settings = CorpusSettings(data=files, cache=str(tmp_path / "cache"))
+    assert f"{files[1]}: no pair is kept; the reasons are listed above" in warnings(
+        measure(training_files(settings)), settings
+    )
+
+
 def test_following_a_warning_removes_it(tmp_path: Path) -> None:
     pairs = [(f"问题{i}", "呵呵" if i % 2 else f"答案{i}") for i in range(2000)]
     assert "50% of all replies are the same 10" in warnings(measured(tmp_path, pairs), CorpusSettings())[0]
