@@ -63,20 +63,6 @@ def test_one_weight_that_is_not_a_number_is_not_saved(model: Seq2Seq, work_dir: 
     assert not [*work_dir.iterdir()]
 
 
-def test_best_is_lower_than_all_before() -> None:
-    progress = Progress()
-    results = []
-    for step, nats in enumerate((3.0, 3.0, 4.0, 2.0, float("nan"), 2.5), 1):
-        progress.step = step
-        results.append(
-            (progress.validated({NATS: nats}), progress.best_step, progress.best_nats, progress.without_best)
-        )
-    assert results == [
-        *((True, 1, 3.0, 0), (False, 1, 3.0, 1), (False, 1, 3.0, 2)),
-        *((True, 4, 2.0, 0), (False, 4, 2.0, 1), (False, 4, 2.0, 2)),
-    ]
-
-
 def test_other_validation_pairs_begin_anew() -> None:
     progress = Progress(step=9, best_step=5, best_nats=2.0, without_best=2, validation="a", best_value=2.0)
     progress.measured_on("a")
@@ -92,17 +78,18 @@ def test_other_validation_pairs_begin_anew() -> None:
 @pytest.mark.parametrize(
     ("measure", "values", "best_steps"),
     [
-        ("bleu", [3.0, 1.0, 4.0, float("nan")], [1, 1, 3, 3]),
+        (NATS, [3.0, 3.0, 4.0, 2.0, float("nan"), 2.5], [1, 1, 1, 4, 4, 4]),
+        ("bleu", [3.0, 3.0, 1.0, 4.0, float("nan"), 3.5], [1, 1, 1, 4, 4, 4]),
         ("nats_per_token", [3.0, 4.0, 1.0, None], [1, 1, 3, 3]),
     ],
-    ids=["higher", "lower"],
 )
-def test_best_by_another_measure(measure: str, values: list[float | None], best_steps: list[int]) -> None:
-    progress, seen = Progress(best_by=measure), []
-    for step, value in enumerate(values, 1):
+def test_best_validation_is_better_than_all_before(
+    measure: str, values: list[float | None], best_steps: list[int]
+) -> None:
+    progress = Progress(best_by=measure)
+    for step, (value, best) in enumerate(zip(values, best_steps, strict=True), 1):
         progress.step = step
-        progress.validated({NATS: 5.0 + step, measure: value})
-        seen.append(progress.best_step)
-    assert seen == best_steps
-    assert progress.best_nats == 5.0 + best_steps[-1]
-    assert progress.without_best == len(values) - best_steps[-1]
+        assert progress.validated({NATS: 5.0 + step, measure: value}) == (best == step)
+        nats = values[best - 1] if measure == NATS else 5.0 + best
+        assert (progress.best_step, progress.best_value, progress.best_nats) == (best, values[best - 1], nats)
+        assert progress.without_best == step - best

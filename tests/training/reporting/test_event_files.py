@@ -3,11 +3,14 @@
 import os
 from pathlib import Path
 
+import pytest
 import tensorflow as tf
 from tensorboard.backend.event_processing.plugin_event_accumulator import EventAccumulator
 
+from chatbot.training.reporting.reporter import Reporter
 from chatbot.training.reporting.tensorboard import TensorBoard
-from tests.training.reporting.fake_run import wait_for_next_second
+from tests.training.attempts import metrics
+from tests.training.reporting.fake_run import fake_run, record_of, wait_for_next_second
 
 
 def rates(towers: list[str]) -> dict[str, list[float]]:
@@ -40,17 +43,28 @@ def test_points_after_the_restored_step_are_shown_once(work_dir: Path) -> None:
     assert [step for step, _ in points("cpu_0")] == [*range(1, 21), 30, 40]
 
 
-def test_run_that_goes_back_begins_anew_in_the_same_files(work_dir: Path) -> None:
+def test_run_that_goes_back_twice_has_each_step_once_everywhere(
+    work_dir: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """The files of many towers are not open meanwhile; that of a tower without tokens has no loss."""
     towers = [f"gpu_{i}" for i in range(70)]
+    run = fake_run(9, report_to="tensorboard")
     open_files = len(os.listdir("/dev/fd"))
-    tensorboard = TensorBoard("a", towers, 0)
-    for step, value in ((1, 1.0), (2, 1.0), (3, 1.0), (2, 2.0), (3, 2.0)):
-        if (step, value) == (2, 2.0):
-            tensorboard.begin_after(1)
-        losses = [*[value] * (len(towers) - 1), None]
-        tensorboard.record({"step": step, "loss": value, "tower_losses": losses, **rates(towers)})
+    reporter = Reporter(run, towers, now=lambda: 0.0)
+    for visit, kept in enumerate((1, 3, 3), 1):
+        for step in range(run.progress.step + 1, 6):
+            run.progress.step = step
+            reporter.advance()
+            losses = [*[float(visit)] * (len(towers) - 1), None]
+            reporter.record({**record_of(step, float(visit)), "tower_losses": losses, **rates(towers)})
+        if visit < 3:
+            run.progress.step = kept
+            reporter.went_back()
     assert len(os.listdir("/dev/fd")) < open_files + 10
-    tensorboard.close()
-    assert points("gpu_0") == points("all") == [(1, 1.0), (2, 2.0), (3, 2.0)]
+    reporter.close()
+    expected = [(1, 1.0), (2, 2.0), (3, 2.0), (4, 3.0), (5, 3.0)]
+    assert [(line["step"], line["loss"]) for line in metrics("a")] == expected
+    assert points("gpu_0") == points("all") == expected
     assert len([*Path("tensorboard/a/gpu_0").iterdir()]) == 1
+    # The first line is of step 1; the last one has the mean of what is left after it.
+    assert [line.split()[:2] for line in capsys.readouterr().out.splitlines()[1:]] == [["1", "1.0000"], ["5", "3.0000"]]
