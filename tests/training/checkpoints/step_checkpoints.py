@@ -1,11 +1,14 @@
 """Checkpoints whose weights and state all have the value of their step."""
 
 import json
-from collections.abc import Callable, Sequence
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 import tensorflow as tf
 import xxhash
 
@@ -17,6 +20,45 @@ from chatbot.training.replica import TrainState
 
 VOCABULARY = 9
 DIRECTORY = Path("checkpoints/default")
+
+
+class KilledError(BaseException):
+    """Stands for SIGKILL: no handler of an Exception or OSError sees it."""
+
+
+@contextmanager
+def kill_at(limit: int | None = None) -> Iterator[list[str]]:
+    """Yield the calls that sync, name or remove files, in order. The process is killed at number `limit`, from 0."""
+    calls: list[str] = []
+
+    def record(owner: Any, name: str, text: Callable[..., str]) -> None:
+        original = getattr(owner, name)
+
+        def call(*arguments: Any, **keywords: Any) -> Any:
+            if len(calls) == limit:
+                raise KilledError
+            calls.append(text(*arguments))
+            return original(*arguments, **keywords)
+
+        patch.setattr(owner, name, call)
+
+    with pytest.MonkeyPatch.context() as patch:
+        record(os, "fsync", lambda descriptor: f"sync {synced_name(descriptor)}")
+        record(Path, "replace", lambda path, target: f"name {Path(target).name}")
+        record(Path, "unlink", lambda path: f"remove {path.name}")
+        yield calls
+
+
+def synced_name(descriptor: int) -> str:
+    name = Path(os.readlink(f"/proc/self/fd/{descriptor}")).name
+    return "a part" if name.endswith(".part") else name
+
+
+def flip_a_bit(path: Path) -> None:
+    """Change one bit in the middle of a file."""
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 4
+    path.write_bytes(content)
 
 
 def state_of(step: int) -> TrainState:

@@ -11,7 +11,15 @@ from chatbot.model.saved import load_trained
 from chatbot.training.checkpoints.manifest import Progress
 from chatbot.training.checkpoints.store import Checkpoints
 from tests.training.attempts import metrics
-from tests.training.checkpoints.step_checkpoints import DIRECTORY, model_of, restored, save, steps_on_disk, values_of
+from tests.training.checkpoints.step_checkpoints import (
+    DIRECTORY,
+    flip_a_bit,
+    model_of,
+    restored,
+    save,
+    steps_on_disk,
+    values_of,
+)
 from tests.training.small_run import small_settings, train_small
 
 
@@ -20,13 +28,6 @@ def directory(work_dir: Path) -> Path:
     """The empty folder of an attempt."""
     DIRECTORY.mkdir(parents=True)
     return DIRECTORY
-
-
-def flip_a_bit(path: Path) -> None:
-    """Change one bit in the middle of a file."""
-    content = bytearray(path.read_bytes())
-    content[len(content) // 2] ^= 4
-    path.write_bytes(content)
 
 
 def files_of(step: int) -> list[Path]:

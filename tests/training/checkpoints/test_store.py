@@ -6,7 +6,7 @@ import os
 import resource
 import shutil
 from collections import namedtuple
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,51 +24,28 @@ from chatbot.training.checkpoints import store
 from chatbot.training.checkpoints.manifest import Progress, read_progress
 from chatbot.training.checkpoints.store import Checkpoints
 from chatbot.training.replica import TrainState
-from tests.training.checkpoints.step_checkpoints import DIRECTORY, model_of, restored, save, steps_on_disk
-
-
-class KilledError(BaseException):
-    """Stands for SIGKILL: no handler of an Exception or OSError sees it."""
-
-
-class Calls(list[str]):
-    """The calls that sync, name or remove files, in order. The process is killed at call number `limit`, from 0."""
-
-    limit: int | None = None
-
-    def record(self, patch: pytest.MonkeyPatch, owner: Any, name: str, text: Callable[..., str]) -> None:
-        """Record the calls of a function, each before it takes effect."""
-        original = getattr(owner, name)
-
-        def call(*arguments: Any, **keywords: Any) -> Any:
-            if len(self) == self.limit:
-                raise KilledError
-            self.append(text(*arguments, **keywords))
-            return original(*arguments, **keywords)
-
-        patch.setattr(owner, name, call)
-
-
-def synced_name(descriptor: int) -> str:
-    name = Path(os.readlink(f"/proc/self/fd/{descriptor}")).name
-    return "a part" if name.endswith(".part") else name
+from tests.training.checkpoints.step_checkpoints import (
+    DIRECTORY,
+    KilledError,
+    kill_at,
+    model_of,
+    restored,
+    save,
+    steps_on_disk,
+)
 
 
 @pytest.fixture
-def calls(work_dir: Path, monkeypatch: pytest.MonkeyPatch) -> Calls:
-    """The calls that sync, name or remove files in an empty attempt."""
+def attempt(work_dir: Path) -> None:
+    """The empty folder of an attempt."""
     DIRECTORY.mkdir(parents=True)
-    recorded = Calls()
-    recorded.record(monkeypatch, os, "fsync", lambda fd: f"sync {synced_name(fd)}")
-    recorded.record(monkeypatch, Path, "replace", lambda path, target: f"name {Path(target).name}")
-    recorded.record(monkeypatch, Path, "unlink", lambda path, **_: f"remove {path.name}")
-    return recorded
 
 
-def test_data_are_synced_before_they_are_named_and_old_files_go_last(calls: Calls) -> None:
+@pytest.mark.usefixtures("attempt")
+def test_data_are_synced_before_they_are_named_and_old_files_go_last() -> None:
     save(1)
-    calls.clear()
-    save(2)
+    with kill_at() as calls:
+        save(2)
     assert calls[:13] == [
         "remove ckpt-2.json",
         *("sync a part", "name ckpt-2.safetensors", "sync default"),
@@ -79,26 +56,24 @@ def test_data_are_synced_before_they_are_named_and_old_files_go_last(calls: Call
     assert sorted(calls[13:]) == ["remove ckpt-1.json", "remove ckpt-1.safetensors", "remove saving"]
 
 
-def killed_at_each_call(calls: Calls, step: int) -> Iterator[None]:
+def killed_at_each_call(step: int) -> Iterator[None]:
     """Save a step in the folder as it is, killed at each of its calls in turn."""
     shutil.copytree(DIRECTORY, "before")
-    calls.clear()
-    save(step)
+    with kill_at() as calls:
+        save(step)
     for limit in range(len(calls)):
         shutil.rmtree(DIRECTORY)
         shutil.copytree("before", DIRECTORY)
-        calls.clear()
-        calls.limit = limit
-        with pytest.raises(KilledError):
+        with kill_at(limit), pytest.raises(KilledError):
             save(step)
-        calls.limit = None
         yield
 
 
-def test_process_killed_at_any_call_keeps_a_whole_checkpoint(calls: Calls) -> None:
+@pytest.mark.usefixtures("attempt")
+def test_process_killed_at_any_call_keeps_a_whole_checkpoint() -> None:
     save(1)
     steps = []
-    for _ in killed_at_each_call(calls, 2):
+    for _ in killed_at_each_call(2):
         progress = restored()
         steps.append(progress.step)
         # `best` names a whole checkpoint, and after a restart the one that the progress says.
@@ -110,11 +85,12 @@ def test_process_killed_at_any_call_keeps_a_whole_checkpoint(calls: Calls) -> No
     assert set(steps) == {1, 2}
 
 
-def test_process_killed_during_the_first_save_can_begin_again(calls: Calls) -> None:
+@pytest.mark.usefixtures("attempt")
+def test_process_killed_during_the_first_save_can_begin_again() -> None:
     for name in ("config.json", "vocabulary.txt"):
         (DIRECTORY / name).touch()
     resumed = []
-    for _ in killed_at_each_call(calls, 1):
+    for _ in killed_at_each_call(1):
         resumed.append(has_checkpoint(Settings()))
         progress = restored() if (DIRECTORY / "last").exists() else Progress()
         assert progress.step == int(resumed[-1])
