@@ -66,8 +66,11 @@ class Command:
         """The processes that run jobs, oldest first; without multiprocessing's resource tracker."""
         children = []
         for pid in running_processes():
-            state = Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()
-            command_line = Path(f"/proc/{pid}/cmdline").read_bytes()
+            try:
+                state = Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()
+                command_line = Path(f"/proc/{pid}/cmdline").read_bytes()
+            except OSError:
+                continue  # it has ended meanwhile
             if int(state[1]) == self.process.pid and b"resource_tracker" not in command_line:
                 children.append((int(state[19]), pid))  # the start time, in clock ticks
         return [pid for _, pid in sorted(children)]

@@ -156,13 +156,17 @@ def test_local_workers_save_at_signal_and_restart_after_kill(pairs_folder: Path)
     assert "error:" not in interrupted.output
     assert "Saved. The same command resumes from here" in interrupted.output
 
-    resumed = train(*local, *validated[:2], "--validate-every", "100", "--steps", str(step + 20))
-    until(lambda: len(resumed.children()) == 2, 60)
-    time.sleep(4)  # it imports, connects, or traces
-    kill(resumed.children()[1])
-    assert resumed.wait() == 0
-    assert "worker 1 was killed by signal 9; starting it again (1 of 1)." in resumed.output
-    assert saved_step("local") == step + 20
+    resumed = train(*local, *validated[:2], "--validate-every", "100", "--log-every", "1", "--steps", "100000")
+    resumed.wait_for(f"Resuming from step {step} of checkpoints/local.")
+    _, worker = resumed.children()
+    kill(worker)
+    resumed.wait_for("worker 1 was killed by signal 9; starting it again (1 of 1).")
+    until(lambda: resumed.output.count("Resuming from step ") == 2, 120, lambda: resumed.output)
+    restarted_at = saved_step("local")
+    until(lambda: metrics("local")[-1]["step"] > restarted_at, 120, lambda: resumed.output)
+    os.kill(resumed.process.pid, signal.SIGTERM)
+    assert resumed.wait(60) == 130
+    assert saved_step("local") == metrics("local")[-1]["step"] > restarted_at >= step
     until(lambda: not running_processes(), 3)
 
 
