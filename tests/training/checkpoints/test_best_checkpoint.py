@@ -47,15 +47,6 @@ def test_best_checkpoint_replies_and_last_one_resumes(model: Seq2Seq, work_dir: 
     assert (values_of(model.trainable_variables), state.optimizer[0].tolist()) == ({3.0}, [3.0] * 3)
 
 
-def test_last_checkpoint_replies_without_validation(model: Seq2Seq, work_dir: Path) -> None:
-    checkpoints, progress = Checkpoints(work_dir, model), Progress(step=7)
-    fill(model, 7.0)
-    checkpoints.save(progress, NO_STATE, best=False)
-    checkpoints.finish()
-    checkpoints.load_best(progress)
-    assert values_of(model.trainable_variables) == {7.0}
-
-
 def test_one_weight_that_is_not_a_number_is_not_saved(model: Seq2Seq, work_dir: Path) -> None:
     model.bias.assign([np.nan, *[0.0] * (len(VOCABULARY) - 1)])
     with pytest.raises(UserError, match="a weight is not a number at step 4"):
