@@ -1,5 +1,6 @@
 """Checkpoints whose weights and state all have the value of their step."""
 
+import functools
 import json
 import os
 from collections.abc import Callable, Iterator, Sequence
@@ -66,11 +67,15 @@ def state_of(step: int) -> TrainState:
     return TrainState([np.asarray(step, np.int64)])
 
 
+@functools.cache
+def _model() -> Seq2Seq:
+    return Seq2Seq(ModelSettings(rnn_size=4, embedding_size=4), VOCABULARY)
+
+
 def model_of(value: float) -> Seq2Seq:
-    """A model whose weights all have this value."""
-    model = Seq2Seq(ModelSettings(rnn_size=4, embedding_size=4), VOCABULARY)
-    fill(model, value)
-    return model
+    """The model of all tests, whose weights are set to this value."""
+    fill(_model(), value)
+    return _model()
 
 
 def fill(model: Seq2Seq, value: float) -> None:

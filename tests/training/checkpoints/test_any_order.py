@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
@@ -189,3 +190,4 @@ class Store(RuleBasedStateMachine):
 
 
 TestStore = Store.TestCase
+TestStore.settings = settings(max_examples=12, stateful_step_count=15, deadline=None)
