@@ -1,16 +1,21 @@
-"""The state of machine 0 reaches every replica of every machine, one tensor at a time, in its own type."""
+"""Several machines: the state of machine 0 reaches every replica, and each sends what is its own, once."""
+
+from typing import Any
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
+from chatbot.config.training import Settings
+from chatbot.corpus.batches import Batches
+from chatbot.errors import UserError
 from chatbot.flags import replace
 from chatbot.model.new_model import built_model
-from chatbot.training.allreduce import broadcast
+from chatbot.training.allreduce import Exchange, broadcast
 from chatbot.training.devices.towers import Tower
 from chatbot.training.groups import groups_of
 from chatbot.training.machines.team import Team
-from chatbot.training.selftest import SETTINGS, VOCABULARY
+from chatbot.training.selftest import SETTINGS, VOCABULARY, random_pairs
 from chatbot.training.staged import Staged
 from chatbot.training.step import Synchronous
 from chatbot.training.update import copies
@@ -21,9 +26,18 @@ def summed(parts: list[list[tf.Tensor]]) -> list[list[tf.Tensor]]:
     return [[tf.add_n(terms) for terms in zip(*parts, strict=True)]] * len(parts)
 
 
+def machine_of_two(
+    towers: list[Tower], machine: int, exchange: Exchange = summed, staged: bool = False, precision: str = "float32"
+) -> Any:
+    """The step of one of two machines, with a replica for each tower."""
+    settings: Settings = replace(SETTINGS, staged_variables=staged)
+    model = built_model(settings.model, VOCABULARY, seed=1, precision=precision)
+    replicas = copies(model, settings, groups_of(model, settings.learning, 4000), towers)
+    return (Staged if staged else Synchronous)(model, settings.learning, replicas, exchange, Team(machine, 2))
+
+
 @pytest.mark.parametrize("staged", [False, True])
 def test_state_is_shared_tensor_by_tensor_in_its_own_type(cpus: list[Tower], staged: bool) -> None:
-    settings = replace(SETTINGS, staged_variables=staged, optimizer="adam")
     exchanged: list[tuple[int, list[str], int]] = []  # tensors of a replica, their types, bytes of all replicas
 
     def recorded(parts: list[list[tf.Tensor]]) -> list[list[tf.Tensor]]:
@@ -32,19 +46,16 @@ def test_state_is_shared_tensor_by_tensor_in_its_own_type(cpus: list[Tower], sta
         exchanged.append((len(parts[0]), sorted({tensor.dtype.name for tensor in tensors}), size))
         return summed(parts)
 
-    model = built_model(settings.model, VOCABULARY, seed=1)
-    replicas = copies(model, settings, groups_of(model, settings.learning, 4000), cpus)
-    update = (Staged if staged else Synchronous)(model, settings.learning, replicas, recorded, Team(0, 2))
+    update = machine_of_two(cpus, 0, recorded, staged)
     rng = np.random.default_rng(1)
     state = tf.nest.map_structure(
         lambda value: np.asarray(value + 3 * rng.random(value.shape), value.dtype), update.gather_state()
     )
-    start = [weight.numpy() for weight in model.trainable_variables]
+    start = [weight.numpy() for weight in update._model.trainable_variables]
     start[0].flat[0] = -0.0
-    model.trainable_variables[0].assign(start[0])
+    update._model.trainable_variables[0].assign(start[0])
     update.scatter_state(state)
-
-    for replica, _ in replicas:
+    for replica in update.replicas:
         weights = replica.of_variables(replica.weights)
         for value, expected in zip(weights, start, strict=True):
             assert value.numpy().tobytes() == expected.tobytes()
@@ -63,3 +74,47 @@ def test_only_the_source_gives_its_values() -> None:
         received = broadcast(summed, own, ["/CPU:0", "/CPU:1"], source)
         for value, wanted in zip(received, expected, strict=True):
             np.testing.assert_array_equal(value.numpy(), wanted)
+
+
+def test_machines_start_from_the_weights_and_state_of_machine_0(cpus: list[Tower]) -> None:
+    """The sum over both is what this machine sends plus 3: machine 1 sends zeros."""
+
+    def add_3(parts: list[list[tf.Tensor]]) -> list[list[tf.Tensor]]:
+        return [[tensor + tf.cast(3, tensor.dtype) for tensor in part] for part in parts]
+
+    for machine, expected in ((0, 10), (1, 3)):
+        update = machine_of_two(cpus[:1], machine, add_3, precision="float16")
+        state = tf.nest.map_structure(lambda value: np.full_like(value, 7), update.gather_state())
+        for variable in update._model.trainable_variables:
+            variable.assign(tf.fill(variable.shape, 7.0))
+        update.scatter_state(state)
+        received = [*tf.nest.flatten(update.gather_state()), *(v.numpy() for v in update._model.trainable_variables)]
+        assert all((value == expected).all() for value in received)
+
+
+def test_pending_gradients_are_on_one_tower_of_one_machine(cpus: list[Tower]) -> None:
+    steps = [machine_of_two(cpus[:2], machine, staged=True) for machine in range(2)]
+    gradients = [np.full(variable.shape, 5, np.float32) for variable in steps[0]._model.trainable_variables]
+    pending = [sums for step in steps for sums in step._pending_of([*gradients, np.asarray(7, np.float32)]).sums]
+    assert [float(sums.weight) for sums in pending] == [7, 0, 0, 0]
+    for values in ([sums.rows for sums in pending], [sums.groups[0] for sums in pending]):
+        assert [np.unique(value.numpy()).tolist() for value in values] == [[5], [0], [0], [0]]
+    assert not any(sums.projection[0].numpy().any() for sums in pending)
+
+
+def test_machine_reports_its_own_towers_and_does_not_repeat_an_exchange(
+    cpus: list[Tower], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another machine may have updated its weights in the step that ran out of memory here."""
+    update = machine_of_two(cpus[:2], 1, staged=True)
+
+    def exhausted(*_: Any) -> None:
+        raise tf.errors.ResourceExhaustedError(None, None, "injected")
+
+    batch = next(Batches([random_pairs(9, 1)], 9, 1).from_step(0, 2))
+    update(update.prepare(batch, 0), 0.1)
+    (result,) = update.finished_steps()
+    assert result.weight_sums.tolist() == [0, 0, *(share.weights.sum() for share in batch.shares)]
+    monkeypatch.setattr(update, "step_graph", exhausted)
+    with pytest.raises(UserError, match="out of memory while the weights were updated"):
+        update(update.prepare(batch, 0), 0.1)

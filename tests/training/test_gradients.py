@@ -1,5 +1,6 @@
 """The gradient function of a tower: where dropout draws, and what the pieces of a share are."""
 
+import itertools
 from typing import Any
 
 import numpy as np
@@ -11,13 +12,14 @@ from chatbot.corpus.batches import Batch, Batches, pad_batch
 from chatbot.corpus.vocabulary import PAD
 from chatbot.flags import replace
 from chatbot.model.new_model import built_model
-from chatbot.model.recurrent import Dropout
+from chatbot.model.recurrent import kept
 from chatbot.model.seq2seq import Seq2Seq
 from chatbot.training.selftest import SETTINGS, VOCABULARY, random_pairs
 from chatbot.training.share import Preparation
 from tests.model.cudnn_emulation import emulate_gpu
 from tests.model.small_transformer import TRANSFORMER
 from tests.training.dense_gradients import dense_gradients, shares_of, whole_batch
+from tests.training.slow_training import tape_gradients
 
 
 def batch_of(pairs: int) -> Batch:
@@ -25,20 +27,35 @@ def batch_of(pairs: int) -> Batch:
     return pad_batch(random_pairs(pairs, 1), np.arange(pairs), 9, 10)
 
 
-def test_every_layer_draws_dropout_masks_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Before each recurrent layer of both directions and of the decoder, and before the projection."""
-    drawn: list[int] = []
-    call = Dropout.call
+RECURRENT = {"bidirectional": True, "num_layers": 2}
 
-    def recorded(layer: Dropout, inputs: tf.Tensor, key: tf.Tensor | None) -> tf.Tensor:
-        if key is not None and layer.rate:
-            drawn.append(layer.number)
-        return call(layer, inputs, key)
 
-    monkeypatch.setattr(Dropout, "call", recorded)
-    settings = replace(SETTINGS, bidirectional=True, num_layers=2, keep_prob=0.5)
-    dense_gradients(built_model(settings.model, VOCABULARY, seed=1), batch_of(5))
-    assert sorted(drawn) == [100, 101, 200, 201, 300, 301, 400]
+@pytest.mark.parametrize(("changes", "masks"), [(RECURRENT, 7), (TRANSFORMER, 1 + 2 * 2 + 1 + 2 * 3)], ids=str)
+def test_every_dropout_of_a_share_has_a_mask_of_its_own(
+    changes: dict[str, Any], masks: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before each recurrent layer of both directions and of the decoder, and before the projection; or after each part.
+
+    What is dropped in one place says nothing about another one, nor about another step.
+    """
+    applied: list[np.ndarray] = []
+
+    def recorded(inputs: tf.Tensor, factors: tf.Tensor | None) -> tf.Tensor:
+        if factors is not None:
+            applied.append(factors.numpy() > 0)
+        return kept(inputs, factors)
+
+    for module in ("recurrent", "transformer"):
+        monkeypatch.setattr(f"chatbot.model.{module}.kept", recorded)
+    settings = replace(SETTINGS, keep_prob=0.5, **changes)
+    model = built_model(settings.model, VOCABULARY, seed=1)
+    tape_gradients(model, batch_of(5), np.array([1], np.uint64), ())
+    tape_gradients(model, batch_of(5), np.array([2], np.uint64), ())
+    assert len(applied) == 2 * masks
+    bits = [mask.ravel()[:200] for mask in applied]
+    equal = [(a[: len(b)] == b[: len(a)]).mean() for a, b in itertools.combinations(bits, 2)]
+    assert 0.2 < min(equal) < max(equal) < 0.8
+    assert all(0.3 < mask.mean() < 0.7 for mask in applied)
 
 
 @pytest.mark.parametrize(("pieces", "expected"), [(1, 1), (3, 3), (9, 7)])
@@ -87,18 +104,9 @@ def model_of(settings: Settings) -> Seq2Seq:
 
 
 def gradients_of_one_tape(model: Seq2Seq, batch: Batch) -> tuple[tf.Tensor, list[tf.Tensor]]:
-    """The loss sum and its gradients by TensorFlow, of the model as it is called."""
+    """The loss sum of a share and its gradients by TensorFlow, of the model as it is called."""
     (share,) = shares_of(Preparation(model, 1, ["/CPU:0"])(whole_batch(batch), 0))
-    with tf.GradientTape() as tape:
-        decoded = model.decoded(share.source, share.target_in, share.key)
-        if model.sampled is None:
-            loss = -tf.reduce_sum(model.log_probabilities(decoded, share.targets) * share.weights)
-        else:
-            ids = share.targets, share.samples
-            target_rows, sample_rows = (tf.gather(model.projection.value, x) for x in ids)
-            loss = model.sampled_loss(decoded.attended, target_rows, sample_rows, *ids, share.weights)
-    gradients = tape.gradient(loss, [variable.value for variable in model.trainable_variables])
-    return loss, [tf.convert_to_tensor(gradient) for gradient in gradients]
+    return tape_gradients(model, batch, share.key, share.samples)
 
 
 # A GRU has the same layout of a batch, and so the same masks, on every path.

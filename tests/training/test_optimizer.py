@@ -1,6 +1,6 @@
-"""The update rules against Keras's optimizers and in float64, and the mean and clipping of gradient sums."""
+"""The update rules against Keras's optimizers; updates that are not finite; averages; settings that are refused."""
 
-from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import keras
@@ -9,11 +9,14 @@ import pytest
 import tensorflow as tf
 
 from chatbot.config.learning import LearningSettings
+from chatbot.config.training import Settings
 from chatbot.errors import UserError
+from chatbot.flags import compose
+from chatbot.model.saved import weights_of
+from chatbot.training.checkpoints.manifest import Progress
+from chatbot.training.checkpoints.store import Checkpoints
+from chatbot.training.groups import groups_of
 from chatbot.training.optimizer import (
-    BETA_1,
-    BETA_2,
-    EPSILON,
     MOMENTUM,
     apply_update,
     average_and_clip,
@@ -22,6 +25,8 @@ from chatbot.training.optimizer import (
     update_average,
     update_scalars,
 )
+from chatbot.training.replica import Replica
+from tests.training.checkpoints.step_checkpoints import model_of, values_of
 
 RATE = 0.1
 OPTIMIZERS = {
@@ -33,50 +38,16 @@ START = np.array([1.0, -2.0])
 GRADIENTS = np.array([[0.5, -1.0], [2.0, 0.1], [-0.3, 0.7], [1.0, 1.0]])
 
 
-def updated(settings: LearningSettings, decayed: bool = False) -> list[np.ndarray]:
-    """The weight after each update."""
-    weight, weights = tf.Variable(START, dtype=tf.float32), []
-    slots = make_slots(settings.optimizer, weight)
-    for number, gradient in enumerate(tf.constant(GRADIENTS, tf.float32), 1):
-        scalars = update_scalars(tf.constant(RATE), tf.constant(number), tf.constant(True))
-        apply_update(settings, weight, slots, gradient, scalars, decayed)
-        weights.append(weight.numpy())
-    return weights
-
-
 @pytest.mark.parametrize("rule", OPTIMIZERS)
 def test_updates_equal_those_of_keras(rule: str) -> None:
-    optimizer, expected = OPTIMIZERS[rule](RATE), keras.Variable(START, dtype="float32")
-    for gradient, actual in zip(GRADIENTS, updated(LearningSettings(optimizer=rule)), strict=True):
-        optimizer.apply([tf.constant(gradient, tf.float32)], [expected])
-        np.testing.assert_allclose(actual, expected.numpy(), rtol=1e-5)
-
-
-def slow_updates(settings: LearningSettings, decay: float) -> Sequence[np.ndarray]:
-    """The weight after each update, by the formulas of the papers, in float64."""
-    weight, weights = START, []
-    mean, square, velocity = np.zeros((3, len(START)))
-    for number, gradient in enumerate(GRADIENTS, 1):
-        weight = weight - RATE * decay * weight
-        mean = BETA_1 * mean + (1 - BETA_1) * gradient
-        square = BETA_2 * square + (1 - BETA_2) * gradient**2
-        velocity = MOMENTUM * velocity - RATE * gradient
-        rate = RATE * np.sqrt(1 - BETA_2**number) / (1 - BETA_1**number)
-        adam = -rate * mean / (np.sqrt(square) + EPSILON)
-        weight = weight + {"adam": adam, "momentum": velocity, "sgd": -RATE * gradient}[settings.optimizer]
-        weights.append(weight)
-    return weights
-
-
-@pytest.mark.parametrize("decayed", [False, True])
-@pytest.mark.parametrize(
-    "changes",
-    [{}, {"optimizer": "momentum"}, {"optimizer": "sgd"}],
-)
-def test_updates_equal_the_formulas(changes: dict[str, Any], decayed: bool) -> None:
-    settings = LearningSettings(weight_decay=0.3, **changes)
-    expected = slow_updates(settings, 0.3 if decayed else 0.0)
-    np.testing.assert_allclose(updated(settings, decayed), expected, rtol=2e-5)
+    settings, optimizer = LearningSettings(optimizer=rule), OPTIMIZERS[rule](RATE)
+    weight, expected = tf.Variable(START, dtype=tf.float32), keras.Variable(START, dtype="float32")
+    slots = make_slots(rule, weight)
+    for number, gradient in enumerate(tf.constant(GRADIENTS, tf.float32), 1):
+        scalars = update_scalars(tf.constant(RATE), tf.constant(number), tf.constant(True))
+        apply_update(settings, weight, slots, gradient, scalars)
+        optimizer.apply([gradient], [expected])
+        np.testing.assert_allclose(weight.numpy(), expected.numpy(), rtol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -99,22 +70,20 @@ def test_biases_are_not_decayed(name: str, shape: tuple[int, ...], decayed: bool
     [
         ({"average": 1.0}, "--average 1.0: must be below 1"),
         ({"weight_decay": 500.0}, "--weight-decay 500.0: at --learning-rate 0.002 an update would remove"),
+        ({"freeze": "encoder,tail"}, "--freeze tail: no such part; the parts of the model are embedding, encoder, "),
+        ({"freeze": "attention", "attention": "none"}, "--freeze attention: no such part; .* encoder, decoder, proj"),
+        ({"freeze": "embedding,encoder,decoder,attention,projection"}, "nothing is left to train; leave out a part"),
+        ({"freeze": ""}, "--freeze '': expected printable text"),
+        ({"asynchronous": True, "average": 0.9}, "--asynchronous and --average"),
+        ({"asynchronous": True, "deterministic": True}, "--asynchronous and --deterministic exclude each other"),
+        ({"best_by": "distinct_2"}, "--best-by distinct_2: choose one of nats_per_character"),
+        ({"best_by": "bleu", "validation": "none"}, "leave out --validation none"),
+        ({"best_by": "question_nats_per_character", "both_directions": "off"}, "leave out --both-directions off"),
     ],
 )
-def test_settings_that_a_rule_cannot_use_are_refused(changes: dict[str, Any], message: str) -> None:
+def test_settings_that_exclude_each_other_are_refused(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(UserError, match=message):
-        LearningSettings(**changes)
-
-
-@pytest.mark.parametrize("max_norm", [1.0, 100.0])
-def test_mean_gradients_are_clipped_by_their_global_norm(max_norm: float) -> None:
-    """The sums of two weights have norm 13; with four tokens, the mean has 3.25."""
-    gradients, norm, finite, _ = average_and_clip(
-        [tf.constant([3.0, 4.0]), tf.constant([12.0])], tf.constant(4.0), max_norm
-    )
-    scale = min(1.0, max_norm / 3.25) / 4
-    assert (float(norm), bool(finite)) == (pytest.approx(3.25), True)
-    np.testing.assert_allclose(np.concatenate(gradients), scale * np.array([3.0, 4.0, 12.0]), rtol=1e-6)
+        compose(Settings, **changes)
 
 
 def test_no_tokens_leave_gradients_of_zero() -> None:
@@ -145,3 +114,34 @@ def test_update_that_is_not_finite_changes_nothing(rule: str, where: str, bad: f
         after = [variable.numpy() for variable in (weight, average, *slots)]
         assert [bool((a == b).all()) for a, b in zip(before, after, strict=True)] == [skipped] * len(after)
         assert all(np.isfinite(value).all() for value in after)
+
+
+PLAIN, MOVING = LearningSettings(), LearningSettings(average=0.9)
+
+
+def saved(learning: LearningSettings, step: int) -> None:
+    """Save a checkpoint whose weights have the value of its step; if they are averages, the trained are 10 more."""
+    model = model_of(step)
+    replica = Replica(model, learning, groups_of(model, learning, 0))
+    for weight in replica.weights if learning.average else []:
+        weight.assign(weight + 10)
+    checkpoints = Checkpoints(Path(), model)
+    checkpoints.save(Progress(step=step), replica.gather_state(), best=False)
+    checkpoints.finish()
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "averaged", "trained"),
+    [(MOVING, MOVING, 3, 13), (PLAIN, MOVING, 3, 3), (MOVING, PLAIN, 13, 13)],
+)
+def test_run_begins_or_ceases_to_average(
+    work_dir: Path, before: LearningSettings, now: LearningSettings, averaged: float, trained: float
+) -> None:
+    saved(before, step=3)
+    model = model_of(0)
+    replica = Replica(model, now, groups_of(model, now, 1 << 20))
+    _, state = Checkpoints(Path(), model).restore(replica.gather_state())
+    replica.scatter_state(state)
+    assert values_of(replica.weights) == {trained}
+    replica.gather_state()
+    assert values_of(weights_of(model)) == {averaged}

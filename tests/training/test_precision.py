@@ -107,11 +107,6 @@ def test_precisions_have_similar_gradients(cell: str) -> None:
     assert largest_difference(exact, gradients_at(settings=settings, precision="float16")) < 0.01
 
 
-def test_plain_model_has_the_same_gradients() -> None:
-    plain = replace(SETTINGS, plain_layers=True)
-    assert largest_difference(gradients_at(), gradients_at(settings=plain)) < 1e-5
-
-
 def test_loss_scale_keeps_gradients_within_float16() -> None:
     """The weights of targets are so large that the gradients of the loss sum exceed float16. The loss is unscaled."""
     batch, scale = BATCH._replace(weights=1e6 * BATCH.weights), 2.0**-8

@@ -1,85 +1,56 @@
-"""What a share consists of: its samples do not depend on how the step is divided, and a GPU reads all of its arrays."""
+"""What a share consists of: its samples do not depend on how the step is divided; a GPU gets all of it in a buffer."""
 
-import functools
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 import tensorflow as tf
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import array_shapes, arrays
 
-from chatbot.config.model import ModelSettings
 from chatbot.corpus.batches import Batches
 from chatbot.flags import replace
 from chatbot.model.new_model import built_model
-from chatbot.model.seq2seq import Seq2Seq
 from chatbot.model.sequences import specs_of
-from chatbot.training.gradients import dense, gradient_function
+from chatbot.training.gradients import gradient_function
 from chatbot.training.groups import groups_of
 from chatbot.training.selftest import SETTINGS, VOCABULARY, random_pairs
-from chatbot.training.share import Preparation, Prepared
+from chatbot.training.share import Preparation, Prepared, buffer_of, tensors_of
 from chatbot.training.step import Graph
 from tests.model.small_transformer import TRANSFORMER
-from tests.training.dense_gradients import shares_of, single_groups
+from tests.training.dense_gradients import shares_of
 
 SEED, STEP, PAIRS = 3, 5, 13
 
 
-@functools.cache
-def sampled_model() -> tuple[Seq2Seq, Graph]:
-    """A model with a sampled softmax, and its gradient function, which is traced once."""
-    settings = ModelSettings(rnn_size=8, embedding_size=4, keep_prob=1.0, sampled_softmax=6)
-    model = built_model(settings, VOCABULARY, seed=1)
-    gradients = gradient_function(model, single_groups(model), "/CPU:0")
-    return model, Graph(lambda weights, share: gradients(weights, share))
-
-
 def prepared_on(machine: int, machines: int, towers: int, pieces: int, step: int = STEP, seed: int = SEED) -> Prepared:
-    """The shares of one machine; each machine has as many towers."""
+    """The shares of one machine with a sampled softmax; each machine has as many towers."""
     batch = next(Batches([random_pairs(PAIRS, 1)], PAIRS, SEED).from_step(0, towers, machine, machines))
-    return Preparation(sampled_model()[0], seed, ["/CPU:0"] * towers, machine)(batch, step, pieces)
+    model = built_model(replace(SETTINGS, sampled_softmax=6).model, VOCABULARY, seed=1)
+    return Preparation(model, seed, ["/CPU:0"] * towers, machine)(batch, step, pieces)
 
 
-def sums_of(machines: list[Prepared]) -> list[np.ndarray]:
-    """The loss and the gradients of a step, summed as all machines and towers do, per target token."""
-    model, gradients = sampled_model()
-    values = [tf.convert_to_tensor(model.trainable_variables[group.indices[0]]) for group in single_groups(model)]
-    totals: list[np.ndarray] = []
-    for prepared in machines:
-        for share in shares_of(prepared):
-            sums = gradients(values, share)
-            terms = [x.numpy().astype(np.float64) for x in (sums.weight, sums.loss, *sums.groups, sums.rows)]
-            totals = [a + b for a, b in zip(totals, terms, strict=True)] if totals else terms
-    tokens, *others, rows = totals
-    of_embedding = dense([], tf.constant(rows, tf.float32), share.used, model.embedding.embeddings.shape)
-    return [value / tokens for value in (*others, of_embedding.numpy())]
+def test_samples_and_rows_of_a_step_do_not_depend_on_its_division() -> None:
+    """Also where one machine is out of memory: rows of the embedding are added by their place in `used`."""
+    (whole,) = shares_of(prepared_on(0, 1, 1, 1))
+    for division in ((0, 1, 4, 1), (0, 1, 2, 99), (0, 2, 2, 1), (1, 2, 2, 4), (2, 3, 1, 2)):
+        for share in shares_of(prepared_on(*division)):
+            np.testing.assert_array_equal(share.used, whole.used)
+            np.testing.assert_array_equal(share.samples, whole.samples)
+    samples = [shares_of(prepared_on(0, 1, 1, 1, *of))[0].samples.tolist() for of in ((6, 3), (5, 4))]
+    assert whole.samples.tolist() not in samples, "they follow from step and seed"
 
 
-@pytest.mark.parametrize(
-    ("towers", "pieces"),
-    [([4], [1]), ([1], [3]), ([2], [99]), ([2, 2], [1, 1]), ([2, 2], [1, 4]), ([1, 1, 1], [5, 1, 2])],
-    ids=["towers", "accumulated", "pairs", "machines", "one machine out of memory", "three machines"],
-)
-def test_gradients_of_a_sampled_softmax_do_not_depend_on_the_division(towers: list[int], pieces: list[int]) -> None:
-    """towers, pieces: of each machine. The rows of the embedding are added by their place, so `used` must agree."""
-    whole = prepared_on(0, 1, 1, 1)
-    machines = [
-        prepared_on(i, len(towers), *of_machine) for i, of_machine in enumerate(zip(towers, pieces, strict=True))
+def test_each_piece_of_a_tower_of_a_machine_has_masks_of_its_own() -> None:
+    prepared = prepared_on(machine=1, machines=2, towers=2, pieces=3)
+    keys = [[share.key for share in piece] for piece in prepared.shares]
+    expected = [
+        [np.random.SeedSequence([SEED, STEP, 2 + tower, piece]).generate_state(1, np.uint64) for tower in range(2)]
+        for piece in range(3)
     ]
-    for prepared in machines:
-        for share in shares_of(prepared):
-            np.testing.assert_array_equal(share.used, shares_of(whole)[0].used)
-            np.testing.assert_array_equal(share.samples, shares_of(whole)[0].samples)
-    for actual, expected in zip(sums_of(machines), sums_of([whole]), strict=True):
-        np.testing.assert_allclose(actual, expected, atol=1e-6)
-
-
-def test_samples_follow_from_seed_and_step() -> None:
-    samples = [
-        shares_of(prepared_on(0, 1, 1, 1, step, seed))[0].samples.tolist()
-        for step, seed in ((5, 3), (5, 3), (6, 3), (5, 4))
-    ]
-    assert samples[0] == samples[1]
-    assert samples[0] not in samples[2:]
+    assert keys == expected
 
 
 @pytest.mark.parametrize(
@@ -110,3 +81,44 @@ def test_a_gpu_reads_every_array_of_a_share(changes: dict[str, Any]) -> None:
         queue += {tensor.op for tensor in operation.inputs} - read
         read |= {tensor.op for tensor in operation.inputs}
     assert [tensor.name for tensor in graph.inputs if tensor.op not in read] == []
+
+
+TYPES = ("bool", "int32", "float32", "int64", "uint64")  # those of a share
+ARRAYS = st.sampled_from(TYPES).flatmap(
+    lambda dtype: arrays(
+        dtype,
+        array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=5),
+        elements={"allow_subnormal": False} if dtype == "float32" else None,
+    )
+)
+
+
+def assert_equal(actual: Any, expected: npt.NDArray[Any]) -> None:
+    """Type, shape and values, NaN and the sign of zero included."""
+    assert (actual.numpy().dtype, actual.numpy().shape) == (expected.dtype, expected.shape)
+    np.testing.assert_array_equal(actual.numpy(), expected)
+    if expected.dtype == np.float32:
+        np.testing.assert_array_equal(np.signbit(actual.numpy()), np.signbit(expected))
+
+
+@given(st.lists(ARRAYS, max_size=6), st.booleans())
+def test_arrays_come_out_as_they_went_in(some: list[npt.NDArray[Any]], transposed: bool) -> None:
+    """Empty arrays, scalars, arrays that are not contiguous, integers with the bits of a NaN."""
+    structure = {"some": [array.T if transposed else array for array in some], "none": (), "last": np.float32(0.5)}
+    found = tensors_of(tf.nest.map_structure(tf.convert_to_tensor, buffer_of(structure)), specs_of(structure))
+    tf.nest.map_structure(assert_equal, found, structure)
+
+
+def test_one_graph_takes_all_sizes() -> None:
+    def structure(rows: int, time: int) -> dict[str, npt.NDArray[Any]]:
+        ids = np.arange(rows * time).reshape(rows, time)
+        return {"ids": ids, "mask": ids % 3 == 0, "lengths": ids[:, 0].astype(np.int32)}
+
+    specs = specs_of(structure(1, 1))
+    graph = Graph(lambda buffer: tensors_of(buffer, specs))
+    for rows, time in ((1, 1), (3, 5), (7, 2), (0, 4)):
+        buffer = tf.nest.map_structure(tf.convert_to_tensor, buffer_of(structure(rows, time)))
+        tf.nest.map_structure(assert_equal, graph(buffer), structure(rows, time))
+        assert buffer.content.shape == [2 * rows * time], "int32 is not in it: TensorFlow would copy it twice"
+        assert [array.dtype for array in buffer.on_host] == [tf.int32]
+    assert graph.traces == 1

@@ -99,6 +99,15 @@ def test_groups_have_every_variable_once_in_the_order_of_the_backward_pass(chang
         assert {len(group.indices) for group in groups} == {1}
 
 
+@pytest.mark.parametrize(
+    ("part", "count"), [("embedding", 1), ("encoder", 3), ("decoder", 4), ("attention", 1), ("projection", 1)]
+)
+def test_parts_are_all_of_the_model(part: str, count: int) -> None:
+    model = built_model(SETTINGS.model, VOCABULARY, seed=1)
+    groups = groups_of(model, replace(SETTINGS, freeze=part).learning, 0)
+    assert sum(not group.trained for group in groups) == count
+
+
 @given(st.lists(st.lists(st.integers(1, 4), max_size=3), min_size=1, max_size=5))
 def test_group_divides_what_it_has_joined(shapes: list[list[int]]) -> None:
     group = Group(ENCODER, (*range(len(shapes)),), (*map(tuple, shapes),), trained=True, decayed=False)

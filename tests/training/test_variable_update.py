@@ -1,282 +1,360 @@
-"""Several towers train the same weights as one device, each on its own device and in parallel."""
+"""Every variable update equals the slow twin, skips what is not finite, and goes back and on to the bit."""
 
 import functools
-import math
-from typing import Any
+from collections.abc import Iterator
+from itertools import islice
+from types import SimpleNamespace
+from typing import Any, NamedTuple
 
-import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from chatbot.corpus.batches import Batches, pad_batch
+from chatbot.config.training import Settings
+from chatbot.corpus.batches import Batches, GlobalBatch
 from chatbot.flags import replace
-from chatbot.model.loss import projection_loss
 from chatbot.model.new_model import built_model
-from chatbot.model.sequences import packed_array
+from chatbot.training import asynchronous
+from chatbot.training.asynchronous import Asynchronous, Server
 from chatbot.training.devices.towers import Tower, spread
-from chatbot.training.selftest import (
-    ALWAYS_CLIPPED,
-    CASES,
-    SETTINGS,
-    STEPS,
-    TOLERANCE,
-    VOCABULARY,
-    largest_difference,
-    random_pairs,
-    selftest,
-    train_model,
-    weight_difference,
-)
+from chatbot.training.replica import Replica
+from chatbot.training.selftest import SETTINGS, VOCABULARY, random_pairs
 from chatbot.training.step import StepResult
 from chatbot.training.update import open_update
-from tests.model.plain_loss import sequence_loss
-from tests.training.dense_gradients import dense_gradients
+from tests.model.small_transformer import TRANSFORMER
+from tests.training.slow_training import Outcome, SlowTraining
 
-UPDATES: dict[str, dict[str, Any]] = {
-    "parameter_server": {},
-    "replicated": {"variable_update": "replicated"},
-    "hierarchical": {"all_reduce": "hierarchical"},
-    "variables on the CPU": {"local_parameter_device": "cpu"},
+CPUS = [Tower(f"cpu_{i}", f"/CPU:{i}", "CPU", None) for i in range(4)]
+# The average has the decay of its start in the first updates.
+OPTIONS = {"freeze": "encoder,attention", "weight_decay": 0.5, "average": 0.3, "max_gradient_norm": 0.05}
+DROPOUT = {"keep_prob": 0.5}
+SAMPLED = {"sampled_softmax": 7, **DROPOUT}
+MOMENTUM, SGD = {"optimizer": "momentum", "learning_rate": 0.3}, {"optimizer": "sgd", "learning_rate": 1.0}
+FLOAT16 = {"precision": "float16", **SGD}
+
+
+class Way(NamedTuple):
+    """A way to train. devices: their number. graphs: those of gradients that are traced."""
+
+    devices: int
+    graphs: int
+    settings: dict[str, Any]
+
+
+WAYS = {
+    "parameter server": Way(2, 1, {**OPTIONS, **DROPOUT, "bidirectional": True}),
+    "parameter server, Transformer": Way(2, 1, {**TRANSFORMER, **DROPOUT, "max_gradient_norm": 0.5}),
+    "variables on the CPU, in pieces": Way(
+        2,
+        2,
+        {"local_parameter_device": "cpu", "accumulate": 2, "cell": "gru", **SAMPLED, **MOMENTUM},
+    ),
+    "replicated": Way(2, 2, {"variable_update": "replicated", "num_layers": 2, "residual": True, **OPTIONS}),
+    "replicated, own projection": Way(2, 2, {"variable_update": "replicated", "tied_embeddings": False, **SGD}),
+    "replicated, Transformer in pieces": Way(
+        2, 2, {"variable_update": "replicated", "accumulate": 2, **TRANSFORMER, **DROPOUT, **MOMENTUM}
+    ),
+    "hierarchical, sampled softmax": Way(2, 2, {"all_reduce": "hierarchical", **SAMPLED}),
+    "model parallel": Way(4, 1, {"model_parallel": True, **OPTIONS, **DROPOUT}),
+    "model parallel, Transformer": Way(3, 1, {"model_parallel": True, **TRANSFORMER}),
+    "staged": Way(2, 2, {"staged_variables": True, "local_parameter_device": "cpu", **OPTIONS, **DROPOUT}),
+    "staged, replicated Transformer": Way(
+        2, 2, {"staged_variables": True, "variable_update": "replicated", **TRANSFORMER, **MOMENTUM}
+    ),
+    "independent": Way(2, 2, {"variable_update": "independent", "max_gradient_norm": 0.1, **DROPOUT}),
+    "replicated, float16": Way(2, 2, {"variable_update": "replicated", **FLOAT16}),
+    "staged, float16 in pieces": Way(1, 2, {"staged_variables": True, "accumulate": 2, **FLOAT16}),
+    "independent, float16": Way(2, 2, {"variable_update": "independent", **FLOAT16}),
+    "asynchronous": Way(1, 1, {"freeze": "encoder", "weight_decay": 0.5, "max_gradient_norm": 0.1, **DROPOUT}),
+    "asynchronous, float16": Way(1, 1, FLOAT16),
 }
+# The first batch has a loss that is not a number, the third one a gradient whose norm overflows.
+POISON = {0: np.float32("nan"), 2: np.float32(1e37)}
+STEPS = 5
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _one_process() -> Iterator[None]:
+    """The servers of the asynchronous update are devices of this process; every step runs on worker 1 of 3."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(asynchronous, "CHIEF_DEVICE", "/CPU:0")
+        patch.setattr(asynchronous, "Server", lambda device: Server(f"/CPU:{1 + int(device.split(':')[3][0])}"))
+        index = "experimental_get_current_worker_index"
+        patch.setattr(tf.distribute.coordinator, index, lambda: tf.constant(1))
+        yield
+
+
+def at_once(function: Any, args: tuple) -> Any:
+    """Run a step as a coordinator schedules it."""
+    results = function(*tf.nest.flatten(args))
+    return SimpleNamespace(fetch=lambda: [result.numpy() for result in results])
+
+
+class Opened:
+    """A training step, whose graphs are traced once for all tests, with its batches and the state of its start."""
+
+    def __init__(self, name: str) -> None:
+        self.way, self.name = WAYS[name], name
+        batch = {"batch_size": 19 // self.way.settings.get("accumulate", 1)}
+        self.settings: Settings = replace(SETTINGS, **{**batch, **self.way.settings})
+        learning, towers = self.settings.learning, CPUS[: self.way.devices]
+        self.is_float16, self.is_asynchronous = learning.precision == "float16", name.startswith("asynchronous")
+        self.tolerance = 0.01 if self.is_float16 else 2e-5
+        precision = "float16" if self.is_float16 else "float32"
+        self.model = built_model(self.settings.model, VOCABULARY, learning.seed, precision)
+        self.update: Any
+        if self.is_asynchronous:
+            self.update = Asynchronous(self.model, learning, SimpleNamespace(schedule=at_once), 3, 2)
+            self.replicas = [self.update._replica]
+        else:
+            self.towers = spread(towers) if self.settings.parallel.model_parallel else towers
+            self.update = open_update(self.model, self.settings, self.towers)
+            self.replicas = self.update.replicas
+        self.start = [weight.numpy() for weight in self.model.trainable_variables], self.update.gather_state()
+        shares = self.update.num_shares
+        batches = Batches([random_pairs(67, 3)], learning.batch_size * learning.accumulate, learning.seed)
+        self.batches = [*map(poisoned, islice(batches.from_step(0, shares), STEPS), range(STEPS))]
+
+    def train(self, first: int = 0, last: int = STEPS) -> list[StepResult]:
+        """Train from one step to another, the rate of which falls."""
+        for number in range(first, last):
+            self.update(self.update.prepare(self.batches[number], number), rate_of(self.settings, number))
+        return self.update.finished_steps() if last > first else []
+
+    def state(self) -> tuple[list[np.ndarray], Any]:
+        """The content of a checkpoint."""
+        state = self.update.gather_state()
+        return [weight.numpy() for weight in self.model.trainable_variables], state
+
+    def restore(self, weights: list[np.ndarray], state: Any) -> None:
+        """Go back to a checkpoint, or to the start."""
+        for variable, value in zip(self.model.trainable_variables, weights, strict=True):
+            variable.assign(value)
+        self.update.scatter_state(state)
+
+
+def poisoned(batch: GlobalBatch, number: int) -> GlobalBatch:
+    """The batch with a pair of the last tower that is not finite, in some steps."""
+    if number not in POISON:
+        return batch
+    *others, last = batch.shares
+    weights = last.weights.copy()
+    weights[0] *= POISON[number]
+    return batch._replace(shares=(*others, last._replace(weights=np.where(last.weights == 0, 0, weights))))
+
+
+def rate_of(settings: Settings, number: int) -> float:
+    """The learning rate of a step."""
+    return settings.learning.learning_rate / (1 + number % 3)
 
 
 @functools.cache
-def one_device_weights(name: str) -> list[np.ndarray]:
-    """The weights after one device has trained a case."""
-    return train_model(CASES[name], [Tower("cpu_0", "/CPU:0", "CPU", None)], random_pairs(67, SETTINGS.learning.seed))[
-        0
+def opened(name: str) -> Opened:
+    """A step whose graphs are traced."""
+    way = Opened(name)
+    way.train()
+    return way
+
+
+@pytest.fixture(scope="module", params=WAYS)
+def way(request: pytest.FixtureRequest) -> Opened:
+    """Each way to train."""
+    return opened(request.param)
+
+
+def twins_of(way: Opened) -> list[SlowTraining]:
+    """The twin of all towers, or of each that trains by itself."""
+    towers = [*range(way.update.num_shares)]
+    groups = [[i] for i in towers] if way.name.startswith("independent") else [towers]
+    settings, learning = way.settings, way.settings.learning
+    models = [built_model(settings.model, VOCABULARY, learning.seed) for _ in groups]
+    return [
+        SlowTraining(model, settings, group, counts_skipped=way.is_asynchronous)
+        for model, group in zip(models, groups, strict=True)
     ]
 
 
-# Where the variables are, and how gradients are summed, does not depend on the optimizer. The self-test has all cases
-# with a single copy of the variables.
-UPDATES_AND_CASES = [
-    *(("replicated", case) for case in CASES),
-    *((update, "Adam with clipping") for update in UPDATES if update != "replicated"),
-]
+def own_state(replica: Replica, averages: bool) -> list[list[np.ndarray]]:
+    """The weights, the averages and each kind of slot of a replica, in the order of the model's variables."""
+    kinds = [*zip(*replica._slots.values(), strict=True)]
+    of_kinds = [replica.of_variables(kind, replica.trained) for kind in kinds]
+    kept = [replica.of_variables(replica._averages)] if averages and replica._averages else []
+    return [[x.numpy() for x in part] for part in (replica.of_variables(replica.weights), *kept, *of_kinds)]
 
 
-@pytest.mark.parametrize(("update", "name"), UPDATES_AND_CASES)
-def test_four_towers_equal_one_device(cpus: list[Tower], update: str, name: str) -> None:
-    many, _, _ = train_model(replace(CASES[name], **UPDATES[update]), cpus, random_pairs(67, SETTINGS.learning.seed))
-    assert largest_difference(many, one_device_weights(name)) < TOLERANCE
+def test_update_equals_the_slow_twin(way: Opened) -> None:
+    """After each step: each weight of each replica, its slots and its average, and the result of the step."""
+    way.restore(*way.start)
+    twins = twins_of(way)
+    course = []
+    for number, batch in enumerate(way.batches):
+        (result,) = way.train(number, number + 1)
+        outcomes = [twin.step(number, batch.shares, rate_of(way.settings, number)) for twin in twins]
+        assert_result(way, result, outcomes)
+        course.append(outcomes)
+        for replica, twin in zip(way.replicas, twins * len(way.replicas), strict=False):
+            if not way.is_asynchronous:
+                assert int(replica.updates) == twin.updates
+            has_average = bool(way.settings.learning.average and replica._averages)
+            parts = [twin.weights, *([twin.averages] if has_average else [])]
+            parts += [[x for x, trained in zip(kind, twin.trained, strict=True) if trained] for kind in twin.slots]
+            for actual, expected in zip(own_state(replica, has_average), parts, strict=True):
+                for value, wanted in zip(actual, expected, strict=True):
+                    np.testing.assert_allclose(value, wanted, atol=way.tolerance, rtol=way.tolerance)
+    applied = [outcomes[-1].finite for outcomes in course]
+    late = way.settings.parallel.staged_variables
+    assert applied == ([True, False, True, False, True] if late else [False, True, False, True, True])
+    changes = [np.abs(after - before).max() for after, before in zip(twins[0].weights, way.start[0], strict=True)]
+    assert [change > 0 for change in changes] == twins[0].trained
+    assert max(changes) > 10 * way.tolerance
+    for replica, own in zip(way.replicas, [*zip(*course, strict=True)] * len(way.replicas), strict=False):
+        overflows = sum(outcome.finite_loss and not outcome.finite for outcome in own)
+        since = [*(outcome.finite for outcome in reversed(own)), False].index(False)
+        if replica.loss_scale is not None:
+            assert replica.loss_scale.gather_state().tolist() == [-overflows, since], "halved, and steps since"
+    if not way.is_asynchronous:
+        assert way.update.traces <= way.way.graphs
+        assert way.update.gradient_functions[0].experimental_get_tracing_count() == 1
 
 
-# Options of the model whose result does not depend on the key of a tower.
-OPTIONS = {
-    "tied_embeddings": False,
-    "num_layers": 2,
-    "residual": True,
-}
+def assert_result(way: Opened, result: StepResult, outcomes: list[Outcome]) -> None:
+    """Compare a step's result with those of the twins."""
+    losses, tokens = ([x for o in outcomes for x in getattr(o, part)] for part in ("losses", "tokens"))
+    if way.is_asynchronous:
+        losses, tokens = [0.0, *losses, 0.0], [0.0, *tokens, 0.0]
+    np.testing.assert_allclose(result.loss_sums, losses, rtol=10 * way.tolerance)
+    np.testing.assert_allclose(result.weight_sums, tokens, rtol=1e-6)
+    assert result.examples == sum(outcome.pairs for outcome in outcomes)
+    assert result.finite == all(outcome.finite for outcome in outcomes)
+    assert result.overflow == (way.is_float16 and not result.finite and all(o.finite_loss for o in outcomes))
+    if outcomes[0].finite:
+        assert result.gradient_norm == pytest.approx(outcomes[0].norm, rel=10 * way.tolerance)
 
 
-SAMPLED = {"sampled_softmax": 7}
-
-
-@pytest.mark.parametrize(("variable_update", "options"), [("parameter_server", SAMPLED), ("replicated", OPTIONS)])
-def test_two_towers_equal_one_device(cpus: list[Tower], variable_update: str, options: dict[str, Any]) -> None:
-    settings = replace(CASES["Adam"], variable_update=variable_update, **options)
-    assert weight_difference(settings, cpus[:2]) < TOLERANCE
-
-
-@pytest.mark.parametrize(
-    ("devices", "name"), [(2, "Adam"), (3, "SGD"), (4, "Adam with clipping"), (4, "Adam with a Transformer")]
-)
-def test_model_parallel_equals_one_device(cpus: list[Tower], devices: int, name: str) -> None:
-    """Four devices are two towers of two devices each."""
-    settings = replace(CASES[name], model_parallel=True)
-    towers = spread(cpus[:devices])
-    many, _, update = train_model(settings, towers, random_pairs(67, SETTINGS.learning.seed))
-    assert largest_difference(many, one_device_weights(name)) < TOLERANCE
-    # Each weight is on the device where its part of the model runs.
-    devices_of_weights = {weight.device.rsplit("device:", 1)[-1] for weight in update.replicas[0].weights}
-    assert towers[0].parts
-    assert devices_of_weights == {part.strip("/") for part in towers[0].parts}
-
-
-@pytest.mark.parametrize(
-    ("name", "variable_update", "pieces"),
-    [("Adam", "parameter_server", 5), ("Adam", "replicated", 2), ("Adam with a Transformer", "replicated", 2)],
-)
-def test_accumulated_batches_equal_one_large_batch(
-    cpus: list[Tower], name: str, variable_update: str, pieces: int
-) -> None:
-    small = replace(CASES[name], batch_size=4, accumulate=pieces, variable_update=variable_update, **SAMPLED)
-    large = replace(CASES[name], batch_size=4 * pieces, **SAMPLED)
-    pairs = random_pairs(67, 3)
-    many, _, _ = train_model(small, cpus[:2], pairs)
-    one, _, _ = train_model(large, cpus[:1], pairs)
-    assert largest_difference(many, one) < TOLERANCE
-
-
-def test_each_independent_tower_equals_its_own_run(cpus: list[Tower]) -> None:
-    """Tower i equals a single tower that trains on the i-th share of each batch; the towers differ."""
-    settings = replace(CASES["Adam with clipping"], variable_update="independent")
-    pairs = random_pairs(67, 3)
-    _, _, update = train_model(settings, cpus[:2], pairs)
-    final_weights = [
-        [weight.numpy() for weight in replica.of_variables(replica.weights)] for replica in update.replicas
-    ]
-    for i in range(2):
-        model = built_model(settings.model, VOCABULARY, settings.learning.seed)
-        single = open_update(model, replace(settings, variable_update="parameter_server"), cpus[:1])
-        batches = Batches([pairs], settings.learning.batch_size, settings.learning.seed).from_step(0, 2)
+def test_update_goes_back_and_on_to_the_bit(way: Opened) -> None:
+    """From a checkpoint of every step, whose numbers are all finite; twice from the start, for the same weights."""
+    for _ in range(2):
+        way.restore(*way.start)
+        kept, results = [], []
         for number in range(STEPS):
-            batch = next(batches)
-            single(
-                single.prepare(batch._replace(shares=batch.shares[i : i + 1]), number), settings.learning.learning_rate
-            )
-        for actual, expected in zip(final_weights[i], model.trainable_variables, strict=True):
-            np.testing.assert_allclose(actual, expected.numpy(), atol=1e-6)
-    assert largest_difference(*final_weights) > 1000 * TOLERANCE
+            kept.append(way.state())
+            results += way.train(number, number + 1)
+        last = way.state()
+        assert all(np.isfinite(value).all() for value in tf.nest.flatten([*kept, last]))
+        for number in (1, 3):
+            way.restore(*kept[number])
+            for result, first in zip(way.train(number), results[number:], strict=True):
+                if way.name.startswith("independent"):
+                    np.testing.assert_array_equal(result.loss_sums[0], first.loss_sums[0])  # the first tower is saved
+                    continue
+                # A norm that is not finite may be NaN, or infinite after a checkpoint.
+                norm = first.gradient_norm if result.finite else result.gradient_norm
+                tf.nest.map_structure(np.testing.assert_array_equal, result, first._replace(gradient_norm=norm))
+            tf.nest.map_structure(np.testing.assert_array_equal, way.state(), last)
 
 
-@functools.cache
-def staged_weights() -> list[np.ndarray]:
-    """The weights in NumPy: w[t+1] = w[t] - rate * gradient of batch t-1 at w[t-1]; w[1] = w[0]."""
-    settings, pairs = CASES["SGD"], random_pairs(67, SETTINGS.learning.seed)
-    model = built_model(settings.model, VOCABULARY, settings.learning.seed)
-    weights = [v.numpy().astype(np.float64) for v in model.trainable_variables]
-    batches = Batches([pairs], settings.learning.batch_size, settings.learning.seed).from_step(0, 1)
-    pending = None
-    for _ in range(STEPS):
-        values = [tf.constant(w, tf.float32) for w in weights]
-        sums, gradients = dense_gradients(model, next(batches).shares[0], values)
-        if pending is not None:
-            weights = [w - settings.learning.learning_rate * g for w, g in zip(weights, pending, strict=True)]
-        pending = [g.numpy().astype(np.float64) / float(sums.weight) for g in gradients]
-    return weights
+def test_towers_compute_on_devices_of_their_own_and_wait_for_no_other() -> None:
+    """The step's graph has a call for each tower."""
+    way = opened("parameter server")
+    calls = [op for op in way.update.step_graph.traced.graph.get_operations() if "PartitionedCall" in op.type]
+    towers = [op for op in calls if "tower_gradients" in op.node_def.attr["f"].func.name]
+    assert [op.device.rsplit("device:", 1)[-1] for op in towers] == ["CPU:0", "CPU:1"]
+    for tower in towers:
+        ancestors, queue = set(), [tower]
+        while queue:
+            op = queue.pop()
+            inputs = [tensor.op for tensor in op.inputs] + list(op.control_inputs)
+            queue += [n for n in inputs if n not in ancestors]
+            ancestors.update(inputs)
+        assert not ancestors & set(towers)
 
 
-@pytest.mark.parametrize("variable_update", ["parameter_server", "replicated"])
-def test_staged_variables_are_one_step_late(cpus: list[Tower], variable_update: str) -> None:
-    settings = replace(CASES["SGD"], staged_variables=True, variable_update=variable_update)
-    staged, results, _ = train_model(settings, cpus[:3], random_pairs(67, SETTINGS.learning.seed))
-    for actual, expected in zip(staged, staged_weights(), strict=True):
-        np.testing.assert_allclose(actual, expected, atol=TOLERANCE)
-    assert results[0].gradient_norm == 0 < results[1].gradient_norm
-    assert largest_difference(staged, one_device_weights("SGD")) > 1000 * TOLERANCE
+def test_weights_are_where_their_part_of_the_model_runs() -> None:
+    way = opened("model parallel, Transformer")
+    parts = way.towers[0].parts
+    assert parts
+    assert {weight.device.rsplit("device:", 1)[-1] for weight in way.replicas[0].weights} == {p[1:] for p in parts}
 
 
-@pytest.mark.parametrize("variable_update", ["parameter_server", "replicated"])
-def test_pending_gradients_survive_a_checkpoint(cpus: list[Tower], variable_update: str) -> None:
-    settings = replace(CASES["Adam"], staged_variables=True, variable_update=variable_update)
-    pairs = random_pairs(67, 3)
-    uninterrupted, _, _ = train_model(settings, cpus[:2], pairs)
-    _, _, first = train_model(settings, cpus[:2], pairs, steps=4)
-    state = first.gather_state()
-    second = open_update(first._model, settings, cpus[:2])
-    second.scatter_state(state)
-    batches = Batches([pairs], settings.learning.batch_size, settings.learning.seed).from_step(4, 2)
-    for number in range(4, STEPS):
-        second(second.prepare(next(batches), number), settings.learning.learning_rate)
-    second.gather_state()
-    for actual, expected in zip(uninterrupted, first._model.trainable_variables, strict=True):
-        np.testing.assert_array_equal(actual, expected.numpy())
+def test_repeated_asynchronous_step_is_not_applied_again() -> None:
+    """As after the death of a worker whose result was not fetched. After going back, it is, and is reported alone."""
+    way = opened("asynchronous")
+    way.restore(*way.start)
+    way.train(0, 3)
+    kept = way.state()
+    way.train(1, 3)
+    before = way.update.servers[0].updates.numpy()
+    tf.nest.map_structure(np.testing.assert_array_equal, way.state(), kept)
+    way.update(way.update.prepare(way.batches[3], 3), 0.1)
+    way.restore(*kept)
+    assert len(way.train(2, 3)) == 1
+    assert [server.updates.numpy() - before for server in way.update.servers] == [2, 2]
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_one_tower_equals_a_plain_training_loop(cpus: list[Tower], name: str) -> None:
-    """Compared with the mean loss of the whole batch, Keras's clipping and a Keras optimizer."""
-    settings = replace(CASES[name], bidirectional=True)
-    pairs = random_pairs(67, settings.learning.seed)
-    model = built_model(settings.model, VOCABULARY, settings.learning.seed)
-    start = [v.numpy() for v in model.trainable_variables]
-    optimizers = {"sgd": keras.optimizers.SGD, "adam": keras.optimizers.Adam}
-    optimizer = optimizers[settings.learning.optimizer](
-        settings.learning.learning_rate, global_clipnorm=settings.learning.max_gradient_norm
-    )
-    batches = Batches([pairs], settings.learning.batch_size, settings.learning.seed)
-    rows_of_steps = [places[:, 1] for epoch in range(3) for _, places in batches.plan(epoch)]
-    norms = []
-    for rows in rows_of_steps[:STEPS]:
-        batch = pad_batch(pairs, rows, 12, 12)
-        with tf.GradientTape() as tape:
-            source, target_in = model.sequences(batch.source), model.sequences(batch.target_in)
-            targets, token_weights = (packed_array(x, target_in.packing, 0) for x in (batch.target_out, batch.weights))
-            loss = sequence_loss(model(source, target_in), targets, token_weights)
-            mean = loss / batch.weights.sum()
-        gradients = [tf.convert_to_tensor(g) for g in tape.gradient(mean, model.trainable_variables)]
-        norms.append(float(tf.linalg.global_norm(gradients)))
-        optimizer.apply(gradients, model.trainable_variables)
-    weights, results, _ = train_model(settings, cpus[:1], pairs)
-    for actual, expected in zip(weights, model.trainable_variables, strict=True):
-        np.testing.assert_allclose(actual, expected.numpy(), atol=TOLERANCE, rtol=1e-4)  # summed in another order
-    np.testing.assert_allclose([r.gradient_norm for r in results], norms, rtol=1e-4)
-    change = max(np.abs(actual - before).max() for actual, before in zip(weights, start, strict=True))
-    assert change > 1000 * TOLERANCE
-    assert (max(norms) > ALWAYS_CLIPPED) or settings.learning.max_gradient_norm != ALWAYS_CLIPPED
+def test_chief_waits_for_the_oldest_step_and_fetches_it_again() -> None:
+    """Each of three workers has two steps; its result is lost with it, and the coordinator runs the step again."""
+    way = opened("asynchronous")
+    way.restore(*way.start)
+    schedule, fetched, done = way.update._coordinator.schedule, list[int](), list[bool]()
+
+    def lost_once(function: Any, args: tuple) -> Any:
+        result, number = schedule(function, args), int(args[1])
+
+        def fetch() -> Any:
+            fetched.append(number)
+            if fetched.count(0) == 1:
+                raise tf.errors.UnavailableError(None, None, "the worker has died")
+            return result.fetch()
+
+        return SimpleNamespace(fetch=fetch)
+
+    coordinator = SimpleNamespace(schedule=lost_once, done=lambda: done.append(True))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(way.update, "_coordinator", coordinator)
+        for number in range(8):
+            way.update(way.update.prepare(way.batches[number % STEPS], number), 0.1)
+        assert fetched == [0, 0, 1]
+        assert len(way.update.finished_steps()) == 2
+        way.update.gather_state()
+    assert (fetched, done) == ([0, *range(8)], [True])
 
 
-def test_tower_losses_and_counts_add_up_to_those_of_the_batch(cpus: list[Tower]) -> None:
-    pairs = random_pairs(67, 1)
-    _, one, _ = train_model(SETTINGS, cpus[:1], pairs, steps=3)
-    _, four, _ = train_model(SETTINGS, cpus, pairs, steps=3)
-    for batch, towers in zip(one, four, strict=True):
-        np.testing.assert_allclose(sum(towers.loss_sums), batch.loss_sums[0], rtol=1e-5)
-        assert sum(towers.weight_sums) == batch.weight_sums[0]
-        assert int(towers.examples) == int(batch.examples)
+def test_workers_compute_on_gpus_if_all_have_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    gpus = [SimpleNamespace(name=f"/job:worker/replica:0/task:{i}/device:GPU:0") for i in (0, 0, 1)]
+    chief = SimpleNamespace(name="/job:chief/replica:0/task:2/device:GPU:0")
+    monkeypatch.setattr(tf.config, "list_logical_devices", lambda kind: [*gpus, chief])
+    assert [asynchronous.device_of_workers(workers) for workers in (2, 3)] == ["/GPU:0", "/CPU:0"]
 
 
-def test_batch_may_have_fewer_pairs_than_towers(cpus: list[Tower]) -> None:
+def test_update_is_tracing_while_one_of_its_graphs_is() -> None:
+    update = opened("parameter server").update
+    assert not update.is_tracing
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(update._update_graph, "is_tracing", True)
+        assert update.is_tracing
+
+
+def test_asynchronous_checkpoint_continues_on_another_number_of_servers() -> None:
+    way = opened("asynchronous")
+    way.restore(*way.start)
+    way.train()
+    kept = way.state()
+    assert int(kept[1].optimizer[0]) == STEPS
+    other = Asynchronous(way.model, way.settings.learning, SimpleNamespace(schedule=at_once), 3, 3)
+    other.scatter_state(kept[1])
+    tf.nest.map_structure(np.testing.assert_array_equal, [other.gather_state()], [kept[1]])
+    sizes = [sum(other._replica.weights[i].shape.num_elements() for i in server.weights) for server in other.servers]
+    largest = max(weight.size for weight in kept[0])
+    assert max(sizes) - min(sizes) <= largest, "the weights are spread evenly"
+
+
+def test_batch_may_have_fewer_pairs_than_towers() -> None:
     """Towers without a pair contribute nothing to the gradients and the counts."""
-    settings = replace(SETTINGS, batch_size=4)
-    pairs = random_pairs(1, 1)
-    many, (result,), _ = train_model(settings, cpus, pairs, steps=1)
-    one, _, _ = train_model(settings, cpus[:1], pairs, steps=1)
-    assert result.weight_sums[1:].tolist() == [0, 0, 0]
-    assert int(result.examples) == 1
-    assert largest_difference(many, one) < TOLERANCE
-
-
-@pytest.mark.parametrize(
-    ("loss", "finite", "trained", "difference"),
-    [
-        (2.0, True, [1.0, 2.0], "differ by 0.0e+00"),
-        (math.nan, False, [0.0, 0.0], "cannot be compared"),  # all updates are skipped
-        (math.nan, False, [1.0, 2.0], "cannot be compared"),
-        (2.0, True, [0.0, 0.0], "cannot be compared"),
-        (2.0, True, [1.0, math.nan], "cannot be compared"),
-        (2.0, True, [math.nan, 1.0], "cannot be compared"),
-    ],
-)
-def test_selftest_fails_where_devices_compute_nothing(
-    cpus: list[Tower],
-    loss: float,
-    finite: bool,
-    trained: list[float],
-    difference: str,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    """The weights of all devices are equal, but they may not have been computed."""
-
-    def train(_: Any, towers: list[Tower], __: Any, steps: int = STEPS) -> tuple[list[np.ndarray], list[Any], None]:
-        losses = loss + np.arange(len(towers), dtype=np.float32)
-        result = StepResult(losses, losses, 1, 1.0, finite)
-        return [np.full(3, weight) for weight in (trained if steps else [0.0, 0.0])], [result] * steps, None
-
-    monkeypatch.setattr("chatbot.training.selftest.train_model", train)
-    passes = difference.startswith("differ")
-    assert selftest(SETTINGS, cpus[:2]) == (0 if passes else 1)
-    lines = capsys.readouterr().out.splitlines()
-    compared = [line.startswith(f"{'ok  ' if passes else 'FAIL'}  2 towers and 1 {difference} after") for line in lines]
-    assert compared == [True] * len(CASES) + [False] * 3
-    assert lines[len(CASES)] == f"{'FAIL' if math.isnan(loss) else 'ok  '}  towers draw different dropout masks"
-
-
-def test_selftest_passes_and_fails_when_towers_disagree(
-    cpus: list[Tower], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert selftest(SETTINGS, cpus[:2]) == 0
-    assert "Verdict: these devices train together as one." in capsys.readouterr().out
-
-    def mean_of_means(*arguments: Any) -> tf.Tensor:
-        weights = arguments[4]
-        return projection_loss(*arguments) / tf.reduce_sum(weights)
-
-    monkeypatch.setattr("chatbot.model.seq2seq.projection_loss", mean_of_means)
-    monkeypatch.setattr("chatbot.training.selftest.CASES", {"SGD": CASES["SGD"]})
-    assert selftest(SETTINGS, cpus[:2]) == 1
-    assert "do NOT train as one" in capsys.readouterr().out
+    way = opened("parameter server")
+    way.restore(*way.start)
+    (twin,) = twins_of(way)
+    batch = next(Batches([random_pairs(1, 1)], 4, 1).from_step(0, 2))
+    way.update(way.update.prepare(batch, 0), 0.1)
+    (result,) = way.update.finished_steps()
+    assert_result(way, result, [twin.step(0, batch.shares, 0.1)])
+    assert (result.weight_sums[1:].tolist(), result.examples) == ([0], 1)
