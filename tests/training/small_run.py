@@ -1,6 +1,7 @@
 """Training of a small model in the process of a test."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -61,14 +62,18 @@ def train_with_flags(*flags: str) -> int:
 
 
 def train_on(towers: list[Tower], settings: Settings) -> int:
-    """Train on these towers. Returns the exit code of the command.
-
-    Without the replies at the end, whose search takes as long to trace as the training step.
-    """
+    """Train on these towers. Returns the exit code of the command."""
     data = prepare(settings, read_probe(settings.run.probe))
+    with without_replies():
+        return EXIT_INTERRUPTED if train(open_run(settings, data, towers)).interrupted else 0
+
+
+@contextmanager
+def without_replies() -> Iterator[None]:
+    """Leave out the replies at the end of a run, whose search takes as long to trace as the training step."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("chatbot.training.reporting.reporter._replies", lambda *_: [])
-        return EXIT_INTERRUPTED if train(open_run(settings, data, towers)).interrupted else 0
+        yield
 
 
 def open_with(

@@ -5,14 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from chatbot.config.training import Settings
 from chatbot.errors import UserError
 from chatbot.evaluation.measures import top_share
-from chatbot.flags import compose
 from chatbot.training.data import prepare
 from chatbot.training.validation import Collapse
 from tests.training.attempts import metrics
-from tests.training.small_run import small_settings, train_small
+from tests.training.small_run import small_settings
+from tests.training.untraced_update import train_untraced
 
 DIFFERENT = [str(i) for i in range(200)]
 
@@ -27,9 +26,7 @@ def test_collapse_is_reported_once_until_replies_recover() -> None:
     warnings = [collapse.warning(with_common(number)) for number in (2, 52, 80, 200, 40, 100)]
     assert [warning is not None for warning in warnings] == [False, True, False, False, False, True]
     assert warnings[1] == "replies collapse: the ten most common are 30% of 200; references 5%"
-
-
-def test_few_or_common_references_never_collapse() -> None:
+    # Few or common references never do.
     assert Collapse(top_share(["好", "是"], 10)).warning(["嗯"] * 2) is None
     assert Collapse(top_share(with_common(170), 10)).warning(["嗯"] * 200) is None
 
@@ -45,8 +42,7 @@ def test_replies_are_measured_at_each_validation(
     pairs_file: Path, held_out: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """An untrained model gives one reply to all questions; so the measure that chooses the best never improves."""
-    run = {"data": (str(pairs_file),), "validation": str(held_out), "validate_every": 1, "steps": 3}
-    train_small(1, **run, best_by="relevance_at_1")
+    train_untraced(validation=str(held_out), validate_every=1, steps=3, best_by="relevance_at_1")
     printed = capsys.readouterr()
     assert printed.err.count("Warning: replies collapse: the ten most common are 100% of 30; references 33%.") == 1
     assert "nats per character, 0.1000 relevance_at_1, the best so far" in printed.out
@@ -61,7 +57,7 @@ def test_replies_are_measured_at_each_validation(
 
 def test_likelihood_of_questions_can_choose_the_best(pairs_file: Path, held_out: Path) -> None:
     flags = {"both_directions": "on", "best_by": "question_nats_per_character"}
-    train_small(1, data=(str(pairs_file),), validation=str(held_out), validate_every=1, steps=1, **flags)
+    train_untraced(validation=str(held_out), validate_every=1, steps=1, **flags)
     best = json.loads(Path("checkpoints/default/best").read_text())
     assert best["best_value"] == metrics()[0]["validation.question_nats_per_character"]
 
@@ -75,19 +71,6 @@ def test_measured_questions_are_spread_over_the_validation_pairs(
     assert len({sample.question for sample in measured}) == 10
     assert measured == prepare(settings).measured
     assert prepare(small_settings(data=(str(pairs_file),))).measured == []
-
-
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        ({"best_by": "distinct_2"}, "--best-by distinct_2: choose one of nats_per_character"),
-        ({"best_by": "bleu", "validation": "none"}, "leave out --validation none"),
-        ({"best_by": "question_nats_per_character", "both_directions": "off"}, "leave out --both-directions off"),
-    ],
-)
-def test_measures_that_cannot_choose_are_refused(flags: dict[str, str], message: str) -> None:
-    with pytest.raises(UserError, match=message):
-        compose(Settings, **flags)
 
 
 def test_likelihood_of_questions_needs_both_directions(pairs_file: Path, held_out: Path) -> None:

@@ -1,12 +1,9 @@
 """The training pairs of a run: all files without the validation pairs; the text settings that an attempt keeps."""
 
-import dataclasses
-import json
 import os
 import shutil
 import zipfile
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,23 +13,24 @@ from chatbot.config.decoding import DecodingSettings
 from chatbot.config.training import Settings
 from chatbot.corpus import shards
 from chatbot.corpus.batches import Batches
-from chatbot.errors import UserError
 from chatbot.flags import fields_of
 from chatbot.inference.responder import Responder
 from chatbot.model.saved import load_trained
-from chatbot.training.attempt import write_attempt
-from chatbot.training.checkpoints.manifest import Progress
 from chatbot.training.data import MOST_PAIRS_BOTH_DIRECTIONS, prepare
-from chatbot.training.update import open_update
-from tests.training.small_run import TOWERS, open_with, small_settings, train_small
+from tests.training.small_run import small_settings
+from tests.training.untraced_update import train_untraced
+
+
+def write(name: str, *pairs: tuple[str, str]) -> str:
+    """A file of these pairs; returns its name."""
+    Path(name).write_text("".join(f"{q}\t{a}\n" for q, a in pairs))
+    return name
 
 
 def test_validation_pairs_are_not_trained_on(work_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    Path("pairs.tsv").write_text(
-        "".join(f"{q}\t{a}\n" for q, a in zip("甲乙丙丁戊己庚辛壬癸", "子丑寅卯辰巳午未申酉", strict=True))
-    )
-    Path("held_out.tsv").write_text("甲\t子\n乙\t丑\n")
-    settings = small_settings(data=("pairs.tsv",), validation="held_out.tsv", both_directions="off")
+    data = write("pairs.tsv", *zip("甲乙丙丁戊己庚辛壬癸", "子丑寅卯辰巳午未申酉", strict=True))
+    held_out = write("held_out.tsv", ("甲", "子"), ("乙", "丑"))
+    settings = small_settings(data=(data,), validation=held_out, both_directions="off")
     assert sum(map(len, prepare(settings).training)) == 8
     assert "pairs that are in the validation file too: 2" in capsys.readouterr().out
 
@@ -79,24 +77,12 @@ def test_archive_with_parts_validates_on_its_own_part(work_dir: Path, capsys: py
 
 
 def test_resumed_attempt_keeps_its_choice_of_validation(work_dir: Path) -> None:
+    """Also when the cache was removed meanwhile."""
     write_numbered_pairs(2_100)
-    train_small(1, data=("pairs.tsv",), validation="none", steps=1)
-    config = Path("checkpoints/default/config.json")
-    assert train_small(1, data=("pairs.tsv",), steps=2) == 0
-    assert '"validation": "none"' in config.read_text()
-
-
-def write(name: str, *pairs: tuple[str, str]) -> str:
-    """A file of these pairs; returns its name."""
-    Path(name).write_text("".join(f"{q}\t{a}\n" for q, a in pairs))
-    return name
-
-
-def begin(settings: Settings) -> None:
-    """Write the files of an attempt, as if a step had been trained."""
-    data = prepare(settings)
-    write_attempt(settings, data.vocabulary, data.description)
-    (settings.run.directory / "last").touch()
+    train_untraced(validation="none", steps=1)
+    shutil.rmtree("data/cache")
+    assert train_untraced(steps=2)[0].data.validation is None
+    assert '"validation": "none"' in Path("checkpoints/default/config.json").read_text()
 
 
 def test_every_validation_pair_is_scored_as_it_is_trained(work_dir: Path) -> None:
@@ -146,7 +132,7 @@ def test_resumed_attempt_keeps_its_directions(work_dir: Path, monkeypatch: pytes
     """With validation both directions are learned; a resumed run without it goes on in both."""
     monkeypatch.setattr("chatbot.training.data.FEWEST_DECIDING", 1)
     data, held_out = write("pairs.tsv", ("你好", "你好呀"), ("吃了吗", "吃了")), write("held_out.tsv", ("嗨", "嗨嗨"))
-    begin(small_settings(data=(data,), validation=held_out))
+    train_untraced(validation=held_out, steps=1)
     resumed = prepare(small_settings(data=(data,), validation="none"))
     assert resumed.both_directions
     assert sum(map(len, resumed.training)) == 4
@@ -155,8 +141,7 @@ def test_resumed_attempt_keeps_its_directions(work_dir: Path, monkeypatch: pytes
 def test_attempt_keeps_cleaning_and_dictionary(work_dir: Path) -> None:
     Path("words.txt").write_text("小黄鸡机器人\n")
     Path("pairs.tsv").write_text("小黄鸡机器人 @某人\t会聊天\n小黄鸡机器人好\t会！！！！\n" * 3)
-    settings = {"data": ("pairs.tsv",), "dictionary": "words.txt", "clean": ("names", "punctuation"), "steps": 1}
-    train_small(1, **settings)
+    train_untraced(dictionary="words.txt", clean=("names", "punctuation"), steps=1)
     Path("words.txt").unlink()
     loaded = load_trained(Path("checkpoints/default"))
     ids = Responder(loaded, DecodingSettings()).ids("小黄鸡机器人 @别人")
@@ -189,44 +174,6 @@ def test_many_files_are_one_corpus(work_dir: Path, capsys: pytest.CaptureFixture
     assert [line.split(":")[0].strip() for line in out.splitlines() if ".tsv: tsv" in line] == ["part6.tsv"]
 
 
-def test_token_batches_train_and_resume(work_dir: Path) -> None:
-    Path("pairs.tsv").write_text("".join(f"{'问' * (1 + i % 9)}{i}\t{'答' * (1 + i % 5)}！\n" for i in range(60)))
-    settings: dict[str, Any] = {"data": ("pairs.tsv",), "batch_tokens": 40, "tokenizer": "char"}
-    assert train_small(2, **settings, steps=3) == 0
-    assert train_small(2, **settings, steps=6) == 0
-    with pytest.raises(UserError, match="--batch-tokens 40 -> 50"):
-        train_small(2, **{**settings, "batch_tokens": 50}, steps=8)
-
-
-def test_cause_of_changed_pairs_is_reported(work_dir: Path) -> None:
-    Path("pairs.tsv").write_text("你好\t你好呀\n吃了吗\t吃了\n去哪\t吃了\n")
-    settings: dict[str, Any] = {"data": ("pairs.tsv",), "clean": ("control", "equal")}
-    train_small(1, **settings, steps=1)
-    assert train_small(1, **{**settings, "clean": ("equal", "control")}, steps=2) == 0  # their order does not matter
-    with pytest.raises(UserError, match=r"\(3 then, 2 now; changed were --max-reply-frequency None -> 1\)"):
-        train_small(1, **settings, max_reply_frequency=1, steps=3)
-    Path("pairs.tsv").write_text("你好\t你好呀\n")
-    with pytest.raises(UserError, match="the flags are the same, a file has changed"):
-        train_small(1, **settings, steps=3)
-
-
-def test_other_pairs_of_the_same_number_are_refused(work_dir: Path) -> None:
-    """In the same words, so that the vocabulary is the same."""
-    settings = small_settings(data=(write("pairs.tsv", ("你好", "你好呀"), ("吃了吗", "吃了")),))
-    begin(settings)
-    assert prepare(settings).description["pairs"] == 2
-    write("pairs.tsv", ("你好", "吃了"), ("吃了吗", "你好呀"))
-    with pytest.raises(UserError, match=r"started with other training pairs \(2 then, 2 now"):
-        prepare(settings)
-
-
-def test_cache_may_be_removed_between_runs(work_dir: Path) -> None:
-    Path("pairs.tsv").write_text("你好\t你好呀\n吃了吗\t吃了\n")
-    train_small(1, data=("pairs.tsv",), steps=1)
-    shutil.rmtree("data/cache")
-    assert train_small(1, data=("pairs.tsv",), steps=2) == 0
-
-
 def test_run_begins_with_few_opened_shards(work_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Path("pairs.tsv").write_text("".join(f"问{i}\t答{i % 50}{'长' * (i % 7)}\n" for i in range(600)))
     monkeypatch.setattr(shards, "PAIRS_PER_SHARD", 10)
@@ -248,22 +195,3 @@ def test_run_begins_with_few_opened_shards(work_dir: Path, monkeypatch: pytest.M
     assert len(Batches(data.training, 4, 1).buckets) > 1
     assert len({path.stem for path in opened}) == 3  # of the samples
     assert max(descriptors) - before <= 2 * 3
-
-
-def test_frequencies_are_counted_by_the_chief_of_a_new_attempt_only(
-    pairs_file: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    counted: list[int] = []
-    monkeypatch.setattr("chatbot.training.run.start_from_frequencies", lambda model, pairs: counted.append(len(pairs)))
-    train_small(1, data=(str(pairs_file),), steps=1)
-    assert len(counted) == 1
-    train_small(1, data=(str(pairs_file),), steps=2)
-    assert len(counted) == 1
-    settings = small_settings(data=(str(pairs_file),), attempt="worker")
-    progress = json.dumps(dataclasses.asdict(Progress()))
-    texts = iter(["float32", progress])
-    worker: Any = SimpleNamespace(
-        chief=False, machine=1, machines=1, alone=False, coordinator=None, broadcast_text=lambda text: next(texts)
-    )
-    open_with(lambda model, chosen: open_update(model, chosen, TOWERS[:1]), settings, prepare(settings), worker)
-    assert len(counted) == 1

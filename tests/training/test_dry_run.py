@@ -2,6 +2,7 @@
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,7 +14,8 @@ from chatbot.training.data import prepare
 from chatbot.training.dry_run import dry_run
 from chatbot.training.run import open_run
 from chatbot.training.start import start
-from tests.training.small_run import TOWERS, small_settings, train_small
+from tests.training.small_run import TOWERS, small_settings
+from tests.training.untraced_update import train_untraced
 
 
 def files() -> dict[Path, tuple[bytes, int]]:
@@ -27,48 +29,44 @@ def test_plan_of_an_attempt_that_exists_changes_no_file(
 ) -> None:
     """The attempt is at step 3 of 9, and 10 pairs are 3 batches; 4 pairs in 3 of them, and all in one bucket."""
     held_out.write_text("甲甲\t癸癸癸\n乙乙\t子\n")
-    run = {"data": (str(pairs_file),), "validation": str(held_out), "both_directions": "off"}
-    train_small(1, **run, steps=3, validate_every=4)
+    train_untraced(validation=str(held_out), both_directions="off", steps=3, validate_every=4)
     before = files()
     capsys.readouterr()
     result = chatbot.train(attempt="default", steps=9, dry_run=True)
     assert (result.step, result.stopped, result.interrupted) == (3, "--dry-run", False)
     assert result.directory == Path("checkpoints/default").absolute()
     assert files() == before
-    plan = capsys.readouterr().out
-    lines = plan[plan.index("Settings: --data") :].splitlines()
+    printed = capsys.readouterr().out
+    lines = printed[printed.index("Settings: --data") :].splitlines()
     assert "--rnn-size 16" in lines[0]
     parameters = int(lines[1].removeprefix("Parameters: ").replace(",", ""))
     millions = [float(line.split()[-1]) for line in lines[3 : lines.index("Memory, at the largest batch:")]]
     assert sum(millions) == pytest.approx(parameters / 1e6, abs=0.0006 * len(millions))
-    assert re.search(r"\n  embedding +embedding\S* +272x8 +0\.002\n", plan)
+    assert re.search(r"\n  embedding +embedding\S* +272x8 +0\.002\n", printed)
     sizes = rf" +{parameters * 4e-6:.1f} MB +{parameters * 8e-6:.1f} MB +{parameters * 4e-6:.1f} MB +not measured "
-    assert re.search(rf"\n  cpu_0 {sizes}", plan), plan
-    assert re.search(r"\nSteps: 3 an epoch of 10 pairs; \d+\.\d ms a step\n", plan)
-    assert re.search(r"\nTime: 6 steps; 0:00:\d\d left, [-\d]+ \d\d:\d\d, without validations\n", plan)
+    assert re.search(rf"\n  cpu_0 {sizes}", printed), printed
+    assert re.search(r"\nSteps: 3 an epoch of 10 pairs; \d+\.\d ms a step\n", printed)
+    assert re.search(r"\nTime: 6 steps; 0:00:\d\d left, [-\d]+ \d\d:\d\d, without validations\n", printed)
+
+
+def plan(capsys: pytest.CaptureFixture[str], **changes: Any) -> str:
+    """The plan of a new run on two towers."""
+    settings = small_settings(data=("pairs.tsv",), dry_run=True, **changes)
+    dry_run(open_run(settings, prepare(settings), TOWERS))
+    return capsys.readouterr().out
 
 
 def test_plan_of_a_new_run_on_two_towers(pairs_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    settings = small_settings(data=(str(pairs_file),), dry_run=True)
-    dry_run(open_run(settings, prepare(settings), TOWERS))
-    plan = capsys.readouterr().out
-    assert re.search(r"\n  cpu_1 +0\.0 MB +0\.0 MB +(0\.\d MB) +not measured +over \1\n", plan), "cpu_0 has the weights"
-    assert "Time: 1,000 steps; " in plan
-    assert not Path("checkpoints").exists()
-    assert not Path("tensorboard").exists()
-
-
-def test_plan_counts_the_vectors_beside_the_weights_of_the_model(
-    pairs_file: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """The first of two replicas has both, the other one vectors only."""
-    sizes = {"rnn_size": 128, "embedding_size": 64, "variable_update": "replicated"}
-    settings = small_settings(data=(str(pairs_file),), dry_run=True, **sizes)
-    dry_run(open_run(settings, prepare(settings), TOWERS))
-    plan = capsys.readouterr().out
-    first, second = (float(found) for found in re.findall(r"\n  cpu_\d +(\d+\.\d) MB", plan))
+    """The first tower has the weights; the first of two replicas has vectors beside them, the other one only these."""
+    alone = plan(capsys)
+    assert re.search(r"\n  cpu_1 +0\.0 MB +0\.0 MB +(0\.\d MB) +not measured +over \1\n", alone)
+    assert "Time: 1,000 steps; " in alone
+    copies = plan(capsys, rnn_size=128, embedding_size=64, variable_update="replicated")
+    first, second = (float(found) for found in re.findall(r"\n  cpu_\d +(\d+\.\d) MB", copies))
     assert second > 0.5
     assert 1.8 * second < first <= 2.1 * second
+    assert not Path("checkpoints").exists()
+    assert not Path("tensorboard").exists()
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,8 @@ from chatbot.training.loop import train as train_run
 from chatbot.training.run import open_run, set_initial_weights
 from chatbot.training.validation import Validator
 from tests.training.attempts import metrics
-from tests.training.small_run import SMALL, TOWERS, train_small
+from tests.training.small_run import SMALL, TOWERS
+from tests.training.untraced_update import train_untraced
 
 TUNED = {"data": ("new.tsv",), "attempt": "tuned", "init_from": "base", "freeze": "encoder"}
 
@@ -116,33 +117,24 @@ def test_attempts_that_cannot_be_begun_from_are_refused(work_dir: Path) -> None:
         prepare(other)
 
 
-def test_attempt_is_not_resumed_with_another_architecture(work_dir: Path) -> None:
-    """The model of the flags is larger than the checkpoint, which does not make it a damaged one."""
-    Path("pairs.tsv").write_text("你好\t你好呀\n早上好\t早\n")
-    train_small(1, data=("pairs.tsv",), steps=1, attempt="base")
-    Path("pairs.tsv").unlink()
-    other = settings_over_config({"attempt": "base", "architecture": "transformer", "embedding_size": 512})
-    message = (
-        r"--attempt base was started with other settings: --architecture recurrent -> transformer; --embedding-size"
-    )
-    with pytest.raises(UserError, match=message):
-        prepare(other)
-
-
 def test_ratings_are_learned_from_a_copy(work_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """As the guide says; ratings go on, and the attempt is resumed."""
+    """As the guide says; ratings go on, and the attempt is resumed, which is not possible with another architecture."""
     Path("my_pairs.tsv").write_text("你好\t你好呀\n再见\t明天见\n" * 4, encoding="utf-8")
-    train(**SMALL, data=("my_pairs.tsv",), attempt="weibo", steps=2)
+    train_untraced(data=("my_pairs.tsv",), attempt="weibo", steps=1)
     for question, reply, rating in (("你好", "早", "good"), ("再见", "呵呵", "bad")):
         append_rating(RATINGS, rating_of(question, reply, [], rating, "weibo", written_to=""))  # type: ignore[arg-type]
     for data in ("data/ratings.jsonl", "data", "."):
         with pytest.raises(UserError, match=rf"--data {data}: data/ratings.jsonl changes with each rating") as refused:
-            train(**SMALL, data=("my_pairs.tsv", data), attempt="rated", init_from="weibo", steps=1)
+            train_untraced(data=("my_pairs.tsv", data), attempt="rated", init_from="weibo", steps=1)
         assert len(str(refused.value)) < 200
     shutil.copy(RATINGS, "data/rated.jsonl")
     flags = {"data": ("my_pairs.tsv", "data/rated.jsonl"), "attempt": "rated", "init_from": "weibo"}
-    train(**flags, steps=1)
+    train_untraced(**flags, steps=1)
     assert "Training on 3 pairs" in capsys.readouterr().out
     append_rating(RATINGS, rating_of("你好", "您好", [], "good", "rated", written_to=""))
-    train(**flags, steps=2)
-    assert metrics("rated")[-1]["step"] == 2
+    assert train_untraced(**flags, steps=2)[1].step == 2
+    # The model of the flags is larger than the checkpoint, which does not make it a damaged one.
+    other = settings_over_config({"attempt": "rated", "architecture": "transformer", "embedding_size": 512})
+    message = "rated was started with other settings: --architecture recurrent -> transformer; --embedding-size"
+    with pytest.raises(UserError, match=message):
+        prepare(other)

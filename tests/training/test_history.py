@@ -1,11 +1,10 @@
-"""An attempt with history: training, resuming, evaluation and chat read the same sources."""
+"""An attempt with history: evaluation and chat read the same sources as training."""
 
 import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from benchmarks import history as benchmark
@@ -24,42 +23,23 @@ from chatbot.inference.reply_text import Reply
 from chatbot.inference.responder import Responder
 from chatbot.model.saved import Trained, load_trained
 from tests.chat.terminal.typed import piped
-from tests.training.attempts import saved_step, weights
-from tests.training.small_run import train_small
+from tests.training.untraced_update import train_untraced
 
 TALKS = [[f"第{talk}句", "好的", f"再说{talk}", "再见"] for talk in range(12)]
-SETTINGS = {"data": ("talks.jsonl",), "history": 2, "tokenizer": "char", "validation": "none", "vocabulary_size": 320}
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with conversations, and the attempts "resumed" and "whole" of three steps."""
-    folder = tmp_path_factory.mktemp("history")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(folder)
-        Path("talks.jsonl").write_text("".join(json.dumps(talk) + "\n" for talk in TALKS))
-        train_small(1, **SETTINGS, attempt="resumed", steps=1)
-        train_small(1, **SETTINGS, attempt="resumed", steps=3)
-        train_small(1, **SETTINGS, attempt="whole", steps=3)
-    return folder
+SETTINGS: dict[str, Any] = {"data": ("talks.jsonl",), "history": 2, "tokenizer": "char", "validation": "none"}
 
 
 @pytest.fixture
-def trained(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Trained:
-    """The attempt, with its folder as the current one."""
-    monkeypatch.chdir(folder)
-    return load_trained(folder / "checkpoints/whole")
+def trained(work_dir: Path) -> Trained:
+    """An attempt of one step in the current folder, beside its conversations."""
+    Path("talks.jsonl").write_text("".join(json.dumps(talk) + "\n" for talk in TALKS))
+    train_untraced(**SETTINGS, vocabulary_size=320, attempt="whole", steps=1)
+    return load_trained(Path("checkpoints/whole"))
 
 
-def test_resumed_run_equals_an_uninterrupted_one(trained: Trained) -> None:
-    assert saved_step("resumed") == saved_step("whole") == 3
-    for one, other in zip(weights("resumed"), weights("whole"), strict=True):
-        np.testing.assert_array_equal(one, other)
-
-
-def test_attempt_keeps_its_history(trained: Trained, capsys: pytest.CaptureFixture[str]) -> None:
+def test_attempt_keeps_its_history(trained: Trained) -> None:
     with pytest.raises(UserError, match="--history 2 -> 1"):
-        train_small(1, **{**SETTINGS, "history": 1}, attempt="whole", steps=4)
+        train_untraced(**{**SETTINGS, "history": 1}, vocabulary_size=320, attempt="whole", steps=4)
     with pytest.raises(UserError, match="--history 3: --attempt whole was trained with --history 2; give at most"):
         ChatSettings("whole", history=3).turns_of(trained.settings.encoding.history)
     assert [ChatSettings(history=given).turns_of(2) for given in (None, 0, 1, 2)] == [2, 0, 1, 2]
@@ -67,12 +47,12 @@ def test_attempt_keeps_its_history(trained: Trained, capsys: pytest.CaptureFixtu
 
 def test_evaluation_and_chat_read_the_same_sources(trained: Trained, monkeypatch: pytest.MonkeyPatch) -> None:
     sources: list[list[int]] = []
-    candidates = Replier.candidates
 
     def recorded(replier: Replier, questions: Sequence[Sequence[int]], *others: Any) -> list[list[Reply]]:
         sources.extend(map(list, questions))
         return candidates(replier, questions, *others)
 
+    candidates = Replier.candidates
     monkeypatch.setattr(Replier, "candidates", recorded)
     settings = CorpusSettings(data=("talks.jsonl",), tokenizer="char", clean=("control",), cache="cache")
     files, max_length = corpus_files(find_sources(settings.data), settings), trained.settings.model.max_length
@@ -97,6 +77,7 @@ def test_pipe_is_a_conversation_and_an_empty_line_begins_another(
             histories.append([turn.strip() for turn in history])
             return super().reply(text, history, last_reply)
 
+    capsys.readouterr()
     histories: list[list[str]] = []
     model = LoadedModel(Path("whole"), ModelCard("whole", 1, ()), 2, lambda decoding: Recorded(trained, decoding))
     piped(model, "甲\n乙\n/new\n\n丙\n", "--beam-size", "1")
@@ -105,9 +86,7 @@ def test_pipe_is_a_conversation_and_an_empty_line_begins_another(
     assert histories == [[], ["甲", replies[0]], ["乙", replies[1]], ["/new", replies[2]], []]
 
 
-def test_benchmark_holds_out_whole_conversations_and_scores_later_turns(
-    trained: Trained, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_benchmark_holds_out_whole_conversations_and_scores_later_turns(trained: Trained) -> None:
     training, held_out = benchmark._split("talks.jsonl", Path())
     talks = [[json.loads(line) for line in path.read_text().splitlines()] for path in (training, held_out)]
     assert talks == [[talk for talk in TALKS if talk != TALKS[9]], [TALKS[9]]]

@@ -1,8 +1,9 @@
-"""--profile writes a trace of its steps only, and never ends a run."""
+"""--profile writes a trace of its steps only, and never ends a run; GPUs that become slow are named."""
 
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 import tensorflow as tf
@@ -10,14 +11,15 @@ from tensorflow.tsl.profiler.protobuf.xplane_pb2 import XSpace
 
 from chatbot.config.training import Settings
 from chatbot.flags import compose
-from chatbot.training.machines.team import ALONE
-from chatbot.training.profiling import profiled
+from chatbot.training.devices.towers import Tower
+from chatbot.training.machines.team import ALONE, Team
+from chatbot.training.profiling import TowerTimes, profiled
 
 
-def run_at(step: int) -> Any:
+def run_at(step: int, team: Team = ALONE) -> Any:
     """A run that is asked to profile the steps 3 to 5."""
     settings = compose(Settings, attempt="a", profile="3:5")
-    return SimpleNamespace(settings=settings, team=ALONE, progress=SimpleNamespace(step=step))
+    return SimpleNamespace(settings=settings, team=team, progress=SimpleNamespace(step=step))
 
 
 def train(first: int, last: int) -> None:
@@ -47,9 +49,37 @@ def test_steps_that_are_profiled(
     assert names.count("train") == names.count("EagerLocalExecute: MatMul") == traced
 
 
+def test_steps_that_a_run_repeats_are_not_profiled_again(work_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A run that goes back to a checkpoint repeats them. Each machine writes its own profile."""
+    with profiled(run_at(0, Team(1, 2))) as profile:
+        for number in (1, 2, 3, 4, 5, 6, 3, 4, 5, 6):
+            with profile.step(number):
+                pass
+    assert capsys.readouterr().out.count("Profile: ") == 1
+    assert len([*Path("tensorboard").glob("a/worker_1/plugins/profile/*")]) == 1
+
+
 def test_training_goes_on_without_a_trace(work_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
     Path("tensorboard").write_text("a file")
     train(1, 9)
     printed = capsys.readouterr()
     assert "--profile: tensorboard/a cannot be written" in printed.err
     assert printed.out == ""
+
+
+def test_tower_that_becomes_slow_is_named_once() -> None:
+    times = TowerTimes(MagicMock(), [Tower(f"gpu_{i}", f"/GPU:{i}", "", None) for i in range(4)])
+    assert times.slow([]) == []
+    assert times.slow([0.010, 0.012, 0.019, 0.011]) == []
+    (line,) = times.slow([0.010, 0.012, 0.036, 0.011])
+    assert line == (
+        "gpu_2 takes 36 ms for its share of a step, the median of the others 11 ms: all wait for it; "
+        "`nvidia-smi -q -d PERFORMANCE` may show why"
+    )
+    assert len(f"Warning: {line}") < 200
+    assert times.slow([]) == []
+    assert times.slow([0.010, 0.012, 0.036, 0.011]) == []
+    assert times.slow([0.010, 0.012, 0.012, 0.011]) == []
+    assert len(times.slow([0.030, 0.012, 0.036, 0.011])) == 2
+    cpus = [Tower(f"cpu_{i}", f"/CPU:{i}", "CPU", None) for i in range(2)]
+    assert TowerTimes(MagicMock(), cpus).measure(MagicMock()) == [], "towers on CPUs share their cores"

@@ -13,30 +13,26 @@ from chatbot.errors import UserError
 from chatbot.training.data import prepare
 from chatbot.training.loop import train
 from chatbot.training.reporting.terminal import question_line
-from chatbot.training.run import open_run
 from tests.chat.terminal.typed import Line, typed
-from tests.training.small_run import TOWERS, small_settings, train_small
+from tests.training.small_run import open_with, small_settings
+from tests.training.untraced_update import UntracedUpdate
 
 
-def trained_with_pairs(pairs_file: Path, **changes: Any) -> list[list[str]]:
+def trained_with_pairs(held_out: Path, **changes: Any) -> list[list[str]]:
     """Train a step with an index of the pairs, and return these. One like the first of them is held out."""
-    pairs = [line.split("\t")[:2] for line in pairs_file.read_text().splitlines()]
-    held_out = pairs_file.with_name("held_out.tsv")
+    pairs = [line.split("\t")[:2] for line in Path("pairs.tsv").read_text().splitlines()]
     held_out.write_text(f"{pairs[0][0]}呀\t{pairs[1][1]}\n")
-    run = {"data": (str(pairs_file),), "validation": str(held_out), **changes}
-    settings = small_settings(**run, validate_every=1, steps=1)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("chatbot.training.data.FEWEST_DECIDING", 1)
-        train(open_run(settings, prepare(settings), TOWERS[:1]))
+    settings = small_settings(data=("pairs.tsv",), validation=str(held_out), **changes, validate_every=1, steps=1)
+    train(open_with(UntracedUpdate, settings, prepare(settings)))
     return pairs
 
 
 @pytest.mark.parametrize("both_directions", ["on", "off"])
 def test_run_with_validation_keeps_its_pairs_for_the_chat(
-    pairs_file: Path, both_directions: str, capsys: pytest.CaptureFixture[str]
+    held_out: Path, both_directions: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The last lines of the run show replies as the chat gives them."""
-    pairs = trained_with_pairs(pairs_file, both_directions=both_directions)
+    pairs = trained_with_pairs(held_out, both_directions=both_directions)
     directory = Path("checkpoints/default")
     kept = json.loads((directory / "retrieval" / "index.json").read_text())
     assert kept["corpus"] == json.loads((directory / "data.json").read_text())["fingerprint"]
@@ -47,9 +43,9 @@ def test_run_with_validation_keeps_its_pairs_for_the_chat(
     assert question_line(f"{pairs[0][0]}呀", reply) in capsys.readouterr().out
 
 
-def test_ratings_change_the_next_reply(pairs_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_ratings_change_the_next_reply(held_out: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """In the terminal, where /why names the pair that a rating has taken away; the Python API reads no ratings."""
-    pairs = trained_with_pairs(pairs_file)
+    pairs = trained_with_pairs(held_out)
     directory, question = Path("checkpoints/default"), f"{pairs[0][0]}呀"
     model = load_model(directory)
 
@@ -67,9 +63,8 @@ def test_ratings_change_the_next_reply(pairs_file: Path, capsys: pytest.CaptureF
     assert chatbot.load(directory).reply(question) == first
 
 
-def test_retrieve_pairs_0_keeps_none(pairs_file: Path, held_out: Path) -> None:
-    run = {"data": (str(pairs_file),), "validation": str(held_out), "validate_every": 1, "steps": 1}
-    train_small(1, **run, retrieve_pairs=0)
+def test_retrieve_pairs_0_keeps_none(held_out: Path) -> None:
+    trained_with_pairs(held_out, retrieve_pairs=0)
     assert not Path("checkpoints/default/retrieval").exists()
     model = load_model(Path("checkpoints/default"))
     assert model.responder_of(DecodingSettings()).decoding.retrieved == 0

@@ -1,19 +1,24 @@
-"""The pairs that are shown before training, and the questions whose replies are shown."""
+"""The pairs that are shown before training, and the questions whose replies are shown, those of --probe among them."""
 
 import json
 from pathlib import Path
 from unittest.mock import MagicMock
 
 import pytest
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from chatbot.attempts.attempt import read_attempt
+from chatbot.config.training import Settings
 from chatbot.corpus import shards
 from chatbot.corpus.pair_ids import EncodedPairs, Ragged
 from chatbot.corpus.vocabulary import BYTES, MARKS, SPECIALS, Vocabulary
+from chatbot.errors import UserError
+from chatbot.flags import compose
 from chatbot.inference.ratings import rating_of
-from chatbot.training.data import prepare
+from chatbot.training.data import MOST_QUESTIONS, prepare, probe_samples, read_probe
 from chatbot.training.start import train_here
 from tests.training.small_run import small_settings
+from tests.training.untraced_update import train_untraced
 
 
 @pytest.mark.parametrize("pairs_per_shard", [100, 2])
@@ -37,11 +42,9 @@ def test_shown_pairs_are_trained_on(
 def test_samples_may_have_unknown_characters(work_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
     Path("pairs.tsv").write_text("你好\t你好呀\n你好吗\t很好\n")
     Path("held_out.tsv").write_text("😀嗨\t好\n嗨\t好\n")
-    train_here(small_settings(data=("pairs.tsv",), validation="held_out.tsv", steps=1, validate_every=1))
-    shown = capsys.readouterr().out
-    assert "  你好 -> 你好 呀\n" in shown
-    assert "  😀嗨 -> " in shown
-    assert "<0x" not in shown
+    samples = prepare(small_settings(data=("pairs.tsv",), validation="held_out.tsv")).samples
+    assert [sample.question for sample in samples] == ["😀嗨", "嗨"]
+    assert "  你好 -> 你好 呀\n" in capsys.readouterr().out
 
 
 def test_offered_questions_are_short_and_frequent(work_dir: Path) -> None:
@@ -65,7 +68,7 @@ def test_file_without_pairs_is_none_that_was_learned_from(work_dir: Path, capsys
     Path("pairs.tsv").write_text("你好\t早\n再见\t明天见\n")
     record = rating_of("你好", "走开", [], "bad", "weibo")
     Path("bad.jsonl").write_text(json.dumps(record) + "\n")
-    train_here(small_settings(data=("pairs.tsv", "bad.jsonl"), steps=1))
+    train_untraced(data=("pairs.tsv", "bad.jsonl"), steps=1)
     assert "Training on 2 pairs of pairs.tsv; " in capsys.readouterr().out
     assert read_attempt(Path("checkpoints/default")).data == ("pairs.tsv",)
 
@@ -79,3 +82,46 @@ def test_offered_questions_have_words_of_the_vocabulary_only() -> None:
     one = EncodedPairs.question_to_answer(sources, sources, sources.lengths)
     one_shard = MagicMock(__len__=lambda _: 1, __getitem__=lambda _, n: one)
     assert shards.frequent_questions(one_shard, vocabulary) == ["你好"]
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig"])
+def test_first_questions_are_read_line_by_line(tmp_path: Path, encoding: str) -> None:
+    path = tmp_path / "probe.txt"
+    others = [str(i) for i in range(100)]
+    path.write_bytes("\r\n".join(["你好，你叫什么名字", "", "  今天的天气怎么样  ", *others]).encode(encoding))
+    expected = ["你好，你叫什么名字", "今天的天气怎么样", *others]
+    assert read_probe(str(path)) == expected[:MOST_QUESTIONS]
+    assert read_probe(None) == read_probe("none") == []
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [(None, "cannot be read"), (b" \n\n", "no question"), ("你好".encode("gb18030"), "not a text in UTF-8")],
+)
+def test_unusable_file_is_refused_before_the_pairs_are_read(
+    work_dir: Path, content: bytes | None, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if content is not None:
+        Path("probe.txt").write_bytes(content)
+    with pytest.raises(UserError, match=f"^--probe probe.txt: {message}.*give a text file"):
+        train_here(compose(Settings, data=("missing.tsv",), probe="probe.txt"))
+    assert capsys.readouterr().out == ""
+    assert not Path("checkpoints").exists()
+
+
+def test_questions_are_cleaned_and_encoded_as_in_chat() -> None:
+    vocabulary = Vocabulary(["你好", *"你好！", *MARKS, *BYTES])
+    settings = compose(Settings, clean=("punctuation", "control"), history=1)
+    (sample,) = probe_samples(["你好！！！！", "\u200b"], settings, vocabulary)
+    assert (sample.question, sample.answer) == ("你好！！！！", "")
+    assert sample.ids == [vocabulary.first_mark, *vocabulary.ids(["你好", "！"])]
+
+
+def test_replies_are_shown_at_each_checkpoint_if_nothing_is_validated(
+    pairs_file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("probe.txt").write_text("甲甲甲\n")
+    train_here(small_settings(data=(str(pairs_file),), steps=2, save_every=1, probe="probe.txt"))
+    assert capsys.readouterr().out.count("  甲甲甲 -> ") == 3, "at both steps, and in the end"
+    written = EventAccumulator("tensorboard/default/all").Reload().Tensors("replies")
+    assert [event.step for event in written] == [1, 2]

@@ -11,13 +11,7 @@ from chatbot.config.training import Settings
 from chatbot.errors import UserError
 from chatbot.flags import compose
 from chatbot.training.run import Run
-from chatbot.training.schedule import (
-    Calendar,
-    Due,
-    Schedule,
-    calendar_of,
-    schedule_of,
-)
+from chatbot.training.schedule import Calendar, Due, Schedule, calendar_of, schedule_of
 
 NOTHING = Due(log=False, validate=False, save=False)
 LOG = Due(log=True, validate=False, save=False)
@@ -25,41 +19,25 @@ SAVE = Due(log=True, validate=False, save=True)
 ALL = Due(log=True, validate=True, save=True)
 
 
-@pytest.mark.parametrize(("rule", "highest"), [("none", 0.002), ("linear", 0.008), ("sqrt", 0.004)])
-def test_learning_rate_scales_with_batch_size(rule: str, highest: float) -> None:
-    settings = LearningSettings(learning_rate=0.002, scale_learning_rate=rule)
-    assert schedule_of(settings, 256, 500).highest == pytest.approx(highest)
-
-
-def test_learning_rate_is_defined_for_64_pairs() -> None:
-    for rule in ("none", "linear", "sqrt"):
-        assert (
-            schedule_of(LearningSettings(scale_learning_rate=rule), 64, 500).highest == LearningSettings().learning_rate
-        )
-
-
 @pytest.mark.parametrize(
-    ("changes", "steps"),
+    ("changes", "pairs", "steps_per_epoch", "highest", "warm_up"),
     [
-        ({}, 0),
-        ({"scale_learning_rate": "linear"}, 300),
-        ({"scale_learning_rate": "sqrt", "warm_up": 7}, 7),
-        ({"scale_learning_rate": "linear", "warm_up": 0}, 0),
-        ({"warm_up": 40}, 40),
+        ({}, 256, 300, 0.002, 0),
+        ({"warm_up": 40}, 256, 300, 0.002, 40),
+        ({"scale_learning_rate": "linear"}, 256, 300, 0.008, 300),  # one epoch
+        ({"scale_learning_rate": "linear"}, 256, 10**6, 0.008, 1000),
+        ({"scale_learning_rate": "linear", "warm_up": 0}, 256, 300, 0.008, 0),
+        ({"scale_learning_rate": "sqrt", "warm_up": 7}, 256, 300, 0.004, 7),
+        ({"scale_learning_rate": "sqrt"}, 64, 300, 0.002, 300),  # --learning-rate is defined for 64 pairs
+        ({"schedule": "one-cycle", "steps": 10}, 64, 500, 0.002, 3),  # 30% of the run
+        ({"schedule": "one-cycle", "steps": 10, "warm_up": 5}, 64, 500, 0.002, 5),
     ],
 )
-def test_warm_up_defaults_to_one_epoch_of_scaled_rates(changes: dict[str, object], steps: int) -> None:
-    assert schedule_of(LearningSettings(**changes), 256, 300).warm_up == steps  # type: ignore[arg-type]
-
-
-def test_warm_up_is_limited_in_long_epochs() -> None:
-    assert schedule_of(LearningSettings(scale_learning_rate="linear"), 256, 10**6).warm_up == 1000
-
-
-def test_learning_rate_rises_linearly_and_stays() -> None:
-    schedule = Schedule(0.8, warm_up=4)
-    assert [schedule.rate(step) for step in range(6)] == pytest.approx([0.2, 0.4, 0.6, 0.8, 0.8, 0.8])
-    assert Schedule(0.8, warm_up=0).rate(0) == 0.8
+def test_highest_rate_and_warm_up_follow_the_settings(
+    changes: dict[str, Any], pairs: int, steps_per_epoch: int, highest: float, warm_up: int
+) -> None:
+    schedule = schedule_of(LearningSettings(learning_rate=0.002, **changes), pairs, steps_per_epoch)
+    assert (schedule.highest, schedule.warm_up) == (pytest.approx(highest), warm_up)
 
 
 RATE, WARM_UP, LENGTH = 0.8, 4, 20
@@ -81,17 +59,13 @@ def test_schedules_equal_their_formulas(kind: str) -> None:
     expected = [*rising, *map(SLOW[kind], range(WARM_UP, LENGTH))]
     assert [schedule.rate(step) for step in range(LENGTH)] == pytest.approx(expected)
     # From the last step on, the rate stays, or falls on.
-    last = schedule.rate(LENGTH)
-    assert schedule.rate(20 * LENGTH) == (
-        last if kind != "inverse-square-root" else pytest.approx(SLOW[kind](20 * LENGTH))
-    )
+    last, late = schedule.rate(LENGTH), schedule.rate(20 * LENGTH)
+    assert late == (last if kind != "inverse-square-root" else pytest.approx(SLOW[kind](20 * LENGTH)))
     assert last == pytest.approx(SLOW[kind](LENGTH))
 
 
-def test_one_cycle_rises_in_30_percent_of_the_run() -> None:
-    schedule = schedule_of(LearningSettings(learning_rate=RATE, schedule="one-cycle", steps=10), 64, 500)
-    rates = [schedule.rate(step) for step in range(11)]
-    assert (schedule.warm_up, max(rates), rates[2], rates[10]) == (3, RATE, RATE, 0.0)
+def test_shortest_schedules_have_a_rate() -> None:
+    assert Schedule(0.8, warm_up=0).rate(0) == 0.8
     shortest = schedule_of(LearningSettings(schedule="one-cycle", steps=1), 64, 500)
     assert 0 < shortest.rate(0) < shortest.highest
 
@@ -103,6 +77,7 @@ def test_one_cycle_rises_in_30_percent_of_the_run() -> None:
         ({"schedule": "one-cycle"}, "--schedule one-cycle: it needs the length of the run"),
         ({"schedule": "inverse-square-root"}, "--schedule inverse-square-root: .* give --warm-up"),
         ({"schedule": "cosine", "steps": 9, "warm_up": 9}, "--warm-up 9: the run has 9 steps"),
+        ({"schedule": "one-cycle", "epochs": 1, "warm_up": 500}, "--warm-up 500: the run has 500 steps"),
     ],
 )
 def test_schedules_that_cannot_be_followed_are_refused(changes: dict[str, Any], message: str) -> None:
@@ -111,67 +86,57 @@ def test_schedules_that_cannot_be_followed_are_refused(changes: dict[str, Any], 
 
 
 @pytest.mark.parametrize(
-    ("step", "due"),
-    [(1, LOG), (2, NOTHING), (5, LOG), (7, ALL), (8, SAVE), (10, LOG), (14, ALL), (16, SAVE), (23, ALL)],
+    ("validate_every", "last_step", "due"),
+    [
+        (7, 23, {1: LOG, 2: NOTHING, 5: LOG, 7: ALL, 8: SAVE, 10: LOG, 14: ALL, 16: SAVE, 23: ALL}),
+        (None, 16, {1: LOG, 7: NOTHING, 8: SAVE, 16: SAVE}),
+        (None, 15, {15: SAVE}),
+        (7, None, {7 * 10**6: ALL, 8 * 10**6: SAVE}),
+    ],
 )
-def test_intervals_are_independent_and_last_step_does_everything(step: int, due: Due) -> None:
-    assert Calendar(log_every=5, save_every=8, validate_every=7, last_step=23).due(step) == due
-
-
-def test_nothing_is_validated_without_validation_pairs() -> None:
-    calendar = Calendar(log_every=5, save_every=8, validate_every=None, last_step=16)
-    assert not any(calendar.due(step).validate for step in range(1, 17))
-    assert calendar.due(16) == SAVE
-
-
-def test_intervals_continue_without_last_step() -> None:
-    assert Calendar(log_every=5, save_every=8, validate_every=7, last_step=None).due(7 * 10**6) == ALL
+def test_intervals_are_independent_and_last_step_does_everything(
+    validate_every: int | None, last_step: int | None, due: dict[int, Due]
+) -> None:
+    calendar = Calendar(log_every=5, save_every=8, validate_every=validate_every, last_step=last_step)
+    assert {step: calendar.due(step) for step in due} == due
 
 
 @pytest.mark.parametrize(
     ("flags", "steps_per_epoch", "expected"),
-    [
-        ({"steps": 5}, 10, 5),
-        ({"epochs": 3}, 10, 30),
-        ({}, 10, 1000),
-        ({}, 1000, 10_000),
-    ],
+    [({"steps": 5}, 10, 5), ({"epochs": 3}, 10, 30), ({}, 10, 1000), ({}, 1000, 10_000)],
 )
 def test_last_step_of_flags_and_defaults(flags: dict, steps_per_epoch: int, expected: int) -> None:
-    settings = compose(Settings, **flags)
+    settings = compose(Settings, log_every=3, save_every=4, **flags)
     for decides, last_step in ((False, expected), (True, expected if flags else None)):
-        assert calendar_of(settings, steps_per_epoch, 64, 500, decides).last_step == last_step
+        calendar = calendar_of(settings, steps_per_epoch, 64, 500, decides)
+        assert (calendar.log_every, calendar.save_every, calendar.last_step) == (3, 4, last_step)
 
 
 @pytest.mark.parametrize(
-    ("steps_per_epoch", "validation_pairs", "expected"),
-    [(300, 500, 300), (10**6, 500, 2000), (5, 4, 100), (5, 6000, 313), (10**6, 60_000, 3125)],
+    ("steps_per_epoch", "validation_pairs", "given", "expected"),
+    [
+        (300, 500, None, 300),
+        (10**6, 500, None, 2000),
+        (5, 4, None, 100),
+        (5, 6000, None, 313),
+        (10**6, 60_000, None, 3125),
+        (300, 500, 7, 7),
+        (300, 0, 7, None),
+    ],
 )
-def test_interval_of_validations_follows_both_sets(steps_per_epoch: int, validation_pairs: int, expected: int) -> None:
+def test_interval_of_validations_follows_both_sets(
+    steps_per_epoch: int, validation_pairs: int, given: int | None, expected: int | None
+) -> None:
     """An epoch, within bounds; scoring 6,000 pairs takes as long as 31 steps of 64 pairs, a tenth of 313."""
-    calendar = calendar_of(Settings(), steps_per_epoch, 64, validation_pairs, validation_decides=True)
+    settings = compose(Settings, validate_every=given)
+    calendar = calendar_of(settings, steps_per_epoch, 64, validation_pairs, validation_decides=True)
     assert calendar.validate_every == expected
-
-
-def test_interval_of_validations_may_be_given() -> None:
-    settings = compose(Settings, validate_every=7)
-    assert calendar_of(settings, 300, 64, 500, validation_decides=True).validate_every == 7
-    assert calendar_of(settings, 300, 64, 0, validation_decides=False).validate_every is None
-
-
-def test_intervals_and_last_step_are_those_of_the_settings() -> None:
-    settings = compose(Settings, log_every=3, save_every=4, validate_every=5, epochs=2)
-    calendar = calendar_of(settings, 300, 64, 500, validation_decides=True)
-    assert calendar == Calendar(log_every=3, save_every=4, validate_every=5, last_step=600)
-    endless = compose(Settings, validate_every=5)
-    assert calendar_of(endless, 300, 64, 500, validation_decides=True).last_step is None
-    assert calendar_of(endless, 300, 64, 500, validation_decides=False).last_step == 3000
 
 
 @pytest.mark.parametrize(
     ("step", "chief", "minutes", "saves"),
     [
-        (10, True, 2.5, True),
+        (10, True, 2.0, True),
         (10, True, 1.5, False),
         (10, False, 0.0, True),
         (9, True, 2.5, False),

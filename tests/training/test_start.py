@@ -78,23 +78,18 @@ def test_number_of_asynchronous_workers(
     assert {settings.parallel.towers for _, settings in jobs.values()} == {None}  # each worker is one tower
 
 
-def test_local_workers_exclude_other_machines(monkeypatch: pytest.MonkeyPatch) -> None:
-    cluster = {"cluster": {"worker": ["a:1", "b:2"]}, "task": {"type": "worker", "index": 0}}
-    monkeypatch.setenv("TF_CONFIG", json.dumps(cluster))
-    with pytest.raises(UserError, match=r"^--local-workers: TF_CONFIG names machines already; leave it out"):
-        module.start(compose(Settings, local_workers=2))
-
-
-def test_port_in_use_is_an_error_before_anything_is_read() -> None:
+def test_processes_that_cannot_be_started_are_errors(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before anything is read."""
+    with pytest.raises(UserError, match="4 GPUs cannot be divided evenly among 3 workers"):
+        jobs_of(monkeypatch, FOUR, local_workers=3)
     with socket.create_server(("127.0.0.1", 0)) as taken:
         hosts = f"127.0.0.1:{taken.getsockname()[1]},127.0.0.1:1"
         with pytest.raises(UserError, match=r"^port \d+ of 127.0.0.1:\d+, this machine's address, cannot be used"):
             module.start(compose(Settings, worker_hosts=hosts, task_index=0))
-
-
-def test_gpus_that_cannot_be_divided_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(UserError, match="4 GPUs cannot be divided evenly among 3 workers"):
-        jobs_of(monkeypatch, FOUR, local_workers=3)
+    cluster = {"cluster": {"worker": ["a:1", "b:2"]}, "task": {"type": "worker", "index": 0}}
+    monkeypatch.setenv("TF_CONFIG", json.dumps(cluster))
+    with pytest.raises(UserError, match=r"^--local-workers: TF_CONFIG names machines already; leave it out"):
+        module.start(compose(Settings, local_workers=2))
 
 
 def test_gpu_that_fails_in_mid_run_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

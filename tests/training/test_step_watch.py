@@ -11,18 +11,14 @@ from typing import Any
 import pytest
 import tensorflow as tf
 
-from chatbot.config.training import Settings
 from chatbot.errors import EXIT_LOST, LostError
-from chatbot.model.seq2seq import Seq2Seq
 from chatbot.training import watch as module
 from chatbot.training.checkpoints.store import Checkpoints
-from chatbot.training.data import prepare
-from chatbot.training.loop import train
 from chatbot.training.step import Graph
 from chatbot.training.validation import Validator
 from chatbot.training.watch import CAUSES, LIMIT, StepWatch, interrupts
-from tests.training.small_run import open_with, small_settings, validation_of
-from tests.training.untraced_update import UntracedUpdate
+from tests.training.small_run import validation_of
+from tests.training.untraced_update import UntracedUpdate, train_untraced
 
 
 def lines_of(watch: StepWatch, seconds: int) -> list[str]:
@@ -83,10 +79,11 @@ def test_step_that_stands_still_ends_the_process(
     def stand_still(step: int) -> None:
         errors.append(ended.get(timeout=60))
 
-    settings = small_settings(data=(str(pairs_file),), validation="none", steps=1, step_timeout=0.05)
-    run = open_with(lambda model, chosen: UntracedUpdate(model, chosen, stand_still), settings, prepare(settings))
+    def train() -> None:
+        train_untraced(strike=stand_still, validation="none", steps=1, step_timeout=0.05)
+
     with ThreadPoolExecutor(1) as threads:
-        threads.submit(train, run).result() if in_thread else train(run)
+        threads.submit(train).result() if in_thread else train()
     assert str(errors[0]).startswith("step 1 has made no progress for 3 seconds (--step-timeout); the same commands")
     assert len(f"error: {errors[0]}") < 200
     assert errors[0].exit_code == EXIT_LOST
@@ -102,52 +99,33 @@ def test_step_has_all_its_time_and_without_a_limit_any(monkeypatch: pytest.Monke
         assert ended.qsize() == expected
 
 
-def test_steps_of_a_run_are_watched_and_nothing_else(pairs_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The watch's seconds pass while a step computes, while its results are read, and in a validation and a save."""
-    said: dict[tuple[str, str], None] = {}
-    ticks: list[Callable[[], str]] = []
+def test_steps_of_a_run_are_watched_and_nothing_else(held_out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While a step computes, and while its results are read; not in a validation and a save."""
+    watched: list[tuple[str, int | None]] = []
+    made: list[StepWatch] = []
 
-    def pass_time(place: str) -> None:
-        """Let the seconds pass, after a first call that notices the step."""
-        ticks[0]()
-        said.update(((place, line.split(" has")[0]), None) for line in (ticks[0]() for _ in range(LIMIT)) if line)
-
-    class Repeated(StepWatch):
-        """One that says it of each step, again and again."""
-
+    class Kept(StepWatch):
         def __init__(self, *arguments: Any) -> None:
             super().__init__(*arguments)
             assert arguments[-1] == math.inf
-            ticks.append(self.tick)
+            made.append(self)
 
-        def tick(self) -> str:
-            """Forget that it was said."""
-            self._is_due = True
-            return super().tick()
-
-    def passing(place: str, function: Callable[..., Any]) -> Callable[..., Any]:
-        def after_time(*arguments: Any) -> Any:
-            pass_time(place)
+    def noted(place: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        def note(*arguments: Any) -> Any:
+            watched.append((place, made[0]._step))
             return function(*arguments)
 
-        return after_time
+        return note
 
     validation = validation_of(1.0, ["子"])
-    monkeypatch.setattr(Validator, "validate", passing("validation", lambda *_: validation))
-    monkeypatch.setattr(Checkpoints, "save", passing("save", Checkpoints.save))
-    monkeypatch.setattr(UntracedUpdate, "finished_steps", passing("results", UntracedUpdate.finished_steps))
-    monkeypatch.setattr("chatbot.training.loop.StepWatch", Repeated)
-    held_out = pairs_file.with_name("held_out.tsv")
-    held_out.write_text("甲甲\t癸癸癸\n")
-    settings = small_settings(
-        data=(str(pairs_file),), validation=str(held_out), steps=2, validate_every=1, step_timeout=0
-    )
-
-    def opened(model: Seq2Seq, chosen: Settings) -> UntracedUpdate:
-        return UntracedUpdate(model, chosen, strike=lambda _: pass_time("step"))
-
-    train(open_with(opened, settings, prepare(settings)))
-    assert [*said] == [("step", "Step 1"), ("results", "Step 1"), ("step", "Step 2"), ("results", "Step 2")]
+    monkeypatch.setattr(Validator, "validate", noted("validation", lambda *_: validation))
+    monkeypatch.setattr(Checkpoints, "save", noted("save", Checkpoints.save))
+    monkeypatch.setattr(UntracedUpdate, "finished_steps", noted("results", UntracedUpdate.finished_steps))
+    monkeypatch.setattr("chatbot.training.loop.StepWatch", Kept)
+    strike = noted("step", lambda step: None)
+    train_untraced(strike=strike, validation=str(held_out), steps=2, validate_every=1, step_timeout=0)
+    of_step = [("step", 1), ("results", 1), ("validation", None), ("save", None)]
+    assert watched == [*of_step, *((place, number and 2) for place, number in of_step)]
 
 
 def test_thread_of_the_signals_prints_the_line(

@@ -16,7 +16,7 @@ from chatbot.training.loop import Window
 from chatbot.training.share import COPIED_AHEAD
 from chatbot.training.step import StepResult
 from tests.training.attempts import metrics
-from tests.training.small_run import train_small
+from tests.training.untraced_update import train_untraced
 
 
 class Clock:
@@ -81,6 +81,16 @@ def test_window_adds_up_its_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     }
 
 
+def test_other_batches_replace_those_that_were_copied() -> None:
+    """As after a run went back."""
+    old, new = ((batch(share([[number]], [[number]])) for number in range(start, start + 9)) for start in (5, 20))
+    window = Window(old)
+    window.next_batch()
+    window.restart(new)
+    assert [window.next_batch().batch.shares[0].source.item() for _ in range(3)] == [20, 21, 22]
+    assert next(old, None) is None, "they are prepared no more"
+
+
 def test_losses_and_norms_that_are_not_finite_do_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
     """The tokens of these steps count for the speed."""
     clock = Clock(monkeypatch)
@@ -101,18 +111,15 @@ def test_losses_and_norms_that_are_not_finite_do_not_count(monkeypatch: pytest.M
 
 def test_time_of_saving_does_not_count(pairs_file: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each step of five pairs takes a second, and each checkpoint a thousand."""
-    clock = Clock(monkeypatch)
-    next_batch, save = Window.next_batch, Checkpoints.save
-
-    def in_a_second(window: Window) -> Any:
-        clock.now += 1
-        return next_batch(window)
+    clock, save = Clock(monkeypatch), Checkpoints.save
 
     def slowly(*arguments: Any) -> None:
         clock.now += 1000
         save(*arguments)
 
-    monkeypatch.setattr(Window, "next_batch", in_a_second)
+    def in_a_second(step: int) -> None:
+        clock.now += 1
+
     monkeypatch.setattr(Checkpoints, "save", slowly)
-    train_small(1, data=(str(pairs_file),), batch_size=5, steps=2, save_every=1)
-    assert [line["examples_per_s"] for line in metrics()] == [5.0, 5.0]
+    train_untraced(strike=in_a_second, batch_size=5, steps=2, save_every=1)
+    assert [line["target_tokens_per_s"] for line in metrics()] == [1.0, 1.0]
