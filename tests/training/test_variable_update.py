@@ -119,7 +119,10 @@ class Opened:
         """Train from one step to another, the rate of which falls."""
         for number in range(first, last):
             self.update(self.update.prepare(self.batches[number], number), rate_of(self.settings, number))
-        return self.update.finished_steps() if last > first else []
+        results: list[StepResult] = []
+        while len(results) < last - first:  # each call waits for one at least
+            results += self.update.finished_steps()
+        return results
 
     def state(self) -> tuple[list[np.ndarray], Any]:
         """The content of a checkpoint."""
