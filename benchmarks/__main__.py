@@ -6,10 +6,8 @@ from benchmarks.compare import compare_benchmark
 from benchmarks.corpus import corpus_benchmark
 from benchmarks.cost import cost_benchmark
 from benchmarks.crossings import crossings_benchmark
-from benchmarks.dailydialog import dailydialog_benchmark
 from benchmarks.decode import decode_benchmark
 from benchmarks.gpu import gpu_benchmark
-from benchmarks.history import history_benchmark
 from benchmarks.quality import quality_benchmark
 from benchmarks.scaling import scaling_benchmark
 from benchmarks.serve import serve_benchmark
@@ -18,19 +16,20 @@ from benchmarks.train import train_benchmark
 from chatbot.errors import UserError, exit_code_of
 
 BENCHMARKS = {
-    "compare": compare_benchmark,
-    "corpus": corpus_benchmark,
-    "cost": cost_benchmark,
-    "crossings": crossings_benchmark,
-    "dailydialog": dailydialog_benchmark,
-    "decode": decode_benchmark,
-    "gpu": gpu_benchmark,
-    "history": history_benchmark,
-    "quality": quality_benchmark,
-    "scaling": scaling_benchmark,
-    "serve": serve_benchmark,
-    "soak": soak_benchmark,
-    "train": train_benchmark,
+    benchmark.name: benchmark
+    for benchmark in (
+        compare_benchmark,
+        corpus_benchmark,
+        cost_benchmark,
+        crossings_benchmark,
+        decode_benchmark,
+        gpu_benchmark,
+        quality_benchmark,
+        scaling_benchmark,
+        serve_benchmark,
+        soak_benchmark,
+        train_benchmark,
+    )
 }
 
 

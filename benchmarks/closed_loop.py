@@ -1,13 +1,13 @@
 """Clients that each ask again as soon as they have their answer."""
 
-import statistics
-import threading
+import asyncio
+import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from typing import NamedTuple
 
-# (question, done): ask, and call `done` with an exception or None when the answer is complete, in any thread.
-Ask = Callable[[str, Callable[[Exception | None], None]], None]
+Ask = Callable[[str], Awaitable[None]]  # ends when the answer is complete
 
 
 class Latencies(NamedTuple):
@@ -22,48 +22,24 @@ class Latencies(NamedTuple):
         return len(self.latencies) / self.seconds
 
     def percentile_ms(self, share: float) -> float:
-        """The latency that this share of the answers does not exceed, in milliseconds."""
-        ordered = sorted(self.latencies)
-        return 1000 * ordered[min(len(ordered) - 1, int(share * len(ordered)))]
-
-    @property
-    def median_ms(self) -> float:
-        """The median latency in milliseconds."""
-        return 1000 * statistics.median(self.latencies)
+        """The least latency that this share of the answers does not exceed, in milliseconds."""
+        return 1000 * sorted(self.latencies)[max(0, math.ceil(share * len(self.latencies)) - 1)]
 
 
-def closed_loop(ask: Ask, questions: Sequence[str], clients: int) -> Latencies:
-    """Ask all questions by as many clients at once. Raises the first exception of an answer."""
-    lock, finished = threading.Lock(), threading.Event()
-    left, latencies, failures = list(reversed(questions)), [], []
-    unanswered = len(questions)
+async def closed_loop(
+    connect: Callable[[], AbstractAsyncContextManager[Ask]], questions: Sequence[str], clients: int
+) -> Latencies:
+    """Ask all questions by as many clients at once, which connect before. Raises the first exception of an answer."""
+    left, latencies = list(reversed(questions)), list[float]()
 
-    def ask_next() -> None:
-        with lock:
-            question = left.pop() if left else None
-        if question is None:
-            return
-        began = time.perf_counter()
-
-        def done(error: Exception | None) -> None:
-            nonlocal unanswered
+    async def client(ask: Ask) -> None:
+        while left:
+            question, began = left.pop(), time.perf_counter()
+            await ask(question)
             latencies.append(time.perf_counter() - began)
-            if error is not None:
-                failures.append(error)
-            with lock:
-                unanswered -= 1
-                is_last = unanswered == 0
-            if is_last or failures:
-                finished.set()
-            else:
-                ask_next()
 
-        ask(question, done)
-
-    began = time.perf_counter()
-    for _ in range(clients):
-        ask_next()
-    finished.wait()
-    if failures:
-        raise failures[0]
-    return Latencies(time.perf_counter() - began, latencies)
+    async with AsyncExitStack() as stack:
+        connections = [await stack.enter_async_context(connect()) for _ in range(clients)]
+        began = time.perf_counter()
+        await asyncio.gather(*map(client, connections))
+        return Latencies(time.perf_counter() - began, latencies)

@@ -9,24 +9,22 @@ no token is unknown; this project runs once with the same tokens, model and lear
 import dataclasses
 import os
 import shlex
-import statistics
-import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from benchmarks.model_flags import architecture_flag, with_architecture
-from benchmarks.peers.environments import environment, environments_flag, output_of
+from benchmarks.benchmark import ROOT, Benchmark, log
+from benchmarks.corpora import split
+from benchmarks.opened_step import architecture_flag, plain, with_architecture
+from benchmarks.peers.environments import environment, environments_flag
 from benchmarks.peers.systems import Best, OpenNMT, PyTorch
-from benchmarks.quality import ROOT, best_validation, split
-from benchmarks.report import log, print_json
+from benchmarks.processes import Worker, in_turns, output_of, python
+from benchmarks.quality import best_validation
 from benchmarks.tokenised import character_corpora, read_tokenised, spelled
-from benchmarks.train import BFLOAT16, FLOAT32, TrainBenchmark, measure_in_turns, training_worker
-from benchmarks.worker import Worker, ask_all
-from chatbot.command_line import CommandLine
+from benchmarks.train import BFLOAT16, FLOAT32, TrainBenchmark, training_worker
 from chatbot.config.attempts import attempt_directory
 from chatbot.config.corpus import NONE
 from chatbot.config.model import ModelSettings
@@ -53,61 +51,46 @@ class CompareBenchmark(TrainBenchmark):
 
     @property
     def settings(self) -> Settings:
-        """The settings of the model, without dropout."""
-        return with_architecture(super().settings, self.architecture)
+        """The settings of the model, as the peers have them."""
+        return plain(with_architecture(super().settings, self.architecture))
 
 
-def compare_benchmark(arguments: Sequence[str]) -> int:
-    """Measure, print two tables in Markdown, and as the last line one JSON object."""
-    about = (
-        "Compare this project with PyTorch and OpenNMT-py, which are installed first, each in an environment of its "
-        "own: training speed in turns, and the likelihood of held-out replies after equal times."
-    )
-    flags = CommandLine(CompareBenchmark, "benchmarks compare", about).parse(arguments)
+def measure(flags: CompareBenchmark) -> dict[str, Any]:
+    """Measure the speed, and then the quality."""
     cores = len(os.sched_getaffinity(0))
-    results: dict[str, Any] = {"cores": cores, **dataclasses.asdict(flags)}
     with tempfile.TemporaryDirectory() as folder:
         work = Path(folder)
         files = split(flags.data, flags.held_out, work)
         pytorch = PyTorch(environment("torch", flags.environments), work, cores)
         opennmt = OpenNMT(environment("opennmt", flags.environments), work, cores)
         rates = compare_speed(flags, files[0], pytorch, opennmt)
-        print(*speed_table(rates), sep="\n", flush=True)
-        results["target_tokens_per_s"] = rates
-        results["ratios"] = ratios({name: statistics.median(values) for name, values in rates.items()})
+        results: dict[str, Any] = {"target_tokens_per_s": rates, "ratios": ratios(rates)}
         if flags.quality_seconds:
             results["quality"] = compare_quality(flags, files, pytorch, opennmt)
-            print("", *quality_table(results["quality"]), sep="\n", flush=True)
-    print_json(results)
-    return 0
+    return results
 
 
 def compare_speed(
     flags: CompareBenchmark, training: Path, pytorch: PyTorch, opennmt: OpenNMT
-) -> dict[str, list[float]]:
-    """Return the real target tokens a second of each system in each round."""
-    pairs = read_tokenised(str(training), flags.max_length, flags.vocabulary_size)
+) -> dict[str, dict[str, float]]:
+    """Return the real target tokens a second of each system: the median of the rounds, the lowest and the highest."""
+    pairs, settings = read_tokenised(str(training), flags.max_length, flags.vocabulary_size), flags.settings
     pairs.write(pytorch.work, WORDS)
     systems: dict[str, Callable[[], float]] = {}
     with (
-        Worker(training_worker, flags, pairs, FLOAT32) as float32,
-        Worker(training_worker, flags, pairs, BFLOAT16) as bfloat16,
+        Worker(training_worker, settings, flags.steps, pairs, FLOAT32) as float32,
+        Worker(training_worker, settings, flags.steps, pairs, BFLOAT16) as bfloat16,
     ):
         for precision, worker in ((BFLOAT16, bfloat16), (FLOAT32, float32)):
-            systems[f"{OURS}, {precision}"] = partial(_rate, worker)
-        for precision in (BFLOAT16, FLOAT32):
-            rate = partial(pytorch.rate, flags.settings, WORDS, flags.steps, precision)
-            systems[f"{PYTORCH}, {precision}"] = rate
-        systems[f"{OPENNMT}, {FLOAT32}"] = partial(opennmt.rate, flags.settings, WORDS, flags.steps)
-        return measure_in_turns(systems, flags.rounds)
+            systems[f"{OURS}, {precision}"] = worker.ask
+            systems[f"{PYTORCH}, {precision}"] = partial(pytorch.rate, settings, WORDS, flags.steps, precision)
+        systems[f"{OPENNMT}, {FLOAT32}"] = partial(opennmt.rate, settings, WORDS, flags.steps)
+        return in_turns(systems, flags.rounds)
 
 
-def _rate(worker: Worker) -> float:
-    return float(ask_all([worker])[0])
-
-
-def ratios(medians: dict[str, float]) -> dict[str, float]:
+def ratios(rates: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
     """Return this project's rate over those of the peers, at the best precision of both, and PyTorch's in float32."""
+    medians = {name: rate["median"] for name, rate in rates.items()}
     best = {
         system: max(rate for name, rate in medians.items() if name.startswith(system))
         for system in (OURS, PYTORCH, OPENNMT)
@@ -133,11 +116,10 @@ def compare_quality(
 
     def ours(settings: Settings) -> Best:
         settings = replace(settings, data=(str(files[0]),), validation=str(files[1]), validate_every=every)
-        output_of([sys.executable, ROOT / "train.py", *shlex.split(flags_for(settings))], work, cores, seconds)
+        output_of(python(ROOT / "train.py", *shlex.split(flags_for(settings))), work, seconds=seconds)
         nats, step = best_validation(work / attempt_directory(settings.run.attempt))
         return Best(nats * characters, step)
 
-    cores = pytorch.cores
     same = replace(settings, attempt="same", tokenizer="char", preset=NONE, both_directions="off")
     defaults = replace(Settings(), attempt="defaults", architecture=flags.architecture)
     systems: dict[str, Callable[[], Best]] = {
@@ -153,21 +135,14 @@ def compare_quality(
         best = train()
         results[name] = {"nats_per_character": best.nats / characters, "step": best.step}
         results[name]["seconds"] = time.perf_counter() - began
-        log("{nats_per_character:.3f} nats per character at step {step:,}; {seconds:.0f} s".format(**results[name]))
+        log(str(results[name]))
     return results
 
 
-def speed_table(rates: dict[str, list[float]]) -> list[str]:
-    """Return the median of each system's rates, and the lowest and highest, as lines of Markdown."""
-    rows = [
-        f"| {name} | {statistics.median(values):,.0f} | {min(values):,.0f} to {max(values):,.0f} |"
-        for name, values in rates.items()
-    ]
-    return ["| | target tokens/s | rounds |", "|---|---|---|", *rows]
-
-
-def quality_table(results: dict[str, dict[str, float]]) -> list[str]:
-    """Return the results of `compare_quality` as lines of Markdown."""
-    row = "| {} | {nats_per_character:.3f} | {step:,} | {seconds:.0f} |"
-    rows = [row.format(name, **values) for name, values in results.items()]
-    return ["| | nats per character | step | seconds |", "|---|---|---|---|", *rows]
+compare_benchmark = Benchmark(
+    "compare",
+    CompareBenchmark,
+    "Compare this project with PyTorch and OpenNMT-py, which are installed first, each in an environment of its own: "
+    "training speed in turns, and the likelihood of held-out replies after equal times.",
+    measure,
+)

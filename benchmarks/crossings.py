@@ -19,15 +19,10 @@ from collections.abc import Sequence
 from graphlib import TopologicalSorter
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from benchmarks.model_flags import SizeFlags, architecture_flag, with_architecture
-from benchmarks.report import print_json
-from chatbot.command_line import CommandLine
+from benchmarks.benchmark import Benchmark, log
+from benchmarks.opened_step import OpenedStep, SizeFlags, architecture_flag, pairs_of_one_length, with_architecture
 from chatbot.config.training import Settings
-from chatbot.corpus.batches import Batches, GlobalBatch
-from chatbot.corpus.pair_ids import EncodedPairs, Ragged
-from chatbot.corpus.vocabulary import SPECIALS
+from chatbot.corpus.batches import GlobalBatch
 from chatbot.flags import replace
 from chatbot.training.devices.towers import Tower, open_towers
 
@@ -54,6 +49,8 @@ CALLS = frozenset({"PartitionedCall", "StatefulPartitionedCall"})
 LOOPS, BRANCHES = frozenset({"While", "StatelessWhile"}), frozenset({"If", "StatelessIf"})
 # GPU kernels that copy the size of their result to the host.
 WAITING = frozenset({"Where", "Unique", "UniqueV2", "DynamicPartition"})
+DIRECTIONS = ("device_to_host", "host_to_device", "device_to_device")
+Copies, Kinds = collections.Counter[tuple[str, str, str]], collections.Counter[str]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,32 +61,20 @@ class CrossingsBenchmark(SizeFlags):
 
     @property
     def settings(self) -> Settings:
-        """The settings of the model, with two layers on each side."""
-        return replace(with_architecture(super().settings, self.architecture), num_layers=2)
+        """The settings of the model."""
+        return with_architecture(super().settings, self.architecture)
 
 
-def crossings_benchmark(arguments: Sequence[str]) -> int:
-    """Count, print tables and a verdict, and as the last line one JSON object."""
-    about = "Count the copies between host and GPU in a training step, from its graph. No GPU is needed."
-    flags = CommandLine(CrossingsBenchmark, "benchmarks crossings", about).parse(arguments)
-    rows: list[dict[str, Any]] = []
+def measure(flags: CrossingsBenchmark) -> dict[str, Any]:
+    """Count in each precision, alone and with four towers, and with four towers in each variable update."""
     alone: dict[str, str] = {"variable_update": "parameter_server"}
-    steps = [
-        (towers, precision, update) for towers, update in ((1, alone), (4, UPDATES[0])) for precision in PRECISIONS
-    ]
+    steps = [(n, precision, update) for n, update in ((1, alone), (4, UPDATES[0])) for precision in PRECISIONS]
+    rows: list[dict[str, Any]] = []
     for towers, precision, update in [*steps, *((4, PRECISIONS[0], update) for update in UPDATES[1:])]:
-        settings = replace(flags.settings, **update)
-        crossings = step_crossings(settings, flags.vocabulary_size, towers, precision)
+        crossings = step_crossings(replace(flags.settings, **update), flags.vocabulary_size, towers, precision)
         rows.append({"towers": towers, "precision": precision, **update, **crossings.counts()})
-        title = f"{towers} tower{'s' * (towers > 1)}, {precision}, {', '.join(update.values())}"
-        print(f"{title}\n{crossings.table()}\n", flush=True)
-    first = rows[0]
-    print(
-        f"Verdict: a {first['precision']} step of one tower makes the host wait {first['device_to_host']} times for "
-        f"the GPU, and has {first['operations']:,} operations, of which {first['launches']:,} start work on the GPU."
-    )
-    print_json({**dataclasses.asdict(flags), **first, "steps": rows})
-    return 0
+        log(f"{rows[-1]}\n{crossings.table()}\n")
+    return {**rows[0], "steps": rows}
 
 
 def step_crossings(settings: Settings, vocabulary_size: int, towers: int, precision: str) -> "Crossings":
@@ -103,8 +88,7 @@ def step_crossings(settings: Settings, vocabulary_size: int, towers: int, precis
     import tensorflow as tf
 
     update, batch = opened_step(settings, vocabulary_size, devices, precision)
-    prepared = update.prepare(batch, 0)
-    (shares,) = prepared.shares
+    (shares,) = update.prepare(batch, 0).shares
     step = update.step_graph.concrete(shares, tf.constant(0.1))
     of_shares = [gpu for gpu, share in zip(gpus, shares, strict=True) for _ in tf.nest.flatten(share)]
     return crossings_of(step, [*of_shares, HOST])
@@ -113,23 +97,10 @@ def step_crossings(settings: Settings, vocabulary_size: int, towers: int, precis
 def opened_step(
     settings: Settings, vocabulary_size: int, towers: Sequence[Tower], precision: str
 ) -> "tuple[Synchronous, GlobalBatch]":
-    """Return the training step of a new model on towers, and a batch."""
-    import tensorflow as tf
-
-    from chatbot.model.new_model import built_model
-    from chatbot.training.devices.memory import loss_size
-    from chatbot.training.update import open_update
-
-    with tf.device(towers[0].device):
-        size = loss_size(settings, towers)
-        model = built_model(settings.model, vocabulary_size, settings.learning.seed, precision, size)
-    update = open_update(model, settings, towers)
-    rng = np.random.default_rng(1)
-    rows = rng.integers(len(SPECIALS), vocabulary_size, (2, settings.learning.batch_size, 8)).tolist()
-    sources, targets = map(Ragged.from_rows, rows)
-    pairs = EncodedPairs.question_to_answer(sources, targets, targets.lengths)
-    batches = Batches([pairs], settings.learning.batch_size, settings.learning.seed)
-    return update, next(batches.from_step(0, len(towers)))
+    """Return the training step of a new model on towers, and a batch of short pairs."""
+    pairs = pairs_of_one_length(settings, vocabulary_size, settings.learning.batch_size, length=8)
+    opened = OpenedStep(settings, pairs, vocabulary_size, towers, precision)
+    return opened.update, opened.first_batch()
 
 
 @dataclasses.dataclass(eq=False)
@@ -147,36 +118,25 @@ class Crossings:
 
     def __init__(self) -> None:
         # Copies are counted by (kind of the producer, kind of the first consumer, name scope of the consumer).
-        self.device_to_host: collections.Counter[tuple[str, str, str]] = collections.Counter()
-        self.host_to_device: collections.Counter[tuple[str, str, str]] = collections.Counter()
-        self.device_to_device: collections.Counter[tuple[str, str, str]] = collections.Counter()
+        self.device_to_host, self.host_to_device, self.device_to_device = Copies(), Copies(), Copies()
         self._copied: set[tuple[Value, str]] = set()
-        self.operations: collections.Counter[str] = collections.Counter()
-        self.operations_on_cpu: collections.Counter[str] = collections.Counter()
-        # Those that make a GPU compute something. Each is one kernel or a few.
-        self.launches: collections.Counter[str] = collections.Counter()
+        self.operations, self.operations_on_cpu = Kinds(), Kinds()
+        self.launches = Kinds()  # those that make a GPU compute something; each is one kernel or a few
         # Copies from device to host by the number of loops that they are in.
         self.device_to_host_by_loops: collections.Counter[int] = collections.Counter()
         self.loops = 0  # round the operations that are counted now
 
     def counts(self) -> dict[str, int]:
         """Return the totals, by their keys in the JSON object."""
-        return {
-            "device_to_host": self.device_to_host.total(),
-            "host_to_device": self.host_to_device.total(),
-            "device_to_device": self.device_to_device.total(),
-            "operations": self.operations.total(),
-            "operations_on_cpu": self.operations_on_cpu.total(),
-            "launches": self.launches.total(),
-        }
+        names = (*DIRECTIONS, "operations", "operations_on_cpu", "launches")
+        return {name: getattr(self, name).total() for name in names}
 
     def table(self) -> str:
         """Return a line for each kind and place of copies, for each kind of operation on the CPU, and the totals."""
         lines = []
-        for direction in ("device to host", "host to device", "device to device"):
-            copies: collections.Counter[tuple[str, str, str]] = getattr(self, direction.replace(" ", "_"))
-            for (producer, consumer, place), number in copies.most_common():
-                lines.append(f"{direction:16} {number:4}  {producer} -> {consumer} in {place}")
+        for direction in DIRECTIONS:
+            for (producer, consumer, place), number in getattr(self, direction).most_common():
+                lines.append(f"{direction.replace('_', ' '):16} {number:4}  {producer} -> {consumer} in {place}")
         lines += [f"on the CPU       {number:4}  {kind}" for kind, number in self.operations_on_cpu.most_common()]
         return "\n".join([*lines, ", ".join(f"{n.replace('_', ' ')} {v:,}" for n, v in self.counts().items())])
 
@@ -379,3 +339,11 @@ def _place(name: str) -> str:
     """Return the name scope of an operation without the numbers that make names unique."""
     scopes = [scope.rstrip("0123456789").rstrip("_") for scope in name.split("/")[:-1]]
     return "/".join(scopes) or "the step"
+
+
+crossings_benchmark = Benchmark(
+    "crossings",
+    CrossingsBenchmark,
+    "Count the copies between host and GPU in a training step, from its graph. No GPU is needed.",
+    measure,
+)

@@ -1,32 +1,27 @@
-"""What this project does on a machine's GPUs: a table in Markdown to paste, and a JSON object.
+"""What this project does on a machine's GPUs: a report to paste.
 
 Each part runs commands that users have, in processes of their own, so that one that fails leaves the others. Without a
 GPU, they run on a stand-in (tests/gpu/standin) with small models, which says nothing about speed.
 """
 
 import dataclasses
-import importlib.metadata
 import json
 import os
 import re
 import shlex
 import statistics
 import subprocess
-import sys
 import tempfile
-import threading
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from benchmarks.model_flags import SizeFlags, with_architecture
+from benchmarks.benchmark import ROOT, Benchmark, log
+from benchmarks.opened_step import SizeFlags, plain, with_architecture
 from benchmarks.peers.systems import PyTorch
-from benchmarks.quality import ROOT
-from benchmarks.report import log, print_json
+from benchmarks.processes import Ended, Samples, python, run
 from benchmarks.synthetic import write_corpus
 from benchmarks.tokenised import read_tokenised
-from chatbot.command_line import CommandLine
 from chatbot.config.attempts import attempt_directory
 from chatbot.config.corpus import NONE
 from chatbot.config.model import RECURRENT, TRANSFORMER
@@ -61,24 +56,7 @@ cuda.cuMemAlloc_v2(ctypes.byref(address), ctypes.c_size_t(free.value - int(sys.a
 print("taken", flush=True)
 time.sleep(600)
 """
-
-
-@dataclasses.dataclass(frozen=True)
-class Part:
-    """A part of the report: what it finds out, and a function that returns its rows."""
-
-    about: str
-    rows: Callable[["Machine"], Iterator[dict[str, Any]]]
-
-
-@dataclasses.dataclass(frozen=True)
-class Ended:
-    """A command that has ended. output: both of its streams. memory: bytes of all GPUs at their peak, or None."""
-
-    code: int | None  # None: it was ended because it took too long
-    output: str
-    seconds: float
-    memory: int | None
+Row = dict[str, Any]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,7 +64,6 @@ class GpuBenchmark(SizeFlags):
     """The flags of python -m benchmarks gpu."""
 
     data: str | None = setting(None, "question-answer pairs; default: made-up ones", group="data", metavar="FILE")
-    num_layers: int = setting(2, "layers of each side", group="model", least=1)
     batch_sizes: tuple[int, ...] = setting((64, 512), "pairs in a step, for the rows of speed", group="measuring")
     steps: int = setting(400, "steps of a row of speed", least=20)
     parts: tuple[str, ...] = setting((), "parts of the report; default: all", metavar="PART")
@@ -107,265 +84,182 @@ class Machine:
         self.gpus, self.work = find_gpus(), work
         self.is_real = bool(self.gpus)
         self.flags = flags if self.is_real else replace(flags, **STANDIN_SIZES, batch_sizes=(8,))
-        environment = dict(os.environ) if self.is_real else standin.environment(memory=8192)
-        self.environment = {
-            **environment,
-            "PYTHONPATH": os.pathsep.join([str(ROOT), environment.get("PYTHONPATH", "")]),
-        }
-        self.data = work / "pairs.tsv"
+        self.steps = flags.steps if self.is_real else STANDIN_STEPS
+        self.environment = dict(os.environ) if self.is_real else standin.environment(memory=8192)
+        self.data = work / "pairs.tsv" if flags.data is None else Path(flags.data).absolute()
         if flags.data is None:
             write_corpus(self.data, PAIRS if self.is_real else STANDIN_PAIRS)
-        else:
-            self.data = Path(flags.data).absolute()
 
-    def settings(self, architecture: str, precision: str, batch_size: int) -> Settings:
-        """Return the settings of a model as the systems of `compare` have it: one direction and no dropout."""
-        common = replace(
-            with_architecture(self.flags.settings, architecture),
+    def settings(self, architecture: str = RECURRENT, precision: str = "float32", batch_size: int = 0) -> Settings:
+        """Return the settings of a model as the systems of `compare` have it. batch_size: 0: the first of the flags."""
+        return replace(
+            plain(with_architecture(self.flags.settings, architecture)),
             data=(str(self.data),),
             validation=NONE,
             preset=NONE,
             both_directions="off",
-            num_layers=self.flags.num_layers,
-            keep_prob=1.0,
-            learning_rate=0.001,
             vocabulary_size=self.flags.vocabulary_size,
             precision=precision,
-            batch_size=batch_size,
+            batch_size=batch_size or self.flags.batch_sizes[0],
         )
-        return common if architecture == TRANSFORMER else replace(common, bidirectional=False)
 
     def run(
-        self, *command: object, seconds: float = SECONDS, stdin: str = "", variables: Mapping[str, str] | None = None
+        self, *words: object, seconds: float = SECONDS, stdin: str = "", variables: Mapping[str, str] | None = None
     ) -> Ended:
-        """Run Python with these arguments in the folder. variables: of the environment, besides the usual ones."""
-        began, peak = time.perf_counter(), _Peak(self.is_real)
-        with peak:
-            process = subprocess.Popen(
-                [sys.executable, *map(str, command)],
-                cwd=self.work,
-                env={**self.environment, **(variables or {})},
-                text=True,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-            )
-            try:
-                output, code = process.communicate(stdin, timeout=seconds)[0], process.returncode
-            except subprocess.TimeoutExpired:
-                process.kill()
-                output, code = process.communicate()[0], None
-        log(output[-3000:] if code != 0 else f"  {time.perf_counter() - began:.0f} s")
-        return Ended(code, output, time.perf_counter() - began, peak.bytes if self.is_real else None)
+        """Run Python with these arguments in the folder, as `processes.run` does."""
+        environment = {**self.environment, **(variables or {})}
+        ended = run(python(*words), self.work, stdin, seconds, environment)
+        log(ended.output[-3000:] if ended.code != 0 else f"  {ended.seconds:.0f} s")
+        return ended
 
     def train(self, settings: Settings, attempt: str, steps: int, *flags: str, **variables: str) -> Ended:
         """Train an attempt until a step. flags: besides those of the settings. variables: of the environment."""
         own = replace(settings, attempt=attempt, steps=steps)
         return self.run(ROOT / "train.py", *shlex.split(flags_for(own)), *flags, variables=variables)
 
-    def records(self, attempt: str) -> list[dict[str, Any]]:
-        """Return what an attempt has recorded."""
-        file = self.work / attempt_directory(attempt) / "metrics.jsonl"
-        return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()] if file.exists() else []
 
-
-class _Peak:
-    """The most memory that the GPUs have in use by all processes, asked for five times a second."""
-
-    def __init__(self, active: bool) -> None:
-        self.bytes, self._ended, self._thread = 0, threading.Event(), threading.Thread(target=self._watch)
-        self._active = active
-
-    def __enter__(self) -> None:
-        if self._active:
-            self._thread.start()
-
-    def __exit__(self, *exception: object) -> None:
-        self._ended.set()
-        if self._active:
-            self._thread.join()
-
-    def _watch(self) -> None:
-        while not self._ended.wait(0.2):
-            self.bytes = max(self.bytes, sum(gpu.used for gpu in find_gpus()))
-
-
-def selftest(machine: Machine) -> Iterator[dict[str, Any]]:
+def selftest(machine: Machine) -> Iterator[Row]:
     """Towers beside one device, on all GPUs or on one that is split."""
     towers = max(2, len(machine.gpus))
     ended = machine.run(ROOT / "train.py", "--selftest", "--towers", towers)
-    differences = [float(number) for number in re.findall(r"\d\.\d+e-\d+", ended.output)]
-    yield {
-        "what": f"--selftest, {towers} towers",
-        "result": _last_line(ended, "Verdict"),
-        "worst_difference": max(differences, default=None),
-        "seconds": ended.seconds,
-    }
+    worst = max((float(number) for number in re.findall(r"\d\.\d+e-\d+", ended.output)), default=None)
+    yield _row(f"--selftest, {towers} towers", ended, _last_line(ended, "Verdict"), worst_difference=worst)
 
 
-def tests(machine: Machine) -> Iterator[dict[str, Any]]:
+def tests(machine: Machine) -> Iterator[Row]:
     """The tests of GPUs. Those of the train command always have stand-ins, so they need no GPU."""
     others = ["--ignore", str(ROOT / "tests/gpu/test_train_command.py")]
     arguments = ["-m", "pytest", "-q", "-m", "gpu", "-n", "4", "--dist", "loadfile", "--rootdir", str(ROOT), *others]
     which = ROOT / "tests/gpu" if machine.is_real else ROOT / "tests/gpu/test_crossings.py"
     ended = machine.run(*arguments, which, seconds=600)
     failed = re.findall(r"^(?:FAILED|ERROR) (\S+)", ended.output, re.MULTILINE)
-    yield {"what": "tests/gpu", "result": _last_line(ended, ""), "failed": failed, "seconds": ended.seconds}
+    yield _row("tests/gpu", ended, _last_line(ended, ""), failed=failed)
 
 
-def speed(machine: Machine) -> Iterator[dict[str, Any]]:
+def speed(machine: Machine) -> Iterator[Row]:
     """Real target tokens a second, of this project and of PyTorch."""
-    flags = machine.flags
-    steps = flags.steps if machine.is_real else STANDIN_STEPS
     for architecture in (RECURRENT, TRANSFORMER):
-        for batch_size in flags.batch_sizes:
+        for batch_size in machine.flags.batch_sizes:
             for precision in PRECISIONS:
-                attempt = f"{architecture}-{precision}-{batch_size}"
-                yield _speed_row(machine, architecture, precision, batch_size, attempt, steps)
-                if flags.pytorch is not None:
-                    yield _torch_row(machine, architecture, precision, batch_size, steps)
+                settings = machine.settings(architecture, precision, batch_size)
+                what = f"{architecture} {precision} {batch_size}"
+                yield _speed_row(machine, settings, what, machine.steps)
+                if machine.flags.pytorch is not None:
+                    yield {"what": f"PyTorch {what}", "result": _torch_rate(machine, settings)}
 
 
-def towers(machine: Machine) -> Iterator[dict[str, Any]]:
+def towers(machine: Machine) -> Iterator[Row]:
     """Speed with several towers: on as many GPUs, or on one that is split, where they share its time."""
-    steps = machine.flags.steps // 2 if machine.is_real else STANDIN_STEPS
-    batch_size = max(machine.flags.batch_sizes)
+    steps = machine.steps // 2 if machine.is_real else machine.steps
+    settings = machine.settings(batch_size=max(machine.flags.batch_sizes))
     for number in (2, 4):
         several = len(machine.gpus) > 1
-        if several and number > len(machine.gpus):
-            continue
-        ids = ",".join(str(gpu.number) for gpu in machine.gpus[:number])
-        devices = ("--gpus", ids) if several else ("--towers", str(number))
-        attempt = f"towers-{number}"
-        yield _speed_row(machine, RECURRENT, "float32", batch_size, attempt, steps, *devices)
+        if not several or number <= len(machine.gpus):
+            ids = ",".join(str(gpu.number) for gpu in machine.gpus[:number])
+            devices = ("--gpus", ids) if several else ("--towers", str(number))
+            yield _speed_row(machine, settings, " ".join(devices), steps, *devices)
 
 
-def resume(machine: Machine) -> Iterator[dict[str, Any]]:
+def resume(machine: Machine) -> Iterator[Row]:
     """A run with --deterministic that is resumed half way, beside one that is not: their weights."""
-    settings = replace(machine.settings(RECURRENT, "float32", machine.flags.batch_sizes[0]), deterministic=True)
-    steps, began, weights = RESUMED_STEPS if machine.is_real else STANDIN_STEPS, time.perf_counter(), []
+    settings, weights = replace(machine.settings(), deterministic=True), []
+    steps = RESUMED_STEPS if machine.is_real else STANDIN_STEPS
     for attempt, ends in (("whole", (steps,)), ("resumed", (steps // 2, steps))):
         codes = [machine.train(settings, attempt, end).code for end in ends]
         file = machine.work / attempt_directory(attempt) / f"ckpt-{steps}.safetensors"
-        weights.append(file.read_bytes() if not any(codes) and file.exists() else None)
-    result = "a command failed" if None in weights else "weights differ"
-    if result == "weights differ" and weights[0] == weights[1]:
-        result = "weights equal to the bit"
-    yield {"what": "resumed, --deterministic", "result": result, "seconds": time.perf_counter() - began}
+        weights.append(file.read_bytes() if codes == [0] * len(ends) and file.exists() else None)
+    result = "weights equal to the bit" if weights[0] == weights[1] else "weights differ"
+    yield {"what": "resumed, --deterministic", "result": "a command failed" if None in weights else result}
 
 
-def memory(machine: Machine) -> Iterator[dict[str, Any]]:
+def memory(machine: Machine) -> Iterator[Row]:
     """A batch that does not fit, on a GPU whose memory another process has taken; on a stand-in, a fault."""
     if machine.is_real:
-        command = [sys.executable, "-c", HOG, str(FREE_MEMORY)]
+        command = [*map(str, python("-c", HOG, FREE_MEMORY))]
         with subprocess.Popen(command, env=machine.environment, stdout=subprocess.PIPE, text=True) as hog:
             try:
                 assert hog.stdout is not None
                 hog.stdout.readline()
-                ended = machine.train(machine.settings(RECURRENT, "float32", LARGE_BATCH), "full", 6)
+                ended = machine.train(machine.settings(batch_size=LARGE_BATCH), "full", 6)
             finally:
                 hog.kill()
     else:
         fault = "memory gpu=0 operation=CudnnRNNBackpropV3 number=3"
-        settings = machine.settings(RECURRENT, "float32", machine.flags.batch_sizes[0])
-        ended = machine.train(settings, "full", STANDIN_STEPS, STANDIN_FAULTS=fault)
+        ended = machine.train(machine.settings(), "full", STANDIN_STEPS, STANDIN_FAULTS=fault)
     lines = [line.strip() for line in ended.output.splitlines() if "out of memory" in line.lower()]
-    yield {"what": "out of memory", "result": f"exit {ended.code}", "lines": lines[-20:], "seconds": ended.seconds}
+    yield _row("out of memory", ended, lines=lines[-20:])
 
 
-def replies(machine: Machine) -> Iterator[dict[str, Any]]:
+def replies(machine: Machine) -> Iterator[Row]:
     """Replies of one model on the GPU and on the CPU, with the time of the command's start."""
-    settings = machine.settings(RECURRENT, "float32", machine.flags.batch_sizes[0])
-    machine.train(settings, "replies", 200 if machine.is_real else STANDIN_STEPS)
-    command = [ROOT / "chat.py", "--attempt", "replies", "--beam-size", "4"]
-    on_gpu, on_cpu = (
-        machine.run(*command, stdin=QUESTIONS, variables=cpu) for cpu in ({}, {"CUDA_VISIBLE_DEVICES": ""})
-    )
-    for device, ended in (("GPU", on_gpu), ("CPU", on_cpu)):
+    machine.train(machine.settings(), "replies", 200 if machine.is_real else STANDIN_STEPS)
+    command, texts = [ROOT / "chat.py", "--attempt", "replies", "--beam-size", "4"], []
+    for device, variables in {"GPU": {}, "CPU": {"CUDA_VISIBLE_DEVICES": ""}}.items():
+        ended = machine.run(*command, stdin=QUESTIONS, variables=variables)
         count = QUESTIONS.count("\n")
-        yield {"what": f"{count} replies, {device}", "result": f"exit {ended.code}", "seconds": ended.seconds}
-    texts = [[line for line in ended.output.splitlines() if not LOG.match(line)] for ended in (on_gpu, on_cpu)]
+        yield _row(f"{count} replies, {device}", ended)
+        texts.append([line for line in ended.output.splitlines() if not LOG.match(line)])
     yield {"what": "replies of GPU and CPU", "result": "equal" if texts[0] == texts[1] else "differ"}
 
 
-PARTS = {
-    "selftest": Part("several towers train as one device", selftest),
-    "tests": Part("the tests of GPUs", tests),
-    "resume": Part("a resumed run equals an uninterrupted one", resume),
-    "memory": Part("memory runs out", memory),
-    "replies": Part("replies", replies),
-    "towers": Part("several towers", towers),
-    "speed": Part("real target tokens a second", speed),
+PARTS: dict[str, Callable[[Machine], Iterator[Row]]] = {
+    part.__name__: part for part in (selftest, tests, resume, memory, replies, towers, speed)
 }
 
 
-def gpu_benchmark(arguments: Sequence[str]) -> int:
-    """Measure, print a table in Markdown, and as the last line one JSON object."""
-    about = "Check and measure this project on the GPUs of this machine, and print a report to paste."
-    flags = CommandLine(GpuBenchmark, "benchmarks gpu", about).parse(arguments)
-    results: list[dict[str, Any]] = []
+def measure(flags: GpuBenchmark) -> dict[str, Any]:
+    """Return the rows of all parts."""
+    results: list[Row] = []
     with tempfile.TemporaryDirectory() as folder:
         machine = Machine(flags, Path(folder))
-        about_machine = description(machine)
-        print(*(f"- {name}: {value}" for name, value in about_machine.items()), "", sep="\n")
-        print("| part | what | result | seconds | memory |", "|---|---|---|---|---|", sep="\n", flush=True)
         for name in flags.parts or PARTS:
-            log(f"{name}: {PARTS[name].about}")
-            for row in PARTS[name].rows(machine):
+            log(f"{name}: {PARTS[name].__doc__}")
+            for row in PARTS[name](machine):
                 results.append({"part": name, **row})
-                seconds = f"{row['seconds']:.0f}" if "seconds" in row else ""
-                peak = f"{row['memory'] / 2**30:.1f} GiB" if row.get("memory") else ""
-                print(f"| {name} | {row['what']} | {row['result']} | {seconds} | {peak} |", flush=True)
-    print_json({"machine": about_machine, "flags": dataclasses.asdict(flags), "results": results})
-    return 0
+                log(str(results[-1]))
+    note = {} if machine.is_real else {"note": "no GPU: a stand-in with small models, which says nothing about speed"}
+    return {**note, "results": results}
 
 
-def description(machine: Machine) -> dict[str, str]:
-    """Return what the results depend on."""
-    names = ", ".join(f"{gpu.name}, {gpu.memory / 2**30:.0f} GiB" for gpu in machine.gpus)
-    packages = ("tensorflow", "keras", "nvidia-cudnn-cu12")
-    installed = {d.metadata["Name"]: d.version for d in importlib.metadata.distributions()}
-    versions = ", ".join(f"{name} {installed[name]}" for name in packages if name in installed)
-    return {
-        "GPUs": names or "none: a stand-in with small models, which says nothing about speed",
-        "packages": versions,
-        "Python": sys.version.split()[0],
-        "CPU cores": str(len(os.sched_getaffinity(0))),
-    }
+def _row(what: str, ended: Ended, result: str = "", **others: Any) -> Row:
+    return {"what": what, "result": result or f"exit {ended.code}", "seconds": ended.seconds, **others}
 
 
-def _speed_row(
-    machine: Machine, architecture: str, precision: str, batch_size: int, attempt: str, steps: int, *devices: str
-) -> dict[str, Any]:
-    settings = replace(machine.settings(architecture, precision, batch_size), log_every=max(1, steps // 10))
-    ended = machine.train(settings, attempt, steps, *devices)
-    rates = [record["target_tokens_per_s"] for record in machine.records(attempt) if "target_tokens_per_s" in record]
-    later = rates[len(rates) // 2 :]
-    return {
-        "what": " ".join((architecture, precision, str(batch_size), *devices)),
-        "result": f"{statistics.median(later):,.0f} tokens/s" if later and ended.code == 0 else f"exit {ended.code}",
-        "rates": rates,
-        "seconds": ended.seconds,
-        "memory": ended.memory,
-    }
+def _speed_row(machine: Machine, settings: Settings, what: str, steps: int, *devices: str) -> Row:
+    """Train, and return the median rate of the later half, and the most memory in use on all GPUs by any process."""
+    attempt = re.sub(r"\W+", "-", what).strip("-")
+    settings = replace(settings, log_every=max(1, steps // 10))
+    with Samples(lambda: sum(gpu.used for gpu in find_gpus())) as used:
+        ended = machine.train(settings, attempt, steps, *devices)
+    file = machine.work / attempt_directory(attempt) / "metrics.jsonl"
+    records = map(json.loads, file.read_text(encoding="utf-8").splitlines() if file.exists() else [])
+    rates = [record["target_tokens_per_s"] for record in records if "target_tokens_per_s" in record]
+    result = f"{statistics.median(rates[len(rates) // 2 :]):,.0f} tokens/s" if rates and ended.code == 0 else ""
+    gib = max(used.values) / 2**30 if machine.is_real else None
+    return _row(what, ended, result, rates=rates, gpu_gib=gib)
 
 
-def _torch_row(machine: Machine, architecture: str, precision: str, batch_size: int, steps: int) -> dict[str, Any]:
-    flags, began = machine.flags, time.perf_counter()
+def _torch_rate(machine: Machine, settings: Settings) -> str:
+    flags, precision = machine.flags, settings.learning.precision
     peer = PyTorch(Path(str(flags.pytorch)), machine.work, len(os.sched_getaffinity(0)))
     if not (machine.work / "words.src").exists():
         read_tokenised(str(machine.data), flags.max_length, flags.vocabulary_size).write(machine.work, "words")
     device = "cuda" if machine.is_real else "cpu"
     try:
-        settings = machine.settings(architecture, precision, batch_size)
-        result = f"{peer.rate(settings, 'words', steps, precision, device):,.0f} tokens/s"
+        return f"{peer.rate(settings, 'words', machine.steps, precision, device):,.0f} tokens/s"
     except UserError as error:
-        result = str(error)
-    what = f"PyTorch {architecture} {precision} {batch_size}"
-    return {"what": what, "result": result, "seconds": time.perf_counter() - began}
+        return str(error)
 
 
 def _last_line(ended: Ended, word: str) -> str:
-    """Return the last line of the output with a word, or how the command ended."""
+    """Return the last line of the output with a word, or nothing."""
     lines = [line.strip("= ") for line in ended.output.splitlines() if word in line and line.strip("= ")]
-    return lines[-1] if lines else f"exit {ended.code}"
+    return lines[-1] if lines else ""
+
+
+gpu_benchmark = Benchmark(
+    "gpu",
+    GpuBenchmark,
+    "Check and measure this project on the GPUs of this machine, and print a report to paste.",
+    measure,
+)

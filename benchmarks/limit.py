@@ -8,7 +8,7 @@ import dataclasses
 import functools
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -64,8 +64,8 @@ def products_of(settings: Settings, vocabulary: int, batch: Batch) -> list[Produ
     return products
 
 
-def seconds_of(products: Sequence[Product], precision: str) -> float:
-    """Return the time of these products, computed one after another, in seconds."""
+def seconds_of_products(settings: Settings, vocabulary: int, batch: Batch, precision: str) -> dict[str, float]:
+    """Return the time of the products of a step by part, computed one after another, in seconds."""
 
     @tf.function(autograph=False)
     def repeated(a: tf.Tensor, b: tf.Tensor) -> tf.Tensor:
@@ -76,11 +76,12 @@ def seconds_of(products: Sequence[Product], precision: str) -> float:
 
         return tf.while_loop(lambda i, _: i < REPEATED, again, (0, tf.matmul(a, b)), parallel_iterations=1)[1]
 
-    total = 0.0
-    for each in products:
+    seconds: dict[str, float] = {}
+    for each in products_of(settings, vocabulary, batch):
         a, b = (rounded(tf.random.normal(shape), precision) for shape in ([each.m, each.k], [each.k, each.n]))
-        total += each.times * _median_seconds(functools.partial(repeated, a, b)) / (REPEATED + 1)
-    return total
+        once = _median_seconds(functools.partial(repeated, a, b)) / (REPEATED + 1)
+        seconds[each.part] = seconds.get(each.part, 0.0) + each.times * once
+    return seconds
 
 
 def seconds_of_parts(model: Seq2Seq, share: Share) -> dict[str, float]:
@@ -147,13 +148,3 @@ def _median_seconds(run: Callable[[], Any]) -> float:
         run()  # a call on the CPU returns when its computation is finished
         times.append(time.perf_counter() - began)
     return statistics.median(times)
-
-
-def table(rows: Sequence[tuple[str, float, float]]) -> str:
-    """Format rows of (part, seconds in a step, seconds of its products alone)."""
-    whole = sum(seconds for _, seconds, _ in rows)
-    lines = [f"{'part':>12}  ms a step   share  products alone, ms"]
-    for name, seconds, least in rows:
-        products = f"{1e3 * least:19.1f}" if least else " " * 19
-        lines.append(f"{name:>12}  {1e3 * seconds:9.1f}  {seconds / whole:6.1%}  {products}")
-    return "\n".join(lines)

@@ -1,35 +1,28 @@
 """The cost of a ring all-reduce, and the speed-up of many GPUs that it predicts."""
 
-import dataclasses
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 PLANNED = (2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
-
 # The backward pass's share of a step: it has two matrix products for each one of the forward pass.
 BACKWARD_SHARE = 2 / 3
 
 
-@dataclasses.dataclass(frozen=True)
-class Link:
-    """The slowest link of a ring: nominal rate in one direction, and latency of one message including software."""
+class Link(NamedTuple):
+    """The slowest link of a ring: nominal bytes a second in one direction, and seconds of latency of one message."""
 
-    name: str
     bytes_per_s: float
-    latency: float  # seconds
+    latency: float  # including software
 
 
 LINKS = {
-    link.name: link
-    for link in (
-        Link("pcie3", 15.8e9, 10e-6),
-        Link("pcie4", 31.5e9, 10e-6),
-        Link("nvlink", 300e9, 5e-6),  # A100, all its links
-        Link("10gbe", 1.25e9, 50e-6),
-        Link("25gbe", 3.125e9, 50e-6),
-        Link("100gbe", 12.5e9, 20e-6),
-        Link("infiniband", 25e9, 5e-6),  # HDR
-    )
+    "pcie3": Link(15.8e9, 10e-6),
+    "pcie4": Link(31.5e9, 10e-6),
+    "nvlink": Link(300e9, 5e-6),  # A100, all its links
+    "10gbe": Link(1.25e9, 50e-6),
+    "25gbe": Link(3.125e9, 50e-6),
+    "100gbe": Link(12.5e9, 20e-6),
+    "infiniband": Link(25e9, 5e-6),  # HDR
 }
 
 
@@ -47,20 +40,8 @@ def ring_seconds(gradient_bytes: float, members: int, link: Link) -> float:
     return ring_bytes(gradient_bytes, members) / link.bytes_per_s + 2 * (members - 1) * link.latency
 
 
-def speed_up(step_seconds: float, gradient_bytes: float, members: int, link: Link, staged: bool = False) -> float:
-    """Return the throughput of n GPUs over that of one. The batch size of each GPU is the same in both cases.
-
-    step_seconds: a step of one GPU alone. staged: the exchange overlaps with the computation of the next step.
-    """
-    exchange = ring_seconds(gradient_bytes, members, link)
-    step = max(step_seconds, exchange) if staged else step_seconds + exchange
-    return members * step_seconds / step
-
-
 def exposed_seconds(step_seconds: float, early_exchange: float, last_exchange: float) -> float:
     """Return the part of the exchanges that adds to a step when each stage's gradients are exchanged once computed.
-
-    exposed = last_exchange + max(0, early_exchange - BACKWARD_SHARE x step_seconds)
 
     early_exchange: the seconds of the exchanges of all stages but the last, which overlap with the backward pass as far
     as they fit (Zhang et al., Poseidon, 2017). last_exchange: those of the last stage, after which no backward pass
@@ -69,43 +50,27 @@ def exposed_seconds(step_seconds: float, early_exchange: float, last_exchange: f
     return last_exchange + max(0.0, early_exchange - BACKWARD_SHARE * step_seconds)
 
 
-def overlapped_speed_up(
-    step_seconds: float, gradient_bytes: float, last_bytes: float, members: int, link: Link
-) -> float:
-    """Return `speed_up` for exchanges that overlap with the backward pass of the same step, in two ring all-reduces.
+def speed_ups(step_seconds: float, gradient_bytes: float, last_bytes: float, n: int, link: Link) -> dict[str, float]:
+    """Return the throughput of n GPUs over that of one, each with the batch of the one.
 
-    The step takes step_seconds + exposed_seconds(step_seconds, ring_seconds(gradient_bytes - last_bytes),
-    ring_seconds(last_bytes)). last_bytes: the gradients of the last stage of the backward pass.
+    plain: the exchange, of exchange_s, follows the step of step_seconds. overlapped: all stages but the last, which has
+    last_bytes of the gradient_bytes, are exchanged during the backward pass. staged: the exchange overlaps with the
+    next step (--staged-variables).
     """
-    early, last = (ring_seconds(size, members, link) for size in (gradient_bytes - last_bytes, last_bytes))
-    return members * step_seconds / (step_seconds + exposed_seconds(step_seconds, early, last))
+    exchange = ring_seconds(gradient_bytes, n, link)
+    early, last = (ring_seconds(size, n, link) for size in (gradient_bytes - last_bytes, last_bytes))
+    steps = {
+        "plain": step_seconds + exchange,
+        "overlapped": step_seconds + exposed_seconds(step_seconds, early, last),
+        "staged": max(step_seconds, exchange),
+    }
+    return {**{name: n * step_seconds / step for name, step in steps.items()}, "exchange_s": exchange}
 
 
-def plan(step_seconds: float, gradient_bytes: float, last_bytes: float, links: Sequence[Link]) -> list[dict[str, Any]]:
-    """Print the formula and the predicted speed-up for each link. Returns the rows of the table.
-
-    last_bytes: the gradients of the last stage of the backward pass, which `gradient_bytes` includes.
-    """
-    print(
-        "Plan: n GPUs, each with the same batch size as one GPU. An exchange takes\n"
-        "2 (n - 1) / n x bytes / bandwidth + 2 (n - 1) x latency; a step takes\n"
-        f"{step_seconds * 1e3:.1f} ms + the exchange of {gradient_bytes / 1e6:.1f} MB; where stages are exchanged "
-        "during the backward pass\n"
-        f"(overlapped), + the exchange of the last {last_bytes / 1e6:.1f} MB + what is left of the others after "
-        f"{BACKWARD_SHARE:.0%} of the step;\n"
-        "with --staged-variables (in brackets), the longer of the step and the exchange."
-    )
-    rows = []
-    for link in links:
-        print(f"{link.name}: {link.bytes_per_s / 1e9:g} GB/s, {link.latency * 1e6:g} microseconds")
-        for n in PLANNED:
-            plain, staged = (speed_up(step_seconds, gradient_bytes, n, link, late) for late in (False, True))
-            overlapped = overlapped_speed_up(step_seconds, gradient_bytes, last_bytes, n, link)
-            exchange = ring_seconds(gradient_bytes, n, link)
-            print(
-                f"  {n:5,} GPUs {plain:9,.1f} x {plain / n:5.0%}  overlapped {overlapped:9,.1f} x {overlapped / n:5.0%}"
-                f"  ({staged:,.1f} x)  exchange {exchange * 1e3:,.1f} ms"
-            )
-            speed_ups = {"speed_up": plain, "overlapped": overlapped, "staged": staged}
-            rows.append({"link": link.name, "gpus": n, **speed_ups, "exchange_s": exchange})
-    return rows
+def plan(step_seconds: float, gradient_bytes: float, last_bytes: float, links: Sequence[str]) -> list[dict[str, Any]]:
+    """Return the predicted speed-ups of 2 to 1,024 GPUs on each link; see `speed_ups`."""
+    return [
+        {"link": link, "gpus": n, **speed_ups(step_seconds, gradient_bytes, last_bytes, n, LINKS[link])}
+        for link in links
+        for n in PLANNED
+    ]

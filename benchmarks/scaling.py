@@ -2,21 +2,20 @@
 
 import contextlib
 import dataclasses
-import itertools
 import os
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.report import log, print_json
+from benchmarks.benchmark import Benchmark, log
+from benchmarks.opened_step import OpenedStep, TurnFlags, pairs_of_one_length, towers_of_machine
+from benchmarks.processes import Worker, ask_all, spread
 from benchmarks.ring import LINKS, exposed_seconds, plan, ring_bytes
-from benchmarks.scaling_flags import ScalingBenchmark
-from benchmarks.startup import measure_startup
-from benchmarks.worker import Worker, ask_all
-from chatbot.command_line import CommandLine
+from chatbot.config.training import Settings
 from chatbot.errors import UserError
+from chatbot.flags import replace, setting
 from chatbot.quiet import import_tensorflow
 from chatbot.training.devices.gpus import find_gpus
 from chatbot.training.devices.towers import choose_gpus, open_towers
@@ -28,49 +27,62 @@ EXCHANGE = "exchange"  # a request to a worker
 START_SECONDS = 60.0  # for a process to start
 
 
-def scaling_benchmark(arguments: Sequence[str]) -> int:
-    """Measure, print tables and a verdict, and as the last line one JSON object."""
-    about = "Measure how training scales with towers and processes on this machine, and predict it for more GPUs."
-    flags = CommandLine(ScalingBenchmark, "benchmarks scaling", about).parse(arguments)
-    results: dict[str, Any] = {"cores": len(os.sched_getaffinity(0)), **dataclasses.asdict(flags)}
-    verdicts = []
+@dataclasses.dataclass(frozen=True)
+class ScalingBenchmark(TurnFlags):
+    """The flags of python -m benchmarks scaling."""
+
+    num_layers: int = setting(1, "layers of each side", group="model", least=1)
+    batch_size: int = setting(256, "pairs in a step of towers, and in a step of one process", least=2)
+    steps: int = setting(3, "steps in a turn", group="measuring", least=1)
+    towers: int = setting(4, "measure 1, 2, 4, ... towers up to this number; 0: none", least=0)
+    processes: bool = setting(True, "measure 1 and 2 processes, each pinned to a core")
+    plan: bool = setting(False, "predict the speed-up of 2 to 1,024 GPUs from the measured step", group="plan")
+    link: str | None = setting(None, "the slowest link between the GPUs; default: all", choices=tuple(LINKS))
+    step_ms: float | None = setting(None, "milliseconds of a step of one GPU, if measured elsewhere", above=0)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.towers > self.batch_size:
+            raise UserError(
+                f"--towers {self.towers}: more than the {self.batch_size} pairs of a step; give a larger --batch-size"
+            )
+
+    @property
+    def settings(self) -> Settings:
+        """The settings of the model, with the learning rate of all measurements."""
+        return replace(super().settings, learning_rate=0.001)
+
+    @property
+    def tower_numbers(self) -> list[int]:
+        """The measured numbers of towers: the powers of two up to --towers."""
+        return [2**i for i in range(self.towers.bit_length())]
+
+
+def measure(flags: ScalingBenchmark) -> dict[str, Any]:
+    """Measure the towers and the processes, and plan."""
+    results: dict[str, Any] = {}
     if flags.towers:
-        log("Start of towers ...")
-        results["startup"] = measure_startup(flags)
-        log("Towers ...")
         results["towers"] = _measure_towers(flags)
-        most = results["towers"][-1]
-        verdicts.append(f"a step of {most['number']:.0f} towers takes {most['relative_step']:.2f} times that of 1")
     if flags.processes:
-        log("Processes ...")
         results |= _measure_processes(flags)
-        verdicts.append(
-            f"2 processes train {results['processes'][-1]['speed_up']:.2f} times the tokens of 1; "
-            f"the limit of this machine is {results['limit']:.2f}, the prediction {results['predicted_speed_up']:.2f}"
-        )
     if flags.plan:
         step = flags.step_ms / 1e3 if flags.step_ms else results.get("step_s")
         if step is None:
             raise UserError("--plan: no step was measured; leave out --no-processes, or give --step-ms")
-        links = [LINKS[flags.link]] if flags.link else list(LINKS.values())
-        results["plan"] = plan(step, *_gradient_bytes(flags), links)
-    results["verdict"] = "; ".join(verdicts)
-    print(f"Verdict: {results['verdict'] or 'nothing was measured'}.")
-    print_json(results)
-    return 0
+        results["plan"] = plan(step, *_gradient_bytes(flags), [flags.link] if flags.link else [*LINKS])
+    return results
 
 
-def _measure_towers(flags: ScalingBenchmark) -> list[dict[str, float]]:
+def _measure_towers(flags: ScalingBenchmark) -> list[dict[str, Any]]:
     """Return a row for each number of towers, all with the same global batch."""
-    with Worker(_towers_worker, flags) as worker:
-        rounds = [ask_all([worker])[0] for _ in range(flags.rounds)]
-    rows = [_median(turns) for turns in zip(*rounds, strict=True)]
     gpus = len(choose_gpus(None, None, find_gpus()))
+    with Worker(_towers_worker, flags, gpus) as worker:
+        rounds = [worker.ask() for _ in range(flags.rounds)]
+    rows = [_row(turns) for turns in zip(*rounds, strict=True)]
     for row in rows:
-        row["relative_step"] = row["step_s"] / rows[0]["step_s"]
-        row["speed_up"] = rows[0]["step_s"] / row["step_s"]
-        row["efficiency"] = row["speed_up"] / tower_devices(int(row["number"]), gpus)
-    _print_table("towers", rows)
+        row["speed_up"] = rows[0]["step_s"]["median"] / row["step_s"]["median"]
+        row["efficiency"] = row["speed_up"] / tower_devices(row["number"], gpus)
+        log(str(row))
     return rows
 
 
@@ -79,45 +91,24 @@ def tower_devices(towers: int, gpus: int) -> int:
     return min(towers, gpus) if gpus > 1 else 1
 
 
-def _towers_worker(flags: ScalingBenchmark) -> Callable[[str], list[dict[str, float]]]:
-    gpus = choose_gpus(None, None, find_gpus())
-    towers = open_towers(gpus, flags.tower_numbers[-1] if len(gpus) < 2 else None)
-    from chatbot.training.update import open_update
-
-    turns = [
-        _make_turn(flags, lambda model, n=n: open_update(model, flags.settings, towers[:n]))
-        for n in flags.tower_numbers
-        if n <= len(towers)
-    ]
-    return lambda _: [turn() for turn in turns]
+def _towers_worker(flags: ScalingBenchmark, gpus: int) -> Callable[[], list[dict[str, float]]]:
+    towers = towers_of_machine(None if gpus > 1 else flags.tower_numbers[-1])
+    numbers = [number for number in flags.tower_numbers if number <= len(towers)]
+    turns = [_turn(flags, towers[:number]) for number in numbers]
+    return lambda: [turn() for turn in turns]
 
 
-def _make_turn(
-    flags: ScalingBenchmark, open_step: Callable[..., Any], machine: int = 0, machines: int = 1
-) -> Callable[[], dict[str, float]]:
+def _turn(flags: ScalingBenchmark, towers: Sequence[Any], team: Any = None) -> Callable[[], dict[str, float]]:
     """Return a function that trains for one turn and returns its row. The global batch grows with the machines only."""
-    from chatbot.corpus.batches import Batches
-    from chatbot.corpus.workers import prefetched
-    from chatbot.model.new_model import built_model
-    from chatbot.training.loop import Window
+    pairs = pairs_of_one_length(flags.settings, flags.vocabulary_size, 4 * flags.batch_size)
+    opened = OpenedStep(flags.settings, pairs, flags.vocabulary_size, towers, team=team)
+    opened.turn(WARM_UP_STEPS)
+    names = ("step_s", "examples_per_s", "target_tokens_per_s", "input_wait")
 
-    step = open_step(built_model(flags.settings.model, flags.vocabulary_size, flags.settings.learning.seed))
-    step.scatter_state(step.gather_state())
-    batches = Batches([flags.pairs()], flags.batch_size * machines, seed=1)
-    numbered = zip(batches.from_step(0, step.num_shares, machine, machines), itertools.count())
-    window = Window(prefetched(numbered, step.prepare), step.begin_copies)
+    def turn() -> dict[str, float]:
+        record = opened.turn(flags.steps)
+        return {"number": len(record["tower_losses"]), **{name: record[name] for name in names}}
 
-    def turn(steps: int = flags.steps) -> dict[str, float]:
-        window.restart()
-        began = time.perf_counter()
-        for _ in range(steps):
-            step(window.next_batch(), 1e-3)
-        record = window.record(0, 1e-3, step.finished_steps())
-        seconds = (time.perf_counter() - began) / steps
-        names = ("examples_per_s", "target_tokens_per_s", "input_wait")
-        return {"number": len(record["tower_losses"]), "step_s": seconds, **{name: record[name] for name in names}}
-
-    turn(WARM_UP_STEPS)
     return turn
 
 
@@ -126,37 +117,34 @@ def _measure_processes(flags: ScalingBenchmark) -> dict[str, Any]:
     if len(os.sched_getaffinity(0)) < 2:
         raise UserError("scaling: two processes need two cores and this machine has one; add --no-processes")
     addresses = tuple(free_addresses(2))
-    one: list[dict[str, float]] = []
-    two: list[dict[str, float]] = []
-    two_alone: list[dict[str, float]] = []
-    exchanges: list[tuple[float, float]] = []
-    sent = []
+    turns: dict[str, list[dict[str, float]]] = {"one": [], "two": [], "two without an exchange": []}
+    exchanges, sent = [], []
     with contextlib.ExitStack() as stack:
         alone = [stack.enter_context(Worker(_process_worker, flags, core, None)) for core in (0, 1)]
         clusters = [Cluster(addresses, WORKER, core) for core in (0, 1)]
         pair = [stack.enter_context(Worker(_process_worker, flags, core, clusters[core])) for core in (0, 1)]
         for workers in (alone, pair):
             ask_all(workers)  # waits until all of them are ready
-        for _ in range(flags.rounds):
-            one += ask_all(alone[:1])
-            two_alone.append(_joined(ask_all(alone)))
+        for number in range(flags.rounds):
+            turns["one"] += ask_all(alone[:1])
+            turns["two without an exchange"].append(joined(ask_all(alone)))
             before = _loopback_bytes()
-            two.append(_joined(ask_all(pair)))
+            turns["two"].append(joined(ask_all(pair)))
             sent.append((_loopback_bytes() - before) / flags.steps / 2)
             exchanges.append(max(ask_all(pair, EXCHANGE)))
-    rows = [_median(turns) for turns in (one, two, two_alone)]
-    for row in rows:
-        row["speed_up"] = row["target_tokens_per_s"] / rows[0]["target_tokens_per_s"]
+            log(f"round {number + 1}: {', '.join(f'{name} {row[-1]}' for name, row in turns.items())}")
+    rows: dict[str, dict[str, Any]] = {name: _row(of_name) for name, of_name in turns.items()}
+    rates = {name: [row["target_tokens_per_s"] for row in of_name] for name, of_name in turns.items()}
+    for name, row in rows.items():
+        row["speed_up"] = statistics.median(rates[name]) / statistics.median(rates["one"])
         row["efficiency"] = row["speed_up"] / row["number"]
-    _print_table("processes", rows[:2])
     size, last = _gradient_bytes(flags)
     exchange, busy = (statistics.median(times) for times in zip(*exchanges, strict=True))
-    step, step_of_two = rows[0]["step_s"], rows[2]["step_s"]
+    step, step_of_two = (rows[name]["step_s"]["median"] for name in ("one", "two without an exchange"))
     # On one core, only the part of an exchange that waits can overlap with the computation.
     exposed = min(exchange, max(busy, exposed_seconds(step, exchange * (1 - last / size), exchange * last / size)))
-    results = {
-        "processes": rows[:2],
-        "limit": rows[2]["speed_up"],
+    return {
+        "processes": rows,
         "step_s": step,
         "gradient_bytes": size,
         "last_stage_bytes": last,
@@ -167,20 +155,9 @@ def _measure_processes(flags: ScalingBenchmark) -> dict[str, Any]:
         "predicted_speed_up": 2 * step / (step_of_two + exchange),
         "predicted_overlapped_speed_up": 2 * step / (step_of_two + exposed),
     }
-    print(
-        f"Two processes without an exchange: {results['limit']:.2f} times one, the limit of this machine.\n"
-        f"Each process sends {results['sent_bytes'] / 1e6:.1f} MB a step over loopback; a ring sends at least "
-        f"{results['least_bytes'] / 1e6:.1f} MB.\n"
-        "Gradients are dense. The embedding is also the projection, so the softmax gives every row of it a gradient, "
-        "and slices would be larger.\n"
-        f"An exchange by itself takes {exchange * 1e3:.0f} ms, of which the process computes for {busy * 1e3:.0f} ms. "
-        f"The predicted speed-up is {results['predicted_speed_up']:.2f} with the exchange after the backward pass, and "
-        f"{results['predicted_overlapped_speed_up']:.2f} with exchanges during it."
-    )
-    return results
 
 
-def _process_worker(flags: ScalingBenchmark, core: int, cluster: Cluster | None) -> Callable[[str], Any]:
+def _process_worker(flags: ScalingBenchmark, core: int, cluster: Cluster | None) -> Callable[..., Any]:
     """Train in a process pinned to a core. EXCHANGE sums gradients of the same size, without any training."""
     os.sched_setaffinity(0, {sorted(os.sched_getaffinity(0))[core]})
     towers = open_towers([], None)
@@ -188,20 +165,13 @@ def _process_worker(flags: ScalingBenchmark, core: int, cluster: Cluster | None)
 
     from chatbot.training.machines.meeting import meet
     from chatbot.training.machines.peers import Peers
-    from chatbot.training.machines.team import ALONE, join
-    from chatbot.training.update import open_update
+    from chatbot.training.machines.team import join
 
-    team = ALONE
-    if cluster is not None:
-        meet(cluster, {}, START_SECONDS)
-        team = join(cluster, Peers(cluster.others, lambda name: None), towers)
-
-    def open_step(model: Any) -> Any:
-        return open_update(model, flags.settings, towers, team)
-
-    turn = _make_turn(flags, open_step, team.machine, team.machines)
     if cluster is None:
-        return lambda _: turn()
+        return _turn(flags, towers)
+    meet(cluster, {}, START_SECONDS)
+    team = join(cluster, Peers(cluster.others, lambda name: None), towers)
+    turn = _turn(flags, towers, team)
     zeros = [tf.zeros(variable.shape) for variable in _model(flags).trainable_variables]
     exchange = tf.function(lambda: team.exchange([zeros]))
     exchange()
@@ -212,7 +182,7 @@ def _process_worker(flags: ScalingBenchmark, core: int, cluster: Cluster | None)
         exchange()
         return time.perf_counter() - began, time.process_time() - busy
 
-    return lambda request: exchange_seconds() if request == EXCHANGE else turn()
+    return lambda request=None: exchange_seconds() if request == EXCHANGE else turn()
 
 
 def _model(flags: ScalingBenchmark) -> Any:
@@ -228,37 +198,42 @@ def _gradient_bytes(flags: ScalingBenchmark) -> tuple[int, int]:
     The embedding counts as a part of the projection, the first stage; the lookup's gradient of it is not counted again.
     """
     model = _model(flags)
-    total, last = (
+    whole, encoder = (
         4 * sum(variable.shape.num_elements() for variable in part.trainable_variables)
         for part in (model, model.encoder)
     )
-    return total, last
+    return whole, encoder
 
 
-def _joined(results: Sequence[dict[str, float]]) -> dict[str, float]:
-    """Combine the rows of several processes: the sum of their rates and the time of the slowest step."""
-    row = {name: sum(result[name] for result in results) for name in ("examples_per_s", "target_tokens_per_s")}
-    if results[0]["number"] > 1:  # each process of a team reports the rates of the whole team
-        row = {name: value / len(results) for name, value in row.items()}
-    slowest = {name: max(result[name] for result in results) for name in ("step_s", "input_wait")}
-    return {"number": len(results), **slowest, **row}
+def joined(results: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """Combine the rows of several processes: the sum of their rates and the time of the slowest step.
+
+    Each process of a team, which counts the towers of all of them, reports the rates of the whole team.
+    """
+    parts = len(results) if results[0]["number"] > 1 else 1
+    rates = ("examples_per_s", "target_tokens_per_s")
+    row = {name: sum(result[name] for result in results) / parts for name in rates}
+    return {
+        "number": len(results),
+        **row,
+        **{n: max(result[n] for result in results) for n in ("step_s", "input_wait")},
+    }
 
 
-def _median(rows: Sequence[dict[str, float]]) -> dict[str, float]:
-    return {name: statistics.median(row[name] for row in rows) for name in rows[0]}
-
-
-def _print_table(what: str, rows: Sequence[dict[str, float]]) -> None:
-    print(f"{what:>9}  ms a step  examples/s  target tokens/s  speed-up  efficiency  input wait")
-    for row in rows:
-        print(
-            f"{row['number']:9.0f}  {1e3 * row['step_s']:9.0f}  {row['examples_per_s']:10.0f}  "
-            f"{row['target_tokens_per_s']:15,.0f}  {row['speed_up']:8.2f}  {row['efficiency']:10.0%}  "
-            f"{row['input_wait']:10.1%}"
-        )
+def _row(turns: Sequence[Mapping[str, float]]) -> dict[str, Any]:
+    spreads = {name: spread([turn[name] for turn in turns]) for name in turns[0] if name != "number"}
+    return {"number": int(turns[0]["number"]), **spreads}
 
 
 def _loopback_bytes() -> int:
     """Return the bytes sent over the loopback interface since the machine started."""
     lines = Path("/proc/net/dev").read_text().splitlines()
     return next(int(line.split()[9]) for line in lines if line.strip().startswith("lo:"))
+
+
+scaling_benchmark = Benchmark(
+    "scaling",
+    ScalingBenchmark,
+    "Measure how training scales with towers and processes on this machine, and predict it for more GPUs.",
+    measure,
+)

@@ -4,21 +4,20 @@ import dataclasses
 import os
 import statistics
 import tempfile
-import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from tensorflow.python.eager.context import context  # the public API does not count all functions
 
-from benchmarks.report import print_json
+from benchmarks.benchmark import Benchmark, Recorded
+from benchmarks.drawing import Curve, draw
+from benchmarks.processes import Samples
 from benchmarks.synthetic import write_corpus
-from chatbot.command_line import CommandLine
 from chatbot.config.training import Settings
-from chatbot.display import counted
 from chatbot.errors import UserError
-from chatbot.flags import Flags, compose, setting
+from chatbot.flags import compose, setting
 from chatbot.training.attempt import attempt_lock
 from chatbot.training.data import prepare
 from chatbot.training.devices.towers import open_towers
@@ -34,7 +33,7 @@ INTERVAL = 1.0
 
 
 @dataclasses.dataclass(frozen=True)
-class SoakBenchmark(Flags):
+class SoakBenchmark(Recorded):
     """The flags of python -m benchmarks soak."""
 
     minutes: float = setting(30.0, "length of the run", group="measuring", above=0)
@@ -45,8 +44,7 @@ class SoakBenchmark(Flags):
     plot: str | None = setting(None, "also draw a plot", metavar="FILE.png")
 
 
-@dataclasses.dataclass(frozen=True)
-class Sample:
+class Sample(NamedTuple):
     """What the process uses at a time."""
 
     minutes: float
@@ -56,12 +54,15 @@ class Sample:
     functions: int  # traced by TensorFlow
 
 
-def soak_benchmark(arguments: Sequence[str]) -> int:
-    """Run, print a verdict, and as the last line one JSON object. The exit code is 1 if something has grown."""
-    about = (
-        "Train for a long time with many validations and checkpoints, and compare the memory at the beginning and end."
-    )
-    flags = CommandLine(SoakBenchmark, "benchmarks soak", about).parse(arguments)
+def sample() -> Sample:
+    """Return what this process uses now."""
+    resident = int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 1e6
+    files, threads = (len(os.listdir(f"/proc/self/{what}")) for what in ("fd", "task"))
+    return Sample(time.monotonic() / 60, resident, files, threads, len(context().list_function_names()))
+
+
+def measure(flags: SoakBenchmark) -> dict[str, Any]:
+    """Train in a folder of its own. It has failed if memory has grown by more than 2%, or anything else at all."""
     before, plot = Path.cwd(), None if flags.plot is None else Path(flags.plot).absolute()
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)
@@ -69,18 +70,10 @@ def soak_benchmark(arguments: Sequence[str]) -> int:
             samples, steps = _trained(flags)
         finally:
             os.chdir(before)
-    result = growth(samples)
     if plot is not None:
-        _draw(samples, plot)
-    flat = abs(result["memory_growth"]) <= MOST_GROWTH
-    constant = all(result[name][0] == result[name][1] for name in ("files", "threads", "functions"))
-    print(
-        f"Verdict: after {counted(flags.minutes, 'minute')} and {counted(steps, 'step')}, memory has "
-        f"{'stayed' if flat else 'NOT stayed'} within {MOST_GROWTH:.0%} ({result['memory_growth']:+.2%}); open files, "
-        f"threads and traced functions are {'constant' if constant else 'NOT constant'}."
-    )
-    print_json({**dataclasses.asdict(flags), "steps": steps, **result})
-    return 0 if flat and constant else 1
+        minutes = [each.minutes - samples[0].minutes for each in samples]
+        draw([Curve(name, minutes, [getattr(s, name) for s in samples]) for name in Sample._fields[1:]], plot)
+    return {"steps": steps, **growth(samples)}
 
 
 def growth(samples: Sequence[Sample]) -> dict[str, Any]:
@@ -94,12 +87,14 @@ def growth(samples: Sequence[Sample]) -> dict[str, Any]:
     if size < 1:
         raise UserError("--minutes: too short for a comparison; give more")
     ends = counted[:size], counted[-size:]
-    result: dict[str, Any] = {
+    medians = {
         name: [statistics.median_low(getattr(sample, name) for sample in end) for end in ends]
-        for name in ("megabytes", "files", "threads", "functions")
+        for name in Sample._fields[1:]
     }
-    first, last = result["megabytes"]
-    return {"memory_growth": last / first - 1, **result}
+    first, last = medians["megabytes"]
+    constant = all(medians[name][0] == medians[name][1] for name in ("files", "threads", "functions"))
+    failed = abs(last / first - 1) > MOST_GROWTH or not constant
+    return {"memory_growth": last / first - 1, **medians, "failed": failed}
 
 
 def _trained(flags: SoakBenchmark) -> tuple[list[Sample], int]:
@@ -116,44 +111,14 @@ def _trained(flags: SoakBenchmark) -> tuple[list[Sample], int]:
         deadline=time.time() + 60 * flags.minutes,
     )
     towers = open_towers([], flags.towers)
-    samples: list[Sample] = []
-    finished = threading.Event()
-    thread = threading.Thread(target=_sample, args=(samples, finished), daemon=True)
-    thread.start()
-    with attempt_lock(settings):
+    with Samples(sample, INTERVAL) as samples, attempt_lock(settings):
         steps = train(open_run(settings, prepare(settings), towers)).step
-    finished.set()
-    thread.join()
-    return samples, steps
+    return samples.values, steps
 
 
-def _sample(samples: list[Sample], finished: threading.Event) -> None:
-    began, pages = time.monotonic(), os.sysconf("SC_PAGE_SIZE")
-    while not finished.wait(INTERVAL):
-        resident = int(Path("/proc/self/statm").read_text().split()[1]) * pages / 1e6
-        minutes = (time.monotonic() - began) / 60
-        files, threads = len(os.listdir("/proc/self/fd")), len(os.listdir("/proc/self/task"))
-        samples.append(Sample(minutes, resident, files, threads, len(context().list_function_names())))
-
-
-def _draw(samples: Sequence[Sample], file: Path) -> None:
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    figure, panels = pyplot.subplots(4, 1, figsize=(7, 8), sharex=True)
-    names = {
-        "megabytes": "resident memory, MB",
-        "files": "open files",
-        "threads": "threads",
-        "functions": "traced functions",
-    }
-    for panel, (name, title) in zip(panels, names.items(), strict=True):
-        panel.plot([sample.minutes for sample in samples], [getattr(sample, name) for sample in samples], linewidth=1)
-        panel.set_ylabel(title)
-        panel.set_ylim(bottom=0)
-        panel.grid(alpha=0.3)
-    panels[-1].set_xlabel("minutes")
-    figure.tight_layout()
-    figure.savefig(file, dpi=100)
+soak_benchmark = Benchmark(
+    "soak",
+    SoakBenchmark,
+    "Train for a long time with many validations and checkpoints, and compare the memory at the beginning and end.",
+    measure,
+)

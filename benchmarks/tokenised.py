@@ -22,6 +22,11 @@ class TokenisedPairs:
     pairs: list[tuple[list[str], list[str]]]
     vocabulary: list[str]
 
+    @property
+    def size(self) -> int:
+        """The size of the vocabulary with its special tokens."""
+        return len(self.vocabulary) + len(SPECIALS)
+
     def write(self, folder: Path, name: str) -> None:
         """Write name.src and name.tgt, tokens separated by spaces, and name.vocabulary, a token on each line."""
         (folder / f"{name}.vocabulary").write_text("".join(f"{token}\n" for token in self.vocabulary), encoding="utf-8")

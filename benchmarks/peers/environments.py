@@ -1,4 +1,4 @@
-"""Virtual environments of the peers, made from the requirements beside this file, and how programs run in them.
+"""Virtual environments of the peers, made from the requirements beside this file, made once.
 
 Requirements are pinned by `uv pip compile --universal`, without the CUDA packages of PyTorch, which pip installs if the
 build of PyTorch that the index gives needs them.
@@ -7,15 +7,14 @@ build of PyTorch that the index gives needs them.
 import hashlib
 import os
 import shutil
-import subprocess
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import filelock
 
-from benchmarks.report import log
+from benchmarks.benchmark import log
+from benchmarks.processes import output_of, python
 from chatbot.errors import UserError
 from chatbot.flags import setting
 
@@ -51,7 +50,7 @@ def environment(peer: str, environments: str | None) -> Path:
             if not (home / COMPLETE).exists():
                 log(f"{home}: installing the packages, once; this takes minutes")
                 shutil.rmtree(home, ignore_errors=True)
-                output_of([sys.executable, "-m", "venv", home], folder)
+                output_of(python("-m", "venv", home), folder)
                 install = [home / "bin/python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
                 output_of([*install, "-r", requirements.absolute()], folder)
                 if alone:
@@ -60,34 +59,3 @@ def environment(peer: str, environments: str | None) -> Path:
     except OSError as error:
         raise UserError(f"--environments {folder}: {error.strerror}; give a folder that can be written") from None
     return home
-
-
-def output_of(command: Sequence[object], folder: Path, cores: int = 1, seconds: float | None = None) -> str:
-    """Run a program in a folder. Returns its standard output and error.
-
-    cores: the threads of OpenMP. seconds: after which the program is ended, however far it is; None: it ends by itself.
-    Raises UserError if it fails.
-    """
-    words = [str(word) for word in command]
-    # OpenNMT-py's checkpoints hold more than weights, which PyTorch refuses to load by default.
-    variables = {**os.environ, "OMP_NUM_THREADS": str(cores), "TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD": "1"}
-    process = subprocess.Popen(
-        words, cwd=folder, env=variables, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, encoding="utf-8"
-    )
-    try:
-        output, _ = process.communicate(timeout=seconds)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        return process.communicate()[0]
-    finally:
-        process.kill()  # does nothing to a process that has ended
-    if process.returncode:
-        program = " ".join([Path(words[0]).name, *words[1:3]])
-        raise UserError(f"{program[:60]}: exit code {process.returncode}: {last_error(output)[:120]}")
-    return output
-
-
-def last_error(output: str) -> str:
-    """Return the last line of an output that speaks of an error, or else its last line."""
-    lines = [line.strip() for line in output.splitlines() if line.strip()] or ["no output"]
-    return next((line for line in reversed(lines) if "error" in line.lower()), lines[-1])

@@ -9,11 +9,11 @@ import dataclasses
 import json
 import math
 import re
-import zipfile
 from pathlib import Path
 from typing import Any
 
-from benchmarks.peers.environments import HERE, output_of
+from benchmarks.peers.environments import HERE
+from benchmarks.processes import output_of
 from chatbot.config.model import TRANSFORMER
 from chatbot.config.training import Settings
 from chatbot.errors import UserError
@@ -56,7 +56,10 @@ class Peer:
     def output(self, *command: object, seconds: float | None = None) -> str:
         """Run a program of the environment in the folder `work`; see `output_of`."""
         program, *arguments = command
-        return output_of([self.home / "bin" / str(program), *arguments], self.work, self.cores, seconds)
+        # OpenNMT-py's checkpoints hold more than weights, which PyTorch refuses to load by default.
+        variables = {"OMP_NUM_THREADS": str(self.cores), "TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD": "1"}
+        path = self.home / "bin" / str(program)
+        return output_of([path, *arguments], self.work, seconds=seconds, variables=variables)
 
 
 class PyTorch(Peer):
@@ -96,45 +99,34 @@ class OpenNMT(Peer):
         reports = reports[WARM_UP_STEPS // every :]
         return sum(tokens for tokens, _ in reports) / sum(tokens / rate for tokens, rate in reports)
 
-    def best(
-        self, settings: Settings, text: str, held_out: str, seconds: float, every: int, saves: bool = False
-    ) -> Best:
+    def best(self, settings: Settings, text: str, held_out: str, seconds: float, every: int) -> Best:
         """Train on a text for some seconds, with a validation on another one every so many steps.
 
-        saves: write a model at each validation, for `translate`; one that was not wholly written does not count.
         onmt_train prints the perplexity per token, end symbols included, whose logarithm times the tokens are the nats.
         """
         config = opennmt_config(settings, text) | {"train_steps": ENDLESS, "valid_steps": every}
-        if saves:
-            config["save_checkpoint_steps"] = every
         config["data"]["valid"] = {"path_src": f"{held_out}.src", "path_tgt": f"{held_out}.tgt"}
         replies = (self.work / f"{held_out}.tgt").read_text(encoding="utf-8").splitlines()
         tokens = sum(len(reply.split(" ")) + 1 for reply in replies)
         perplexities = VALIDATED.findall(self._train(config, seconds))
-        validations = [Best(math.log(float(p)) * tokens, every * n) for n, p in enumerate(perplexities, 1)]
-        if saves:
-            validations = [best for best in validations if zipfile.is_zipfile(self.work / _model(best.step))]
-        return best_of("OpenNMT-py", validations)
+        return best_of(
+            "OpenNMT-py", [Best(math.log(float(p)) * tokens, every * n) for n, p in enumerate(perplexities, 1)]
+        )
 
-    def translate(self, step: int, questions: str, beam_size: int, batch_size: int, max_length: int) -> float:
-        """Write the replies of a model to the file "replies". Returns how many a second, without the program's start.
+    def translate(self, step: int, questions: str, max_length: int, beam_size: int, batch_size: int) -> float:
+        """Reply by a model. Returns how many replies a second, without the program's start.
 
         step: at which the model was saved. questions: the name of a text.
         """
-        command: list[object] = ["onmt_translate", "-model", _model(step), "-src", f"{questions}.src"]
-        command += ["-output", "replies"]
-        command += ["-beam_size", beam_size, "-batch_size", batch_size, "-max_length", max_length, "-report_time"]
+        command: list[object] = ["onmt_translate", "-model", f"model_step_{step}.pt", "-src", f"{questions}.src"]
+        command += ["-output", "replies", "-max_length", max_length, "-report_time"]
+        command += ["-beam_size", beam_size, "-batch_size", batch_size]
         (milliseconds,) = TRANSLATED.findall(self.output(*command))
         return 1000 / float(milliseconds)
 
     def _train(self, config: dict[str, Any], seconds: float | None = None) -> str:
         (self.work / "opennmt.yaml").write_text(json.dumps(config), encoding="utf-8")  # JSON is YAML
         return self.output("onmt_train", "-config", "opennmt.yaml", seconds=seconds)
-
-
-def _model(step: int) -> str:
-    """Return the file of the model that OpenNMT-py saves at a step, an archive of PyTorch."""
-    return f"model_step_{step}.pt"
 
 
 def best_of(system: str, validations: list[Best]) -> Best:

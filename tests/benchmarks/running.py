@@ -1,20 +1,20 @@
-"""Runs a benchmark as a process, or stand-ins in place of the programs of a peer."""
+"""Runs a benchmark in this process, or stand-ins in place of the programs of a peer."""
 
+import contextlib
+import io
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
-from tests.commands import ENVIRONMENT, ROOT
+from benchmarks.__main__ import BENCHMARKS
 
 
-def benchmark(*arguments: str) -> dict[str, Any]:
-    command = [sys.executable, "-m", "benchmarks", *arguments]
-    completed = subprocess.run(
-        command, cwd=ROOT, env=ENVIRONMENT, capture_output=True, text=True, timeout=300, check=True
-    )
-    report: dict[str, Any] = json.loads(completed.stdout.splitlines()[-1])
+def benchmark(name: str, *arguments: str) -> dict[str, Any]:
+    """The object on the last line of a benchmark that has not failed."""
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        assert BENCHMARKS[name](arguments) == 0
+    report: dict[str, Any] = json.loads(printed.getvalue().splitlines()[-1])
     return report
 
 

@@ -1,38 +1,30 @@
-"""The comparison with PyTorch and OpenNMT-py: their environments, text, output and tables, without the peers."""
+"""The comparison with PyTorch and OpenNMT-py: their environments, text and output, without the peers."""
 
 import math
-import sys
 from pathlib import Path
 
 import pytest
 
-from benchmarks.__main__ import main
-from benchmarks.compare import CompareBenchmark, quality_table, ratios, speed_table
+from benchmarks.compare import CompareBenchmark, ratios
 from benchmarks.peers import environments
-from benchmarks.peers.environments import COMPLETE, environment, last_error
+from benchmarks.peers.environments import COMPLETE, environment
 from benchmarks.peers.systems import Best, OpenNMT, PyTorch, opennmt_config
 from benchmarks.tokenised import TokenisedPairs, character_corpora, spelled
-from chatbot.errors import UserError, exit_code_of
+from chatbot.errors import UserError
 from chatbot.flags import replace
-from tests.benchmarks.running import program
+from tests.benchmarks.running import benchmark, program
 
 RECURRENT = CompareBenchmark(data="pairs.tsv").settings
 TRANSFORMER = CompareBenchmark(data="pairs.tsv", architecture="transformer").settings
 
 
 @pytest.mark.slow
-def test_failed_installation_is_one_line(
-    pairs: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """pip finds no package. Exit code 2, and the environment is not complete."""
+def test_failed_installation_is_one_line(pairs: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """pip finds no package. The environment is not complete."""
     for name, value in (("PIP_NO_INDEX", "1"), ("PIP_FIND_LINKS", str(tmp_path)), ("PIP_CONFIG_FILE", "/dev/null")):
         monkeypatch.setenv(name, value)
-    command = ["benchmarks", "compare", "--data", pairs, "--held-out", "9", "--environments", str(tmp_path / "peers")]
-    monkeypatch.setattr(sys, "argv", command)
-    assert exit_code_of(main) == 2
-    message = capsys.readouterr().err.splitlines()[-1]
-    assert message.startswith("error: python -m pip: exit code 1: ERROR: No matching distribution found for")
-    assert len(message) < 200
+    with pytest.raises(UserError, match=r"^python -m pip: exit code 1: ERROR: No matching .{1,120}$"):
+        benchmark("compare", "--data", pairs, "--held-out", "9", "--environments", str(tmp_path / "peers"))
     assert not [*(tmp_path / "peers").glob(f"*/{COMPLETE}")]
 
 
@@ -47,7 +39,7 @@ def test_environment_is_made_once_and_anew_if_incomplete(tmp_path: Path, monkeyp
 
     monkeypatch.setattr(environments, "output_of", install)
     home = environment("opennmt", str(tmp_path))
-    assert [command[-1] for command in commands[:1]] == [str(home)]
+    assert commands[0][-1] == str(home)
     assert commands[1][-1].endswith("requirements-opennmt.txt")
     assert commands[2][-2:] == ["--no-deps", "OpenNMT-py==3.5.1"]
     assert environment("opennmt", str(tmp_path)) == home
@@ -58,18 +50,9 @@ def test_environment_is_made_once_and_anew_if_incomplete(tmp_path: Path, monkeyp
     assert len(commands) == 6
     assert not (home / "half").exists()
     assert environment("torch", str(tmp_path)) != home
-
-
-def test_unusable_folder_of_environments_is_reported(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(UserError, match=r"--environments .*: Not a directory; give a folder"):
         environment("torch", str(tmp_path / "file" / "peers"))
-
-
-def test_last_error_of_an_output() -> None:
-    assert last_error("one\nERROR: no space\n  at the end\n") == "ERROR: no space"
-    assert last_error("one\ntwo\n\n") == "two"
-    assert last_error("") == "no output"
 
 
 def test_torch_model_gets_the_settings(tmp_path: Path) -> None:
@@ -103,16 +86,16 @@ def test_rates_of_opennmt(tmp_path: Path) -> None:
     home = program(tmp_path, "onmt_train", reports)
     assert OpenNMT(home, tmp_path, 1).rate(RECURRENT, "words", 20) == pytest.approx(150)
     program(tmp_path, "onmt_translate", "echo 'Average translation time (ms): 12.5'")
-    assert OpenNMT(home, tmp_path, 1).translate(30, "questions", 5, 1, 20) == 80
+    assert OpenNMT(home, tmp_path, 1).translate(30, "questions", 20, 5, 1) == 80
 
 
 def test_opennmt_has_the_sizes_of_the_settings() -> None:
     config = opennmt_config(replace(RECURRENT, rnn_size=32, embedding_size=16, keep_prob=0.75), "words")
-    assert (config["hidden_size"], config["word_vec_size"], config["dropout"]) == (32, 16, [0.25])
-    assert (config["encoder_type"], config["layers"], config["batch_size"]) == ("rnn", 2, 64)
+    expected = {"hidden_size": 32, "word_vec_size": 16, "dropout": [0.25], "encoder_type": "rnn", "layers": 2}
+    assert config.items() >= {**expected, "batch_size": 64}.items()
     config = opennmt_config(replace(TRANSFORMER, embedding_size=32, feed_forward_size=48), "words")
-    assert (config["hidden_size"], config["word_vec_size"], config["transformer_ff"]) == (32, 32, 48)
-    assert (config["encoder_type"], config["heads"]) == ("transformer", 4)
+    expected = {"hidden_size": 32, "word_vec_size": 32, "transformer_ff": 48, "encoder_type": "transformer"}
+    assert config.items() >= {**expected, "heads": 4}.items()
 
 
 def test_spelled_text_has_no_unknown_tokens(tmp_path: Path) -> None:
@@ -120,8 +103,7 @@ def test_spelled_text_has_no_unknown_tokens(tmp_path: Path) -> None:
     training.write_text("你好\t好\n你好吗\t好好\n", encoding="utf-8")
     held_out.write_text("你好吗\t龘 a\n", encoding="utf-8")
     corpus, validation = character_corpora(training, held_out, tmp_path / "cache")
-    text = spelled(validation.shards, corpus.vocabulary)
-    text.write(tmp_path, "text")
+    spelled(validation.shards, corpus.vocabulary).write(tmp_path, "text")
     vocabulary = (tmp_path / "text.vocabulary").read_text(encoding="utf-8").splitlines()
     (reply,) = (tmp_path / "text.tgt").read_text(encoding="utf-8").splitlines()
     assert {*reply.split(" ")} <= {*vocabulary}
@@ -129,11 +111,8 @@ def test_spelled_text_has_no_unknown_tokens(tmp_path: Path) -> None:
     assert TokenisedPairs([(["a", "b"], ["c"])], ["a"]).encoded().sources.row(0).tolist() == [5, 3]
 
 
-def test_tables_and_ratios() -> None:
-    rates = {"this project, bfloat16": [30.0, 20.0, 1040.0], "this project, float32": [20.0]}
-    rates |= {"PyTorch, bfloat16": [12.0], "PyTorch, float32": [16.0], "OpenNMT-py, float32": [10.0]}
-    assert speed_table(rates)[2] == "| this project, bfloat16 | 30 | 20 to 1,040 |"
-    medians = {"this project, bfloat16": 30.0, **{name: values[0] for name, values in [*rates.items()][1:]}}
-    assert ratios(medians) == {"pytorch_best": 30 / 16, "pytorch_float32": 20 / 16, "opennmt": 3.0}
-    quality = {"PyTorch": {"nats_per_character": 4.7777, "step": 1200, "seconds": 240.2}}
-    assert quality_table(quality)[2] == "| PyTorch | 4.778 | 1,200 | 240 |"
+def test_ratios_are_of_the_best_precisions() -> None:
+    medians = {"this project, bfloat16": 30.0, "this project, float32": 20.0}
+    medians |= {"PyTorch, bfloat16": 12.0, "PyTorch, float32": 16.0, "OpenNMT-py, float32": 10.0}
+    rates = {name: {"median": median, "lowest": 0.0, "highest": 99.0} for name, median in medians.items()}
+    assert ratios(rates) == {"pytorch_best": 30 / 16, "pytorch_float32": 20 / 16, "opennmt": 3.0}

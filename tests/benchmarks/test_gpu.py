@@ -1,47 +1,41 @@
 """The report on a machine's GPUs, made on a stand-in."""
 
-import json
-
 import pytest
 
 from benchmarks.gpu import Machine, gpu_benchmark
 from chatbot.errors import UserError
+from tests.benchmarks.running import benchmark
 from tests.gpu import standin
 
 pytestmark = pytest.mark.skipif(standin.compiler() is None, reason=standin.NO_COMPILER)
 
 
 @pytest.mark.slow
-def test_report_of_a_standin(capsys: pytest.CaptureFixture[str]) -> None:
+def test_report_of_a_standin() -> None:
     """Of the parts that are more than one command of the self-test, or than a row of speed with other flags."""
-    assert gpu_benchmark(["--parts", "resume", "memory", "replies", "speed"]) == 0
-    *table, last = capsys.readouterr().out.splitlines()
-    results = json.loads(last)["results"]
-    found = {row["what"]: row for row in results}
-    assert "none: a stand-in" in table[0]
+    report = benchmark("gpu", "--parts", "resume", "memory", "replies", "speed")
+    found = {row["what"]: row for row in report["results"]}
+    assert "no GPU: a stand-in" in report["note"]
     assert found["resumed, --deterministic"]["result"] == "weights equal to the bit"
     assert found["out of memory"]["result"] == "exit 0"
-    assert "Out of memory: shares as large as this one are now split into pieces" in " ".join(
-        found["out of memory"]["lines"]
-    )
+    lines = " ".join(found["out of memory"]["lines"])
+    assert "Out of memory: shares as large as this one are now split into pieces" in lines
     assert found["replies of GPU and CPU"]["result"] == "equal"
     assert found["64 replies, GPU"]["result"] == "exit 0"
-    speeds = [row for row in results if row["part"] == "speed"]
+    speeds = [row for row in report["results"] if row["part"] == "speed"]
     assert [row["what"] for row in speeds] == [
         "recurrent float32 8", "recurrent bfloat16 8", "transformer float32 8", "transformer bfloat16 8",
     ]  # fmt: skip
     assert [row for row in speeds if not row["result"].endswith(" tokens/s") or len(row["rates"]) != 4] == []
-    assert len(table) == 7 + len(results)
 
 
 def test_a_command_that_fails_is_a_row(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """And the parts after it still run."""
     monkeypatch.setattr(Machine, "train", lambda self, *_, **__: self.run("-c", "raise SystemExit('no such GPU')"))
-    assert gpu_benchmark(["--parts", "resume", "memory"]) == 0
-    captured = capsys.readouterr()
-    results = json.loads(captured.out.splitlines()[-1])["results"]
-    assert [row["result"] for row in results] == ["a command failed", "exit 1"]
-    assert "no such GPU" in captured.err
+    report = benchmark("gpu", "--parts", "resume", "memory", "towers")
+    results = [row["result"] for row in report["results"]]
+    assert results == ["a command failed", "exit 1", "exit 1", "exit 1"]
+    assert "no such GPU" in capsys.readouterr().err
 
 
 def test_unknown_part_is_an_error() -> None:

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from benchmarks import history as benchmark
 from chatbot.chat.loading import LoadedModel, ModelCard
 from chatbot.config.chat import ChatSettings
 from chatbot.config.corpus import CorpusSettings
@@ -84,14 +83,3 @@ def test_pipe_is_a_conversation_and_an_empty_line_begins_another(
     replies = capsys.readouterr().out.split("\n")
     assert len(replies) == 5 + 1
     assert histories == [[], ["甲", replies[0]], ["乙", replies[1]], ["/new", replies[2]], []]
-
-
-def test_benchmark_holds_out_whole_conversations_and_scores_later_turns(trained: Trained) -> None:
-    training, held_out = benchmark._split("talks.jsonl", Path())
-    talks = [[json.loads(line) for line in path.read_text().splitlines()] for path in (training, held_out)]
-    assert talks == [[talk for talk in TALKS if talk != TALKS[9]], [TALKS[9]]]
-    measured = benchmark._measure(Path("checkpoints/whole").absolute(), held_out)
-    assert (measured["first_pairs"], measured["later_pairs"]) == (1, 2)
-    characters = [len(turn) for turn in TALKS[9][1:]]
-    nats = measured["first"] * characters[0] + measured["later"] * sum(characters[1:])
-    assert nats == pytest.approx(measured["all"] * sum(characters), rel=1e-5)

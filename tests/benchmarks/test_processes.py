@@ -1,0 +1,68 @@
+"""The time and the memory of programs and of workers."""
+
+import functools
+import json
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from benchmarks.processes import Samples, Worker, ask_all, in_turns, memory_gb, output_of, peak_gb, python, run
+from chatbot.errors import UserError
+
+MEGABYTE = 1_000_000
+
+
+def freed(megabytes: int) -> functools.partial[float]:
+    _ = b"x" * megabytes * MEGABYTE
+    return functools.partial(peak_gb)
+
+
+def holding(megabytes: int) -> functools.partial[tuple[int, int]]:
+    return functools.partial(lambda text, number: (number, os.getpid()), b"x" * megabytes * MEGABYTE)
+
+
+def test_memory_is_of_the_process_that_is_asked() -> None:
+    """getrusage would give a worker's peak as that of this process, which is larger, and only the largest child's."""
+    ours, before = b"x" * 400 * MEGABYTE, memory_gb()
+    with Worker(freed, 1) as small, Worker(freed, 300) as large:
+        of_small, of_large = (worker.ask() for worker in (small, large))
+    assert of_small < 0.3 < len(ours) / 1e9 < peak_gb()
+    assert of_large > 0.29
+    with Worker(holding, 200) as one, Worker(holding, 100) as other:
+        (first, pid), (second, other_pid) = ask_all([one, other], 7)
+        assert memory_gb() - before > 0.3
+    assert memory_gb() - before < 0.2
+    assert (first, second, len({pid, other_pid, os.getpid()})) == (7, 7, 3)
+
+
+def test_worker_that_ends_is_an_error() -> None:
+    with Worker(holding, "many") as failing, pytest.raises(RuntimeError, match="a measured process ended"):
+        failing.ask(1)
+
+
+def test_samples_are_taken_at_once_and_until_the_end() -> None:
+    for interval, least, most in ((0.01, 4, 20), (60, 1, 1)):
+        with Samples(time.perf_counter, interval) as samples:
+            time.sleep(0.1)
+        assert least <= len(samples.values) <= most
+        assert samples.values == sorted(samples.values)
+
+
+def test_program_gets_its_input_variables_and_folder_and_is_ended_in_time(tmp_path: Path) -> None:
+    script = "import os, sys; print(input(), os.environ['A'], os.getcwd()); import chatbot; sys.exit('ERROR: x\\n y')"
+    ended = run(python("-c", script), tmp_path, "in\n", variables={"A": "b"})
+    assert (ended.code, ended.output.splitlines()) == (1, [f"in b {tmp_path}", "ERROR: x", " y"])
+    with pytest.raises(UserError, match=r"-c import os.*: exit code 1: ERROR: x$"):
+        output_of(python("-c", script), tmp_path, stdin="in\n", variables={"A": "b"})
+    ended = run(["/bin/sh", "-c", "echo begun; exec sleep 60"], tmp_path, seconds=0.5)
+    assert (ended.code, ended.output) == (None, "begun\n")
+    assert 0.5 <= ended.seconds < 30
+
+
+def test_systems_are_measured_in_turns() -> None:
+    values = iter([30.0, 1.0, 20.0, 2.0, 1040.0, 3.0])
+    rates = in_turns({name: functools.partial(next, values) for name in "ab"}, 3)
+    assert json.dumps(rates["a"]) == '{"median": 30.0, "lowest": 20.0, "highest": 1040.0}'
+    assert rates["b"]["highest"] == 3
