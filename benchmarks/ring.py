@@ -53,14 +53,14 @@ def exposed_seconds(step_seconds: float, early_exchange: float, last_exchange: f
 def speed_ups(step_seconds: float, gradient_bytes: float, last_bytes: float, n: int, link: Link) -> dict[str, float]:
     """Return the throughput of n GPUs over that of one, each with the batch of the one.
 
-    plain: the exchange, of exchange_s, follows the step of step_seconds. overlapped: all stages but the last, which has
+    speed_up: the exchange, of exchange_s, follows the step of step_seconds. overlapped: all stages but the last, which has
     last_bytes of the gradient_bytes, are exchanged during the backward pass. staged: the exchange overlaps with the
     next step (--staged-variables).
     """
     exchange = ring_seconds(gradient_bytes, n, link)
     early, last = (ring_seconds(size, n, link) for size in (gradient_bytes - last_bytes, last_bytes))
     steps = {
-        "plain": step_seconds + exchange,
+        "speed_up": step_seconds + exchange,
         "overlapped": step_seconds + exposed_seconds(step_seconds, early, last),
         "staged": max(step_seconds, exchange),
     }

@@ -208,16 +208,16 @@ def test_ring_bytes_equal_a_simulated_all_reduce(members: int) -> None:
 def test_speed_up_of_exchange_after_and_during_compute() -> None:
     """Two members send as many bytes as they have gradients, a byte a second."""
     alone = speed_ups(10.0, 0, 0, 4, SLOW)
-    assert (alone["plain"], alone["overlapped"], alone["staged"]) == (4, 4, 4)
+    assert (alone["speed_up"], alone["overlapped"], alone["staged"]) == (4, 4, 4)
     slow = speed_ups(10.0, 10, 10, 2, SLOW)
-    assert (slow["plain"], slow["overlapped"], slow["staged"]) == (2 * 10 / 20, 2 * 10 / 20, 2)
+    assert (slow["speed_up"], slow["overlapped"], slow["staged"]) == (2 * 10 / 20, 2 * 10 / 20, 2)
     assert speed_ups(10.0, 20, 0, 2, SLOW)["staged"] == 2 * 10 / 20
     # All but the last byte fits into 6 of 9 seconds; of 8 bytes, 2 do not.
     assert speed_ups(9.0, 6 + 1, 1, 2, SLOW)["overlapped"] == pytest.approx(2 * 9 / (9 + 1))
     assert speed_ups(9.0, 8 + 1, 1, 2, SLOW)["overlapped"] == pytest.approx(2 * 9 / (9 + (8 - 6) + 1))
     rows = plan(0.1, 60e6, 20e6, ["25gbe"])
     assert [row["gpus"] for row in rows] == [2**i for i in range(1, 11)]
-    assert all(row["plain"] < row["overlapped"] < row["staged"] for row in rows[:8])
+    assert all(row["speed_up"] < row["overlapped"] < row["staged"] for row in rows[:8])
 
 
 def test_plan_uses_a_given_step_time() -> None:
@@ -227,7 +227,7 @@ def test_plan_uses_a_given_step_time() -> None:
     (first, *_), (second, *_) = (
         benchmark("scaling", *flags, "--step-ms", ms, "--link", "nvlink")["plan"] for ms in ("100", "200")
     )
-    assert 1.9 < first["plain"] < second["plain"] <= 2
+    assert 1.9 < first["speed_up"] < second["speed_up"] <= 2
     with pytest.raises(UserError, match="no step was measured"):
         benchmark("scaling", *flags)
 
