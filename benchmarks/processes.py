@@ -32,16 +32,15 @@ def run(
     folder: Path,
     stdin: str = "",
     seconds: float | None = None,
-    variables: Mapping[str, str] | None = None,
+    environment: Mapping[str, str] = os.environ,
 ) -> Ended:
-    """Run a program in a folder. seconds: after which it is ended, however far it is. variables: of its environment."""
-    environment = {**os.environ, **(variables or {})}
-    environment["PYTHONPATH"] = os.pathsep.join([str(ROOT), environment.get("PYTHONPATH", "")]).rstrip(os.pathsep)
+    """Run a program in a folder. seconds: after which it is ended, however far it is. environment: its whole one."""
+    path = os.pathsep.join([str(ROOT), environment.get("PYTHONPATH", "")]).rstrip(os.pathsep)
     began = time.perf_counter()
     process = subprocess.Popen(
         [*map(str, command)],
         cwd=folder,
-        env=environment,
+        env={**environment, "PYTHONPATH": path},
         encoding="utf-8",
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,

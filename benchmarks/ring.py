@@ -53,7 +53,7 @@ def exposed_seconds(step_seconds: float, early_exchange: float, last_exchange: f
 def speed_ups(step_seconds: float, gradient_bytes: float, last_bytes: float, n: int, link: Link) -> dict[str, float]:
     """Return the throughput of n GPUs over that of one, each with the batch of the one.
 
-    speed_up: the exchange, of exchange_s, follows the step of step_seconds. overlapped: all stages but the last, which has
+    speed_up: the exchange, of exchange_s, follows the step of step_seconds. overlapped: all stages but the last, with
     last_bytes of the gradient_bytes, are exchanged during the backward pass. staged: the exchange overlaps with the
     next step (--staged-variables).
     """

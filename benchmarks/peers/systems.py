@@ -8,6 +8,7 @@ So the likelihood is measured on characters in which rare ones are spelled in by
 import dataclasses
 import json
 import math
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -59,7 +60,7 @@ class Peer:
         # OpenNMT-py's checkpoints hold more than weights, which PyTorch refuses to load by default.
         variables = {"OMP_NUM_THREADS": str(self.cores), "TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD": "1"}
         path = self.home / "bin" / str(program)
-        return output_of([path, *arguments], self.work, seconds=seconds, variables=variables)
+        return output_of([path, *arguments], self.work, seconds=seconds, environment={**os.environ, **variables})
 
 
 class PyTorch(Peer):
