@@ -12,7 +12,7 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.remote.webelement import WebElement
 
-from tests.chat.page.fake_models import FakeEngine
+from tests.chat.server.fake_models import FakeEngine
 
 LIMIT = 10.0  # seconds
 DESKTOP, PHONE, NARROW = (1280, 800), (390, 844), (320, 640)

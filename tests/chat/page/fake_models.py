@@ -1,18 +1,18 @@
 """Models whose replies are known, behind the real app."""
 
 import dataclasses
-import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from chatbot.chat.loading import ModelCard
 from chatbot.chat.server.models import Models, ServedModel
+from chatbot.chat.server.questions import Searches
 from chatbot.config.attempts import LAST
 from chatbot.config.decoding import DecodingSettings
 from chatbot.inference.engine import BusyError
-from chatbot.inference.questions import Piece, Question, Receive, Request, TokenLogProb, Usage
-from tests.chat.server.fake_models import FakeResponder, served
+from chatbot.inference.questions import Message, Piece, Question, TokenLogProb, Usage
+from tests.chat.server.fake_models import Answer, FakeEngine, FakeResponder, served
 
 CARDS = {
     "weibo": ModelCard(
@@ -20,6 +20,7 @@ CARDS = {
     ),
     "chatterbot": ModelCard("chatterbot", 1_200, ("ChatterBot",), 529),
 }
+SEARCHES = Searches(DecodingSettings(), DecodingSettings())
 TURNS = {"weibo": 2, "chatterbot": 0}
 REPLIES = {
     "weibo": {
@@ -39,47 +40,34 @@ MOST_READ = 1000  # characters of a question
 PIECE_SECONDS = 0.02
 
 
-class FakeEngine:
-    """Gives the reply of a table, in pieces of two characters, and to other questions the question itself.
+def replies_of(name: str) -> Answer:
+    """Gives the replies of a table, in pieces of two characters, and to other questions the question itself.
 
-    SLOW has a reply without end, EMPTY an empty one, and for BUSY too many others wait. asked: all questions.
+    SLOW has a reply without end, EMPTY an empty one, and for BUSY too many others wait.
     """
 
-    waiting = 0
-
-    def __init__(self, name: str, pause: float = 0.0) -> None:
-        self.asked: list[Question] = []
-        self._replies, self._pause = REPLIES[name], pause
-
-    def submit(self, question: Question, receive: Receive) -> Request:
-        """Answer in a thread."""
+    def answer(question: Question) -> Iterator[Message]:
         if question.text == BUSY:
             raise BusyError
-        self.asked.append(question)
-        request = Request(question, receive)
-        threading.Thread(target=self._answer, args=(question, receive, request), daemon=True).start()
-        return request
+        return pieces(question)
 
-    def close(self) -> None:
-        """End."""
-
-    def _answer(self, question: Question, receive: Receive, request: Request) -> None:
-        if question.text == SLOW:
-            while not request.cancelled.wait(PIECE_SECONDS):
-                receive(Piece(0, "again "))
-            return
-        known = self._replies.get(question.text, [question.text, "second", "third"])
+    def pieces(question: Question) -> Iterator[Message]:
+        while question.text == SLOW:
+            time.sleep(PIECE_SECONDS)
+            yield Piece(0, "again ")
+        known = REPLIES[name].get(question.text, [question.text, "second", "third"])
         texts = [""] if question.text == EMPTY else known[: question.replies]
         for number in range(question.replies):
             text = texts[number % len(texts)]
             for start in range(0, len(text), 2):
-                time.sleep(self._pause)
                 part = text[start : start + 2]
-                receive(Piece(number, part, (TokenLogProb(part, -0.5 - number / 4),)))
+                yield Piece(number, part, (TokenLogProb(part, -0.5 - number / 4),))
             origin = FakeResponder().origin(question.text, text)
             read = question.text[-MOST_READ:] if len(question.text) > MOST_READ else ""
-            receive(Piece(number, "", finish_reason="stop", origin=origin, read=read))
-        receive(Usage(3, 3))
+            yield Piece(number, "", finish_reason="stop", origin=origin, read=read)
+        yield Usage(3, 3)
+
+    return answer
 
 
 @dataclasses.dataclass
@@ -90,16 +78,16 @@ class FakeServer:
     engines: dict[str, FakeEngine]
 
 
-def fake_server(folder: Path, pause: float = 0.0, names: Sequence[str] = tuple(CARDS)) -> FakeServer:
-    """Return models that the names name. pause: seconds before each piece of a reply."""
+def fake_server(folder: Path, names: Sequence[str] = tuple(CARDS)) -> FakeServer:
+    """Return models that the names name."""
     for name in names:
         (folder / name).mkdir(parents=True, exist_ok=True)
         (folder / name / LAST).touch()
-    engines = {name: FakeEngine(name, pause) for name in names}
+    engines = {name: FakeEngine(replies_of(name), has_thread=True) for name in names}
 
     def open_model(directory: Path) -> ServedModel:
         name = directory.name
-        return served(engines[name], turns=TURNS[name], own=DecodingSettings(), card=CARDS[name])
+        return served(engines[name], turns=TURNS[name], searches=SEARCHES, card=CARDS[name])
 
     models = Models(lambda: {name: folder / name for name in names}, open_model, 2**40)
     for name in names:  # in memory, so that no card is read from files

@@ -7,6 +7,8 @@ from selenium.webdriver.common.keys import Keys
 
 from tests.chat.page.browser import NARROW, PHONE, Browser
 
+pytestmark = pytest.mark.system
+
 # The texts on the page whose contrast is too low: [text, ratio]. A text is on the nearest backgrounds, blended.
 LOW_CONTRAST = """
 const parts = (color) => {

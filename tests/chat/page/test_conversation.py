@@ -10,6 +10,8 @@ from chatbot.chat.server.page_routes import MOST_CHARACTERS
 from tests.chat.page.browser import PHONE, Browser
 from tests.chat.page.fake_models import BUSY, EMPTY, SLOW
 
+pytestmark = pytest.mark.system
+
 HOSTILE = [
     "<img src=x onerror=\"document.title='broken'\"><script>document.title='broken'</script>",
     "${document.title='broken'} {{7*7}} &lt;b&gt; \\u003cscript\\u003e javascript:alert(1)",
@@ -28,7 +30,7 @@ def test_reply_is_streamed_and_kept(browser: Browser) -> None:
     assert browser.replies == ["你好呀，今天过得怎么样？"]
     assert browser.texts("#announcement") == ["你好呀，今天过得怎么样？"]  # for a screen reader, when it is complete
     browser.ask("今天天气真好")
-    asked = browser.served.engines["weibo"].asked[-1]
+    asked = browser.served.engines["weibo"].questions[-1]
     assert asked.history == ("你好", "你好呀，今天过得怎么样？")
     assert asked.decoding is None  # the model's own search
     browser.reload()
@@ -104,7 +106,7 @@ def test_message_that_is_too_long(browser: Browser) -> None:
 def test_n_best_replies_with_scores(browser: Browser) -> None:
     browser.settings(search="sampling", temperature=0.5, seed=7, n=3, max_tokens=9, top_p=0.9)
     browser.ask("你好")
-    asked = browser.served.engines["weibo"].asked[-1]
+    asked = browser.served.engines["weibo"].questions[-1]
     assert asked.decoding is not None
     assert (asked.decoding.temperature, asked.decoding.top_p, asked.seed) == (0.5, 0.9, 7)
     assert (asked.decoding.min_p, asked.replies, asked.max_tokens) == (None, 3, 9)
@@ -113,7 +115,7 @@ def test_n_best_replies_with_scores(browser: Browser) -> None:
     browser.click(".choice-row:nth-of-type(2)")
     assert browser.js("return document.activeElement.dataset.key") == "choice-0-0-1"
     browser.ask("ok")
-    assert browser.served.engines["weibo"].asked[-1].history == ("你好", "你好！")
+    assert browser.served.engines["weibo"].questions[-1].history == ("你好", "你好！")
 
 
 def test_conversations_are_renamed_and_deleted(browser: Browser) -> None:
@@ -203,7 +205,7 @@ def test_long_conversation_is_cut_to_what_a_server_takes(browser: Browser) -> No
     browser.write("你好")
     browser.press(Keys.ENTER)
     browser.until(lambda: browser.replies[-1] == "你好呀，今天过得怎么样？" and not browser.running)
-    assert browser.served.engines["weibo"].asked[-1].history == ("一" * 2000,) * 2
+    assert browser.served.engines["weibo"].questions[-1].history == ("一" * 2000,) * 2
 
 
 def test_reply_is_copied(browser: Browser) -> None:

@@ -7,6 +7,8 @@ from selenium.webdriver.common.keys import Keys
 
 from tests.chat.page.browser import DESKTOP, NARROW, Browser
 
+pytestmark = pytest.mark.system
+
 # Scrolls an element into view with all that is around it, as a browser does for the focus or a search in the page.
 LAST_INTO_VIEW = "[...document.querySelectorAll('h3, dialog[open] *, .answer *')].at(-1)?.scrollIntoView()"
 # Whether the header is at the top, is not covered but by a dialog or the sidebar, and nothing but the window scrolls.

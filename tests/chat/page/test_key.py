@@ -6,6 +6,8 @@ from selenium.webdriver.common.keys import Keys
 from tests.chat.page.browser import Browser
 from tests.chat.page.conftest import KEY
 
+pytestmark = pytest.mark.system
+
 
 @pytest.fixture
 def locked(browser: Browser) -> Browser:

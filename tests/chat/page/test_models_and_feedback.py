@@ -13,6 +13,8 @@ from tests.chat.page.browser import Browser, Served
 from tests.chat.page.conftest import running
 from tests.chat.page.fake_models import fake_server
 
+pytestmark = pytest.mark.system
+
 
 def last_rating(path: Path) -> dict[str, Any]:
     """The last line of the file of ratings, without its time."""
@@ -51,7 +53,7 @@ def test_card_of_the_model(browser: Browser) -> None:
     choose(browser, 0, "weibo")
     browser.ask("今天天气真好")
     assert browser.replies == ["你好", "是啊，出去走走吧"]
-    assert browser.served.engines["weibo"].asked[-1].history == ("你好", "你好")
+    assert browser.served.engines["weibo"].questions[-1].history == ("你好", "你好")
     browser.reload()  # the last choice is kept
     assert browser.js("return document.getElementById('model-0').value") == "weibo"
 
@@ -92,7 +94,7 @@ def test_comparison_of_two_models(browser: Browser) -> None:
     browser.ask("你好")
     browser.ask("晚上吃什么？")
     assert browser.replies[2:] == ["我不吃东西，我只吃电.", "火锅！天冷了就想吃点热的。"]
-    assert browser.served.engines["weibo"].asked[-1].history == ("你好", "你好呀，今天过得怎么样？")
+    assert browser.served.engines["weibo"].questions[-1].history == ("你好", "你好呀，今天过得怎么样？")
     browser.click("[data-key=first-1]")
     browser.until(lambda: browser.texts("#announcement") == ["Recorded on the server."])
     assert browser.texts(".vote-button[aria-pressed=true]") == ["chatterbot"]

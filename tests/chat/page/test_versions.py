@@ -11,6 +11,8 @@ from selenium.webdriver.common.keys import Keys
 from tests.chat.page.browser import Browser
 from tests.chat.page.fake_models import SLOW
 
+pytestmark = pytest.mark.system
+
 STORED = "return Object.entries(localStorage).filter(([k]) => k.startsWith('chatbot.conversation.')).map(([, v]) => v)"
 FAILING = """
 const real = window.fetch;
@@ -56,7 +58,7 @@ def second_tab(browser: Browser) -> Iterator[tuple[str, str]]:
 
 def test_retry_gives_the_next_best_replies_as_versions(browser: Browser) -> None:
     browser.ask("你好")
-    asked = browser.served.engines["weibo"].asked
+    asked = browser.served.engines["weibo"].questions
     for number, text in enumerate(("你好！", "好久不见，最近忙什么呢"), 2):
         last_click(browser, "[data-key^=retry]")
         assert browser.replies == [text]
@@ -79,7 +81,7 @@ def test_retry_draws_another_sample(browser: Browser) -> None:
     browser.settings(search="sampling", seed=7)
     browser.ask("你好")
     last_click(browser, "[data-key^=retry]")
-    first, second = browser.served.engines["weibo"].asked[-2:]
+    first, second = browser.served.engines["weibo"].questions[-2:]
     assert (first.seed, second.seed) == (7, 8)
     assert browser.replies == ["你好！"]
 
@@ -129,7 +131,7 @@ def test_edited_question_keeps_the_old_branch(browser: Browser) -> None:
     browser.write("zwei")
     browser.press(Keys.ENTER)
     browser.until(lambda: browser.questions == ["one", "zwei"] and not browser.running)
-    assert browser.served.engines["weibo"].asked[-1].history == ("one", "one")
+    assert browser.served.engines["weibo"].questions[-1].history == ("one", "one")
     assert browser.js("return document.getElementById('message').value") == "a draft"
     assert places(browser) == ["2/2"]
     browser.reload()

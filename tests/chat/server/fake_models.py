@@ -1,58 +1,77 @@
-"""Models of a server whose engine answers at once, without computing anything."""
+"""Models and their engines without weights: replies are known, and questions are kept."""
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
 
 from chatbot.chat.loading import LoadedModel, ModelCard
-from chatbot.chat.server.models import Models, ServedModel
+from chatbot.chat.server.models import Models, Open, ServedModel
 from chatbot.chat.server.questions import Searches
+from chatbot.config.attempts import LAST
 from chatbot.config.decoding import DecodingSettings
 from chatbot.inference.engine import BusyError
-from chatbot.inference.questions import Piece, Question, Receive, Request, TokenLogProb, Usage
+from chatbot.inference.questions import Message, Piece, Question, Receive, Request, TokenLogProb, Usage
 from chatbot.inference.reply_text import Origin
 from chatbot.inference.text_responder import END, TextResponder, WordAttention
+from chatbot.model.checkpoint import checkpoint_path, write_checkpoint
 
 # What the engine receives for a question, in this order.
-Answer = Callable[[Question], list[Piece | Usage | Exception]]
+Answer = Callable[[Question], Iterable[Message]]
 
 
-def echo(question: Question) -> list[Piece | Usage | Exception]:
+def echo(question: Question) -> Iterator[Message]:
     """Each reply is the question, in two pieces."""
     half = len(question.text) // 2
-    items: list[Piece | Usage | Exception] = []
     for reply in range(question.replies):
         for text in (question.text[:half], question.text[half:]):
             top = tuple((token, -1.0) for token in "ab"[: question.top_log_probs or 0])
             tokens = (TokenLogProb(text, -0.5, top),) if question.top_log_probs is not None else ()
-            items.append(Piece(reply, text, tokens))
-        items.append(Piece(reply, "", finish_reason="length" if question.max_tokens == 1 else "stop"))
-    return [*items, Usage(len(question.text), question.replies)]
+            yield Piece(reply, text, tokens)
+        yield Piece(reply, "", finish_reason="length" if question.max_tokens == 1 else "stop")
+    yield Usage(len(question.text), question.replies)
+
+
+def nothing(question: Question) -> Iterator[Message]:
+    """The question is never answered."""
+    yield from ()
 
 
 class FakeEngine:
-    """An engine that answers in the thread that asks. silent: it never answers; most: questions before BusyError."""
+    """An engine that answers in the thread that asks, or in one of its own, until nobody waits for more.
 
-    def __init__(self, answer: Answer = echo, silent: bool = False, most: int = 10**9) -> None:
-        self.answer, self.silent, self.most = answer, silent, most
+    most: questions before BusyError. questions, requests: those that it got.
+    """
+
+    waiting = 0
+
+    def __init__(self, answer: Answer = echo, most: int = 10**9, has_thread: bool = False) -> None:
+        self.answer, self.most, self._has_thread = answer, most, has_thread
         self.questions: list[Question] = []
         self.requests: list[Request] = []
         self.closed = threading.Event()
-        self.waiting = 0
 
     def submit(self, question: Question, receive: Receive) -> Request:
         """Answer."""
         assert not self.closed.is_set()
         if len(self.questions) >= self.most:
             raise BusyError
+        messages, request = self.answer(question), Request(question, receive)
         self.questions.append(question)
-        self.requests.append(Request(question, receive))
-        for item in [] if self.silent else self.answer(question):
-            receive(item)
-        return self.requests[-1]
+        self.requests.append(request)
+        if self._has_thread:
+            threading.Thread(target=self._give, args=(messages, request), daemon=True).start()
+        else:
+            self._give(messages, request)
+        return request
+
+    def _give(self, messages: Iterable[Message], request: Request) -> None:
+        for message in messages:
+            if request.cancelled.is_set():
+                return
+            request.receive(message)
 
     def close(self) -> None:
         """End."""
@@ -84,27 +103,36 @@ def served(
     engine: Any,
     *,
     turns: int = 2,
-    own: DecodingSettings | None = None,
+    searches: Searches = Searches(DecodingSettings(), DecodingSettings(beam_size=5)),  # noqa: B008  # immutable
     step: int = 1,
     directory: str = "a",
     card: ModelCard | None = None,
 ) -> ServedModel:
-    """A model with a fake engine and a fake responder. own: the search of the model."""
+    """A model with a fake engine and a fake responder."""
     responder = cast(TextResponder, FakeResponder())
     card = card or ModelCard(directory, step, ("pairs.tsv",))
     loaded = LoadedModel(Path(directory), card, turns, lambda decoding: responder)
-    searches = Searches(DecodingSettings(), own or DecodingSettings(beam_size=5))
     return ServedModel(engine, responder, loaded, turns, searches)
 
 
-def fake_models(engines: Mapping[str, FakeEngine], folder: Path, limit: int = 10**12, **changes: Any) -> Models:
-    """Models with these engines. folder: gets an empty directory for each."""
+def fake_models(
+    engines: Mapping[str, Any], folder: Path, limit: int = 10**12, open_model: Open | None = None
+) -> Models:
+    """Models with these engines. folder: gets a directory for each. open_model: opens one in another way."""
     directories = {name: folder / name for name in engines}
     for directory in directories.values():
         directory.mkdir(exist_ok=True)
         (directory / "last").write_text('{"checkpoint": "ckpt-1", "step": 1}', encoding="utf-8")
 
-    def open_model(directory: Path) -> ServedModel:
-        return served(engines[directory.name], directory=directory.name, **changes)
+    def open_with_engine(directory: Path) -> ServedModel:
+        return served(engines[directory.name], directory=directory.name)
 
-    return Models(lambda: directories, open_model, limit)
+    return Models(lambda: directories, open_model or open_with_engine, limit)
+
+
+def point(directory: Path, step: int, whole: bool = True) -> None:
+    """Let an attempt have a newer checkpoint. whole: its manifest is not damaged."""
+    write_checkpoint(checkpoint_path(directory, step), {}, {})
+    if not whole:
+        (directory / f"ckpt-{step}.json").write_text("{", encoding="utf-8")
+    (directory / LAST).write_text(f'{{"checkpoint": "ckpt-{step}", "step": {step}, "x": "{"y" * step}"}}')

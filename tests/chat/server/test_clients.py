@@ -11,7 +11,7 @@ from langchain_openai import ChatOpenAI
 
 from chatbot.chat.server.app import create_app
 from chatbot.chat.server.state import Limits
-from chatbot.inference.questions import Question
+from chatbot.inference.questions import Piece, Question
 from tests.chat.server.fake_models import FakeEngine, fake_models
 from tests.chat.server.running import running
 
@@ -59,26 +59,6 @@ def test_create(client: openai.OpenAI, engine: FakeEngine) -> None:
         "chatbot": {"score": None, "looked_up": False, "question": None, "read": None}
     }
     assert made._request_id
-
-
-def test_other_addresses_name_the_right_one(url: str) -> None:
-    for base, call, remedy in (
-        (
-            url.removesuffix("/v1"),
-            lambda client: client.models.list(),
-            "use /v1/models: the base URL ends in /v1, once",
-        ),
-        (
-            f"{url}/v1",
-            lambda client: client.chat.completions.create(model="a", messages=HELLO),
-            "use /v1/chat/completions: the base URL ends in /v1, once",
-        ),
-    ):
-        with (
-            openai.OpenAI(base_url=base, api_key=KEY, max_retries=0) as client,
-            pytest.raises(openai.NotFoundError, match=remedy),
-        ):
-            call(client)
 
 
 def test_create_with_log_probs(client: openai.OpenAI) -> None:
@@ -160,7 +140,7 @@ def test_errors(url: str, key: str, fields: Any, error: type[openai.APIStatusErr
 
 def test_error_within_a_stream(client: openai.OpenAI, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch) -> None:
     def answer(question: Question) -> list[Any]:
-        return [*FakeEngine().answer(question)[:1], RuntimeError("secret")]
+        return [Piece(0, "你"), RuntimeError("secret")]
 
     monkeypatch.setattr(engine, "answer", answer)
     with pytest.raises(openai.APIError, match="The server failed"):

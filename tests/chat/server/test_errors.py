@@ -1,29 +1,55 @@
-"""The messages for bodies that are not as declared: which field, and what was expected."""
+"""Bodies that are refused, and those that must not be: the status, the field, and what was expected."""
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 from fastapi.testclient import TestClient
 
 from chatbot.chat.server.app import create_app
-from tests.chat.server.fake_models import FakeEngine, fake_models
+from chatbot.chat.server.errors import ApiError
+from chatbot.chat.server.models import ServedModel
+from chatbot.chat.server.questions import Searches
+from chatbot.chat.server.state import Limits
+from chatbot.config.decoding import DecodingSettings
+from tests.chat.server.fake_models import FakeEngine, fake_models, served
 
-CHAT, COMPLETIONS, COMPARISONS = "/v1/chat/completions", "/v1/completions", "/chat/comparisons"
-HELLO = {"messages": [{"role": "user", "content": "你好"}]}
-DEEP = b'{"messages": [{"role": "user", "content": "x"}], "n": ' + b"[" * 900 + b"]" * 900 + b"}"
+CHAT, COMPLETIONS, RESPONSES, COMPARISONS = WAYS = (
+    *("/v1/chat/completions", "/v1/completions", "/v1/responses", "/chat/comparisons"),
+)
+HELLO: dict[str, Any] = {"messages": [{"role": "user", "content": "你好"}], "prompt": "你好", "input": "你好"}
+BEGIN = b'{"messages": [{"role": "user", "content": "x"}], '
 OBJECT = "Input should be a valid dictionary or object to extract fields from"
 ROLES = "'system', 'developer', 'user', 'assistant', 'tool' or 'function'"
 COMPARED = {"question": "q", "histories": [[], []], "models": ["a", "a"], "better": "first"}
+SEARCHES = {
+    "a": Searches(DecodingSettings(), DecodingSettings(beam_size=5)),
+    "sample": Searches(DecodingSettings(), DecodingSettings(top_p=0.8)),
+    "looking up": Searches(DecodingSettings(), DecodingSettings(beam_size=5, retrieve="30"), looks_up=True),
+}
 
 
 @pytest.fixture(scope="module")
 def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClient]:
     folder = tmp_path_factory.mktemp("models")
-    app = create_app(fake_models({"a": FakeEngine()}, folder), ratings=folder / "ratings.jsonl")
-    with TestClient(app) as client:
+
+    def open_model(directory: Path) -> ServedModel:
+        return served(FakeEngine(), searches=SEARCHES[directory.name], directory=directory.name)
+
+    models = fake_models(dict.fromkeys(SEARCHES), folder, open_model=open_model)
+    with TestClient(create_app(models, ratings=folder / "ratings.jsonl")) as client:
         yield client
+
+
+def refusal(client: TestClient, path: str, body: Any) -> dict[str, Any]:
+    """The error in the answer to a body of JSON, or to bytes."""
+    content = body if isinstance(body, bytes) else json.dumps(body).encode()
+    response = client.post(path, content=content, headers={"Content-Type": "application/json"})
+    error: dict[str, Any] = response.json()["error"]
+    assert (response.status_code, error["type"]) == (400, "invalid_request_error")
+    return error
 
 
 @pytest.mark.parametrize(
@@ -48,30 +74,42 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClient]:
             )
         ],
         *[
-            (CHAT, {**HELLO, name: value}, name, message)
+            (path, {**HELLO, name: value}, name, message)
+            for path in (CHAT, COMPLETIONS, RESPONSES)
             for name, value, message in (
                 ("temperature", 5, "Input should be less than or equal to 2"),
+                ("temperature", -0.1, "Input should be greater than or equal to 0"),
                 ("temperature", "hot", "Input should be a valid number"),
                 ("top_p", -0.5, "Input should be greater than or equal to 0"),
                 ("top_k", 1.5, "Input should be a valid integer"),
                 ("n", 33, "Input should be less than or equal to 32"),
+                ("n", "2", "Input should be a valid integer"),
                 ("n", True, "Input should be a valid integer"),
                 ("n", 10**50, "Input should be less than or equal to 32"),
+                ("beam_size", 11, "Input should be less than or equal to 10"),
+                ("retrieve", 101, "Input should be less than or equal to 100"),
                 ("stream", "yes", "Input should be a valid boolean"),
                 ("stream_options", 5, OBJECT),
                 ("stop", 5, "Input should be a valid string"),
                 ("stop", "x" * 101, "String should have at most 100 characters"),
                 ("stop", ["x"] * 17, "List should have at most 16 items after validation, not 17"),
                 ("model", ["a"], "Input should be a valid string"),
+                ("logit_bias", {"1": -100}, "Dictionary should have at most 0 items after validation, not more"),
             )
         ],
         (CHAT, {**HELLO, "stop": ["a", 1]}, "stop[1]", "Input should be a valid string"),
         (CHAT, {**HELLO, "stop": ["a", "x" * 10**6]}, "stop[1]", "String should have at most 100 characters"),
-        (CHAT, DEEP, "n", "Input should be a valid integer"),
-        (COMPLETIONS, {"prompt": []}, "prompt", "List should have at least 1 item after validation, not 0"),
-        (COMPLETIONS, {"prompt": ["x"] * 33}, "prompt", "List should have at most 32 items after validation, not 33"),
-        (COMPLETIONS, {"prompt": None}, "prompt", "Input should be a valid string"),
-        (COMPLETIONS, {"prompt": [1, 2]}, "prompt[0]", "Input should be a valid string"),
+        (CHAT, BEGIN + b'"n": ' + b"[" * 900 + b"]" * 900 + b"}", "n", "Input should be a valid integer"),
+        *[
+            (COMPLETIONS, {"prompt": prompt}, field, message)
+            for prompt, field, message in (
+                ([], "prompt", "List should have at least 1 item after validation, not 0"),
+                (["x"] * 33, "prompt", "List should have at most 32 items after validation, not 33"),
+                (None, "prompt", "Input should be a valid string"),
+                ([1, 2], "prompt[0]", "Input should be a valid string"),
+            )
+        ],
+        (RESPONSES, {"input": []}, "input", "List should have at least 1 item after validation, not 0"),
         *[
             (COMPARISONS, {**COMPARED, "replies": replies}, field, message)
             for replies, field, message in (
@@ -82,27 +120,170 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClient]:
     ],
     ids=lambda value: None if isinstance(value, str) else "",
 )
-def test_messages(client: TestClient, path: str, body: Any, param: str | None, message: str) -> None:
-    content = body if isinstance(body, bytes) else json.dumps(body).encode()
-    response = client.post(path, content=content, headers={"Content-Type": "application/json"})
-    assert response.status_code == 400
-    error = response.json()["error"]
+def test_fields_that_are_not_as_declared_are_named(
+    client: TestClient, path: str, body: Any, param: str | None, message: str
+) -> None:
+    error = refusal(client, path, body)
     expected = f"{param or 'The body'}: {message}"
     assert (error["message"], error["param"], error["code"]) == (expected, param, "invalid_value")
 
 
 @pytest.mark.parametrize(
-    ("path", "remedy"),
+    ("path", "field", "value"),
     [
-        ("/responses", "use /v1/responses: the base URL ends in /v1, once"),
-        ("/chat/completions", "use /v1/chat/completions: the base URL ends in /v1, once"),
-        ("/v1/v1/chat/completions", "use /v1/chat/completions: the base URL ends in /v1, once"),
-        ("/completions", "use /v1/completions: the base URL ends in /v1, once"),
-        ("/models", "use /v1/models: the base URL ends in /v1, once"),
-        ("/other", ""),
+        (CHAT, "response_format.type", {"response_format": {"type": "json_object"}}),
+        (CHAT, "tool_choice", {"tool_choice": "required"}),
+        (CHAT, "function_call", {"function_call": {"name": "f"}}),
+        (CHAT, "modalities[1]", {"modalities": ["text", "audio"]}),
+        (COMPLETIONS, "best_of", {"best_of": 2}),
+        (COMPLETIONS, "echo", {"echo": True}),
+        (COMPLETIONS, "suffix", {"suffix": "x"}),
+        (RESPONSES, "input[0].role", {"input": [{"role": "robot", "content": "x"}]}),
+        (RESPONSES, "previous_response_id", {"previous_response_id": "resp_1"}),
+        (RESPONSES, "conversation", {"conversation": "conv_1"}),
+        (RESPONSES, "text.format.type", {"text": {"format": {"type": "json_schema", "name": "x", "schema": {}}}}),
+        (RESPONSES, "tool_choice", {"tool_choice": "required"}),
+        (RESPONSES, "background", {"background": True}),
     ],
 )
-def test_a_path_that_a_client_gets_wrong_is_corrected(client: TestClient, path: str, remedy: str) -> None:
-    error = client.get(path).json()["error"]
-    assert error["message"] == "; ".join(filter(None, [f"No such path: {path}", remedy]))
-    assert client.post(path, json={"input": "你好"}).json()["error"] == error
+def test_what_no_model_can_do_is_refused(client: TestClient, path: str, field: str, value: dict[str, Any]) -> None:
+    assert refusal(client, path, {**HELLO, **value})["param"] == field
+
+
+@pytest.mark.parametrize("path", [CHAT, COMPLETIONS, RESPONSES])
+@pytest.mark.parametrize(
+    ("model", "fields", "param"),
+    [
+        ("a", {"beam_size": 3, "top_p": 0.9}, "beam_size"),
+        ("a", {"retrieve": 3}, "retrieve"),
+        ("looking up", {"retrieve": 3, "temperature": 0.5}, "retrieve"),
+        ("looking up", {"beam_size": 3, "presence_penalty": 1}, "presence_penalty"),
+        ("looking up", {"retrieve": 3, "anti_lm": 1}, "anti_lm"),
+        ("looking up", {"temperature": 1, "min_score": 1}, "min_score"),
+        ("sample", {"min_score": 1}, "min_score"),
+        ("a", {"min_score": 1, "fallback": "a\nb"}, "fallback"),
+        ("a", {"min_score": 1, "fallback": " "}, "fallback"),
+    ],
+)
+def test_fields_that_exclude_each_other_are_named(
+    client: TestClient, path: str, model: str, fields: dict[str, Any], param: str
+) -> None:
+    error = refusal(client, path, {"model": model, **HELLO, **fields})
+    assert (error["param"], error["code"]) == (param, "unsupported_value")
+    assert error["message"].startswith(f"{param}: ")
+    assert "--" not in error["message"]
+
+
+def message(text: Any = "x", **fields: Any) -> bytes:
+    """A body with one message."""
+    return json.dumps({"messages": [{"role": "user", "content": text}], **fields}).encode()
+
+
+PARTS, TURN = [{"type": "text"}], {"role": "user", "content": "x"}
+
+
+@pytest.mark.parametrize(
+    ("body", "status"),
+    [
+        (b"{", 400),
+        (b'"text"', 400),
+        (b"\xff\xfe{}", 400),
+        (b'{"messages": [{"role": "user", "content": "\xff"}]}', 400),
+        (b'{"messages": [{"role": "user", "content": "\\ud800"}]}', 400),
+        (b"[" * 100_000, 400),
+        (b'{"messages": ' * 50_000, 400),
+        # Deeper than the JSON parser of any version of Python reads; that of 3.13 reads 5,000 levels.
+        (BEGIN + b'"x": ' + b"[" * 50_000 + b"]" * 50_000 + b"}", 400),
+        (BEGIN + b'"x": ' + b"[" * 400 + b"]" * 400 + b"}", 200),
+        (BEGIN + b'"user": ' + b"[" * 900 + b"]" * 900 + b"}", 200),
+        (BEGIN + b'"fallback": ' + b"[" * 900 + b"]" * 900 + b"}", 400),
+        (BEGIN + b'"logit_bias": {"1": ' + b"[" * 900 + b"]" * 900 + b"}}", 400),
+        (BEGIN + b'"top_p": 1e999}', 400),
+        (BEGIN + b'"seed": ' + b"9" * 5000 + b"}", 400),
+        *[(message(min_score=value), 400) for value in (float("nan"), float("inf"))],
+        (message(min_score=-1e300), 200),
+        (message(temperature=float("nan")), 400),
+        (message(seed=10**300, max_tokens=10**300, top_k=10**300), 200),
+        (message(seed=-(2**70)), 200),
+        (message(model="../../etc/passwd"), 404),
+        (message(model="a\0"), 404),
+        (message(x={"y": [1] * 1000}), 200),
+        (b'{"messages": 3, ' + BEGIN[1:-2] + b"}", 200),
+        (message(""), 200),
+        (message("x" * 1_000_000), 200),
+        (message("\0\x07\x1b[31m\u202e\u0627\u200f👩‍👩‍👧"), 200),
+        (json.dumps({"messages": [TURN] * 1000}).encode(), 200),
+        (json.dumps({"messages": [TURN] * 2001}).encode(), 400),
+        (message(PARTS * 200), 200),
+        (message(PARTS * 201), 400),
+        (b" " * 3_000_000, 413),
+    ],
+    ids=lambda value: repr(value[:60]) if isinstance(value, bytes) else None,
+)
+def test_hostile_bodies(client: TestClient, caplog: pytest.LogCaptureFixture, body: bytes, status: int) -> None:
+    """The right status, nothing is logged, and the next request is answered."""
+    response = client.post(CHAT, content=body, headers={"Content-Type": "application/json"})
+    assert response.status_code == status, response.text
+    error = response.json().get("error")
+    assert (error is None) if status == 200 else (error["type"] == "invalid_request_error")
+    assert client.post(CHAT, json=HELLO).json()["choices"][0]["message"]["content"] == "你好"
+    assert [record for record in caplog.records if record.name.startswith("chatbot.")] == []
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "options", "status", "message"),
+    [
+        ("GET", "/nothing", {}, 404, "No such path: /nothing"),
+        *[
+            (method, before + path, {}, 404, f"No such path: {before}{path}; use /v1{path}: the base URL ends in")
+            for method in ("GET", "POST")
+            for before in ("", "/v1/v1")
+            for path in ("/chat/completions", "/completions", "/responses")
+        ],
+        ("GET", "/models", {}, 404, "No such path: /models; use /v1/models: the base URL ends in /v1, once"),
+        ("GET", "/v1/models/..%2f..%2fetc%2fpasswd", {}, 404, "No model is named '../../etc/passwd'; there are: "),
+        ("POST", CHAT, {"json": {"model": "x", **HELLO}}, 404, "No model is named 'x'; there are: a, sample"),
+        ("GET", CHAT, {}, 405, f"GET is not allowed for {CHAT}; use POST"),
+        ("POST", "/v1/models", {"json": {}}, 405, "POST is not allowed for /v1/models; use GET"),
+        ("POST", CHAT, {"content": b"x" * (2**21 + 1)}, 415, "The body must be JSON, with"),
+        ("POST", CHAT, {"content": b"{}", "headers": {"Content-Type": "text/plain"}}, 415, "The body must be JSON"),
+        ("POST", CHAT, {"content": b"{}", "headers": {"Content-Type": "x/a+json"}}, 415, "The body must be JSON"),
+        ("POST", CHAT, {"content": b"{}", "headers": {"Content-Type": "application/a+json"}}, 400, "messages: Field"),
+        ("POST", CHAT, {"content": b"{}", "headers": {"Content-Type": "application/json; charset=utf-8"}}, 400, ""),
+        ("POST", CHAT, {"content": b"x", "headers": {"Content-Type": "application/json"}}, 400, "The body is not JSON"),
+    ],
+)  # fmt: skip
+def test_errors_have_openais_form_and_a_remedy(
+    client: TestClient, method: str, path: str, options: dict[str, Any], status: int, message: str
+) -> None:
+    response = client.request(method, path, **options)
+    error = response.json()["error"]
+    assert (response.status_code, response.headers["content-type"]) == (status, "application/json")
+    assert error.keys() == {"message", "type", "param", "code"}
+    assert error["message"].startswith(message)
+    assert len(error["message"]) < 200
+
+
+def test_body_of_an_error() -> None:
+    assert ApiError(418, "x").body() == (
+        b'{"error":{"message":"x","type":"invalid_request_error","param":null,"code":null}}'
+    )
+
+
+def test_log_probs_are_bounded(client: TestClient) -> None:
+    for prompts, top, status in ((32, 0, 200), (1, 20, 200), (2, 20, 400)):
+        body = {"prompt": ["x"] * prompts, "n": 32, "logprobs": top}
+        response = client.post(COMPLETIONS, json=body)
+        assert response.status_code == status
+    expected = "logprobs: with 64 replies, at most 15 others are allowed for each token, not 20"
+    assert response.json()["error"]["message"] == expected
+
+
+@pytest.mark.parametrize("path", [CHAT, COMPLETIONS, RESPONSES])
+def test_body_that_is_too_large(tmp_path: Path, path: str) -> None:
+    app = create_app(fake_models({"a": FakeEngine()}, tmp_path), Limits(most_bytes=100))
+    with TestClient(app) as client:
+        response = client.post(path, content=b" " * 101, headers={"Content-Type": "application/json"})
+    error = response.json()["error"]
+    assert (response.status_code, error["code"]) == (413, "body_too_large")
+    assert error["message"] == "The body has more than 100 bytes"

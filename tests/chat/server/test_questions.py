@@ -1,83 +1,81 @@
-"""From the body of a request to questions to the engine."""
+"""From the body of a request to questions to the engine, by each of the three ways to ask."""
 
+import itertools
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
-from pydantic import ValidationError
+from fastapi.testclient import TestClient
 
-from chatbot.chat.server.errors import ApiError
-from chatbot.chat.server.questions import ChatRequest, CompletionRequest, Searches, one_hypothesis, questions_of
-from chatbot.config.decoding import DEFAULT_SEARCH, ONE_SAMPLE, DecodingSettings
+from chatbot.chat.server.app import create_app
+from chatbot.chat.server.models import ServedModel
+from chatbot.chat.server.questions import ChatRequest, Searches, one_hypothesis
+from chatbot.config.decoding import DEFAULT_SEARCH, ONE_SAMPLE, SAMPLING, DecodingSettings
 from chatbot.inference.questions import Question
+from tests.chat.server.fake_models import FakeEngine, fake_models, served
 
-GIVEN = DecodingSettings(ban=("词",))
-SAMPLED = {"top_p": 0.8, "anti_lm": 0.1}
-RERANKED = {"candidates": 30, "top_p": 0.8, "rerank": 8.0}
-BEAM = Searches(GIVEN, DecodingSettings(ban=("词",), **DEFAULT_SEARCH))  # type: ignore[arg-type]
-SAMPLE = Searches(GIVEN, DecodingSettings(ban=("词",), **SAMPLED))  # type: ignore[arg-type]
-LOOKING_UP = Searches(
-    GIVEN, DecodingSettings(ban=("词",), beam_size=5, retrieve="30", min_score=2.0, fallback="?"), looks_up=True
-)
-BEST_OF_MANY = Searches(GIVEN, DecodingSettings(ban=("词",), **RERANKED))  # type: ignore[arg-type]
+CHAT, COMPLETIONS, RESPONSES = WAYS = "/v1/chat/completions", "/v1/completions", "/v1/responses"
 
 
-def asked(searches: Searches = BEAM, turns: int = 2, text: Any = "你好", **fields: Any) -> Question:
-    """The question of a chat of one message."""
-    body = ChatRequest.model_validate({"messages": [{"role": "user", "content": text}], **fields})
-    return questions_of(body, searches, turns)[0]
+def settings(**search: Any) -> DecodingSettings:
+    """Settings of a server whose command line forbids a word."""
+    return DecodingSettings(ban=("词",), **search)
 
 
-def turns_of(turns: int, *messages: tuple[str, Any]) -> tuple[str, ...]:
-    """The turns that are read of a chat, the question last."""
-    body = ChatRequest.model_validate({"messages": [{"role": role, "content": text} for role, text in messages]})
-    (question,) = questions_of(body, BEAM, turns)
-    return (*question.history, question.text)
+SAMPLED: dict[str, Any] = {"top_p": 0.8, "anti_lm": 0.1}
+RERANKED: dict[str, Any] = {"candidates": 30, "top_p": 0.8, "rerank": 8.0}
+LOOKED_UP: dict[str, Any] = {"beam_size": 5, "retrieve": "30", "min_score": 2.0, "fallback": "?"}
+GROUPS: dict[str, Any] = {"beam_size": 6, "diverse_groups": 3, "diversity": 0.9, "coverage_penalty": 0.1}
+# Models by their searches; three have theirs from the command line, with all that it can say of a search.
+MODELS = {
+    "beam": Searches(settings(), settings(**DEFAULT_SEARCH)),
+    "sample": Searches(settings(), settings(**SAMPLED)),
+    "looking up": Searches(settings(), settings(**LOOKED_UP), looks_up=True),
+    "best of many": Searches(settings(), settings(**RERANKED)),
+    "groups": Searches(settings(**GROUPS), settings(**GROUPS)),
+    "chosen": Searches(settings(**LOOKED_UP), settings(**LOOKED_UP), looks_up=True),
+    "typical": Searches(settings(candidates=9, typical=0.9), settings(candidates=9, typical=0.9)),
+}
+ENGINE, PEOPLE = FakeEngine(), itertools.count()
+Ask = Callable[..., list[Question]]
 
 
-CHAT = (("user", "a"), ("assistant", "b"), ("user", "c"), ("assistant", "d"), ("user", "e"))
+@pytest.fixture(scope="module")
+def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClient]:
+    """A client of a server of MODELS, which read two turns, and of one that reads as many turns as its name says."""
+
+    def open_model(directory: Path) -> ServedModel:
+        searches, turns = MODELS.get(directory.name, MODELS["beam"]), 2
+        if directory.name.isdecimal():
+            turns = int(directory.name)
+        return served(ENGINE, turns=turns, searches=searches, directory=directory.name)
+
+    names = [*MODELS, *"01239"]
+    models = fake_models(dict.fromkeys(names), tmp_path_factory.mktemp("models"), open_model=open_model)
+    with TestClient(create_app(models)) as client:
+        yield client
 
 
-@pytest.mark.parametrize(
-    ("turns", "messages", "read"),
-    [
-        (0, CHAT, ("e",)),
-        (2, CHAT, ("c", "d", "e")),
-        (9, CHAT, ("a", "b", "c", "d", "e")),
-        (9, (("system", "s"), ("developer", "s"), ("user", "a"), ("tool", "t"), ("assistant", None), ("user", "c")),
-         ("a", "", "c")),
-        (9, (("user", "a"), ("user", "b"), ("assistant", "c"), ("user", "d"), ("user", "e")), ("a\nb", "c", "d\ne")),
-        (9, (("user", "a"), ("assistant", "b")), ("a",)),
-        (9, (("assistant", "hello"), ("user", "a")), ("hello", "a")),
-        (9, (("system", "s"),), ("",)),
-        (9, (("user", [{"type": "text", "text": "a"}, {"type": "image_url", "image_url": {"url": "x"}},
-                       {"type": "text", "text": "b"}]),), ("a\nb",)),
-        (9, (("user", "x" * 1990), ("user", "y" * 9), ("user", "z")), ("y" * 9 + "\nz",)),
-        (1, (("user", "x" * 5000), ("assistant", "y" * 5000), ("user", "z" * 5000)), ("y" * 2000, "z" * 2000)),
-    ],
-)  # fmt: skip
-def test_turns_are_the_last_messages_of_users_and_assistant(
-    turns: int, messages: tuple[tuple[str, Any], ...], read: tuple[str, ...]
-) -> None:
-    assert turns_of(turns, *messages) == read
+@pytest.fixture
+def asked(client: TestClient) -> Ask:
+    """A function that returns the questions which the engine gets for a request with these fields, of a new person."""
+
+    def ask(path: str = CHAT, text: Any = "你好", model: str = "beam", **fields: Any) -> list[Question]:
+        question = {
+            CHAT: {"messages": [{"role": "user", "content": text}]},
+            COMPLETIONS: {"prompt": text},
+            RESPONSES: {"input": text},
+        }
+        ENGINE.questions.clear()
+        response = client.post(path, json={"model": model, "user": f"{next(PEOPLE)}", **question[path], **fields})
+        assert response.status_code == 200, response.text
+        return [*ENGINE.questions]
+
+    return ask
 
 
-@pytest.mark.parametrize(
-    ("turns", "messages", "last_reply"),
-    [(0, CHAT, "d"), (2, CHAT, "d"), (0, CHAT[:1], ""), (0, (("user", "a"), *CHAT[3:]), "d"), (0, CHAT[:2], "")],
-)
-def test_the_last_reply_is_known_whatever_the_model_reads(
-    turns: int, messages: tuple[tuple[str, Any], ...], last_reply: str
-) -> None:
-    body = ChatRequest.model_validate({"messages": [{"role": role, "content": text} for role, text in messages]})
-    (question,) = questions_of(body, BEAM, turns)
-    assert (question.last_reply, len(question.history)) == (last_reply, min(turns, len(messages) - 1))
-
-
-def test_a_thousand_turns_are_cut() -> None:
-    messages = [("assistant" if i % 2 else "user", str(i)) for i in range(1001)]
-    assert turns_of(3, *messages) == ("997", "998", "999", "1000")
-
-
+@pytest.mark.parametrize("path", WAYS)
 @pytest.mark.parametrize(
     "fields",
     [
@@ -86,114 +84,150 @@ def test_a_thousand_turns_are_cut() -> None:
         {"seed": 3},  # beam search has no random numbers
         {"stop": ["\n", ""]},  # a reply has one line
         {"min_p": 0, "top_k": -1, "frequency_penalty": 0.0, "repetition_penalty": 1, "anti_lm": 0},
-        {"tools": [{"type": "function"}], "tool_choice": "auto", "user": {"name": "u"}, "metadata": {"chat_id": "1"}},
+        {"tools": [{"type": "function"}], "tool_choice": "auto", "metadata": {"chat_id": "1"}},
         {"logit_bias": {}, "response_format": {"type": "text"}, "modalities": ["text"], "reasoning_effort": "low"},
     ],
 )
-def test_without_decoding_fields_the_model_searches_as_it_does_elsewhere(fields: dict[str, Any]) -> None:
-    assert asked(**fields) == Question("你好", streams=False)
-    assert asked(stream=True, **fields) == Question("你好")
+def test_without_decoding_fields_the_model_searches_as_it_does_elsewhere(
+    asked: Ask, path: str, fields: dict[str, Any]
+) -> None:
+    assert asked(path, **fields) == [Question("你好", streams=False)]
+    (streamed,) = asked(path, stream=True, **fields)
+    assert (streamed, streamed.client) == (Question("你好"), "address testclient")
 
 
+@pytest.mark.parametrize("path", WAYS)
 @pytest.mark.parametrize(
-    ("searches", "fields", "expected"),
+    ("model", "fields", "expected"),
     [
-        (BEAM, {"temperature": 0}, {"beam_size": 1}),
-        (SAMPLE, {"temperature": 0.001}, {"beam_size": 1}),
-        (SAMPLE, {"top_p": 0}, {"beam_size": 1}),
-        (BEAM, {"temperature": 0.7, "top_p": 0.9, "min_p": 0.1, "top_k": 5, "seed": 3, "stop": "x"},
+        ("beam", {"temperature": 0}, {"beam_size": 1}),
+        ("sample", {"temperature": 0.001}, {"beam_size": 1}),
+        ("sample", {"top_p": 0}, {"beam_size": 1}),
+        ("beam", {"temperature": 0.7}, {"temperature": 0.7}),
+        ("beam", {"top_p": 0.9}, {"top_p": 0.9}),
+        ("beam", {"min_p": 0.1}, {"min_p": 0.1}),
+        ("beam", {"top_k": 5.0}, {"top_k": 5}),
+        ("beam", {"top_k": 10**30}, {"top_k": 2**31 - 1}),
+        ("beam", {"temperature": 0.7, "top_p": 0.9, "min_p": 0.1, "top_k": 5},
          {"temperature": 0.7, "top_p": 0.9, "min_p": 0.1, "top_k": 5}),
-        (BEAM, {"anti_lm": 0.5, "repetition_penalty": 1.2, "stop": ["x", "y"]},
-         {"beam_size": 1, "anti_lm": 0.5, "repetition_penalty": 1.2}),
-        (LOOKING_UP, {"beam_size": 3}, {"beam_size": 3}),
-        (LOOKING_UP, {"beam_size": 3, "temperature": 0, "retrieve": 9}, {"beam_size": 3, "retrieve": "9"}),
-        (LOOKING_UP, {"retrieve": 0}, {"beam_size": 5, "retrieve": "none", "min_score": 2.0, "fallback": "?"}),
-        (LOOKING_UP, {"retrieve": 0, "top_p": 0.5}, {"top_p": 0.5, "retrieve": "none"}),
-        (BEST_OF_MANY, {"retrieve": 0}, {**RERANKED, "retrieve": "none"}),
-        (SAMPLE, {"seed": 7}, SAMPLED),
-        (BEST_OF_MANY, {"frequency_penalty": 0.5}, {"top_p": 0.8, "frequency_penalty": 0.5}),
-        (BEAM, {"temperature": 1, "seed": 1, "presence_penalty": 2, "frequency_penalty": -2},
-         {"temperature": 1.0, "presence_penalty": 2.0, "frequency_penalty": -2.0}),
+        ("groups", {"temperature": 0.7}, {"temperature": 0.7}),
+        ("chosen", {"temperature": 0.7}, {"temperature": 0.7}),
+        ("best of many", {"temperature": 0.7}, {"temperature": 0.7}),
+        ("typical", {"temperature": 0.7}, {"temperature": 0.7}),
+        ("beam", {"anti_lm": 0.5}, {"beam_size": 1, "anti_lm": 0.5}),
+        ("beam", {"repetition_penalty": 1.2}, {"beam_size": 1, "repetition_penalty": 1.2}),
+        ("beam", {"presence_penalty": 2}, {"beam_size": 1, "presence_penalty": 2.0}),
+        ("beam", {"frequency_penalty": -2}, {"beam_size": 1, "frequency_penalty": -2.0}),
+        ("beam", {"temperature": 1, "presence_penalty": 2, "frequency_penalty": -2, "anti_lm": 1,
+                  "repetition_penalty": 2},
+         {"temperature": 1.0, "presence_penalty": 2.0, "frequency_penalty": -2.0, "anti_lm": 1.0,
+          "repetition_penalty": 2.0}),
+        ("groups", {"anti_lm": 0.5}, {"beam_size": 1, "anti_lm": 0.5}),
+        ("looking up", {"anti_lm": 0.5}, {"beam_size": 1, "anti_lm": 0.5}),
+        ("best of many", {"frequency_penalty": 0.5}, {"top_p": 0.8, "frequency_penalty": 0.5}),
+        ("typical", {"frequency_penalty": 0.5}, {"typical": 0.9, "frequency_penalty": 0.5}),
+        ("beam", {"beam_size": 3}, {"beam_size": 3}),
+        ("groups", {"beam_size": 3}, {"beam_size": 3}),
+        ("looking up", {"beam_size": 3}, {"beam_size": 3}),
+        ("looking up", {"beam_size": 3, "temperature": 0, "retrieve": 9}, {"beam_size": 3, "retrieve": "9"}),
+        ("looking up", {"retrieve": 0}, {**LOOKED_UP, "retrieve": "none"}),
+        ("looking up", {"retrieve": 0, "top_p": 0.5}, {"top_p": 0.5, "retrieve": "none"}),
+        ("best of many", {"retrieve": 0}, {**RERANKED, "retrieve": "none"}),
     ],
 )  # fmt: skip
-def test_decoding_fields(searches: Searches, fields: dict[str, Any], expected: dict[str, Any]) -> None:
+def test_decoding_fields(asked: Ask, path: str, model: str, fields: dict[str, Any], expected: dict[str, Any]) -> None:
     """What the command line forbids stays forbidden; the search of a model is not mixed with that of a request."""
-    question = asked(searches, **fields)
-    assert question.decoding == DecodingSettings(ban=("词",), **expected)
-    assert (question.seed, question.stop) == (fields.get("seed", question.seed), tuple(fields.get("stop", ())))
+    (question,) = asked(path, model=model, **fields)
+    assert question.decoding == settings(**expected)
+
+
+@pytest.mark.parametrize("path", WAYS)
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({"stop": "x"}, {"stop": ("x",)}),
+        ({"stop": ["x", "y"]}, {"stop": ("x", "y")}),
+        ({"min_score": -1, "fallback": "？"}, {"min_score": -1.0, "fallback": "？"}),
+        ({"max_tokens": 5}, {"max_tokens": 5}),
+        ({"max_tokens": 10**30}, {"max_tokens": 2**31 - 1}),
+    ],
+)
+def test_fields_beside_the_search(asked: Ask, path: str, fields: dict[str, Any], expected: dict[str, Any]) -> None:
+    assert asked(path, **fields) == [Question("你好", streams=False, **expected)]
 
 
 @pytest.mark.parametrize(
-    ("searches", "n", "expected"),
-    [(BEAM, 6, ONE_SAMPLE), (BEAM, 5, None), (BEST_OF_MANY, 31, {"top_p": 0.8}), (SAMPLE, 6, None)],
+    ("path", "fields", "expected"),
+    [
+        (CHAT, {"n": 3, "logprobs": True, "top_logprobs": 2}, {"replies": 3, "top_log_probs": 2}),
+        (CHAT, {"logprobs": True}, {"top_log_probs": 0}),
+        (CHAT, {"logprobs": False, "top_logprobs": 2}, {}),
+        (CHAT, {"max_tokens": 5, "max_completion_tokens": 6}, {"max_tokens": 6}),
+        (COMPLETIONS, {"n": 2, "logprobs": 1}, {"replies": 2, "top_log_probs": 1}),
+        (RESPONSES, {"n": 2, "max_output_tokens": 4, "max_tokens": 5}, {"max_tokens": 4}),
+    ],
+)
+def test_fields_of_one_way_to_ask(asked: Ask, path: str, fields: dict[str, Any], expected: dict[str, Any]) -> None:
+    assert asked(path, **fields) == [Question("你好", streams=False, **expected)]
+
+
+def test_each_prompt_is_a_question(asked: Ask) -> None:
+    questions = asked(COMPLETIONS, ["a", "b" * 2001], max_tokens=4, n=2)
+    common: dict[str, Any] = {"replies": 2, "max_tokens": 4, "streams": False}
+    assert questions == [Question("a", **common), Question("b" * 2000, is_cut=True, **common)]
+
+
+@pytest.mark.parametrize(
+    ("model", "n", "expected"),
+    [("beam", 6, ONE_SAMPLE), ("beam", 5, None), ("best of many", 31, {"top_p": 0.8}), ("sample", 6, None)],
 )
 def test_more_replies_than_the_models_own_search_finds_are_sampled(
-    searches: Searches, n: int, expected: dict[str, Any] | None
+    asked: Ask, model: str, n: int, expected: dict[str, Any] | None
 ) -> None:
-    question = asked(searches, n=n)
+    (question,) = asked(model=model, n=n)
     assert question.replies == n
-    assert question.decoding == (None if expected is None else DecodingSettings(ban=("词",), **expected))
+    assert question.decoding == (None if expected is None else settings(**expected))
 
 
-def test_seeds() -> None:
+def test_seeds(asked: Ask) -> None:
     """Without one, each request has its own if it asks for sampling; otherwise that of the command line."""
-    assert len({asked(temperature=1.0).seed for _ in range(8)}) > 1
-    assert len({asked(temperature=1.0, seed=-1).seed for _ in range(8)}) > 1
-    assert asked(SAMPLE, seed=-1).decoding is None
-    assert asked(temperature=1.0, seed=-2).seed == 2**31 - 2
-    assert asked(SAMPLE, frequency_penalty=1).seed is None
-    assert asked(BEAM, beam_size=3).seed is None
-    body = CompletionRequest.model_validate({"prompt": ["a"] * 8, "temperature": 1})
-    assert len({question.seed for question in questions_of(body, BEAM, 2)}) > 1  # equal prompts have different replies
+
+    def seeds(**fields: Any) -> set[int | None]:
+        return {question.seed for _ in range(4) for question in asked(**fields)}
+
+    assert len(seeds(temperature=1)) > 1
+    assert len(seeds(temperature=1, seed=-1)) > 1
+    assert seeds(temperature=1, seed=3.0) == {3}
+    assert seeds(temperature=1, seed=-2) == {2**31 - 2}
+    assert seeds(temperature=1, seed=2**31 + 5) == {5}
+    assert seeds(model="sample", frequency_penalty=1) == seeds(beam_size=3) == {None}
+    assert asked(model="sample", seed=7) == [Question("你好", decoding=settings(**SAMPLED), seed=7, streams=False)]
+    assert asked(model="sample", seed=-1) == [Question("你好", streams=False)]
+    prompts = asked(COMPLETIONS, ["a"] * 8, temperature=1)
+    assert len({question.seed for question in prompts}) > 1  # equal prompts have different replies
 
 
-@pytest.mark.parametrize(
-    ("searches", "fields", "param"),
-    [
-        (BEAM, {"beam_size": 3, "top_p": 0.9}, "beam_size"),
-        (BEAM, {"retrieve": 3}, "retrieve"),
-        (LOOKING_UP, {"retrieve": 3, "temperature": 0.5}, "retrieve"),
-        (LOOKING_UP, {"beam_size": 3, "presence_penalty": 1}, "presence_penalty"),
-        (LOOKING_UP, {"retrieve": 3, "anti_lm": 1}, "anti_lm"),
-        (LOOKING_UP, {"temperature": 1, "min_score": 1}, "min_score"),
-        (SAMPLE, {"min_score": 1}, "min_score"),
-        (BEAM, {"min_score": 1, "fallback": "a\nb"}, "fallback"),
-        (BEAM, {"min_score": 1, "fallback": " "}, "fallback"),
-    ],
-)
-def test_fields_that_exclude_each_other_are_named(searches: Searches, fields: dict[str, Any], param: str) -> None:
-    with pytest.raises(ApiError) as caught:
-        asked(searches, **fields)
-    assert (caught.value.status_code, caught.value.param) == (400, param)
-    assert caught.value.detail.startswith(f"{param}: ")
-    assert "--" not in caught.value.detail
+def test_requests_with_the_same_search_share_its_settings(asked: Ask) -> None:
+    (first,), (second,) = asked(temperature=0.5, seed=1, stop="a"), asked(temperature=0.5, seed=2, stop="b")
+    assert first.decoding is second.decoding is not None
 
 
-@pytest.mark.parametrize(
-    ("kind", "fields"),
-    [
-        (ChatRequest, {"response_format": {"type": "json_object"}}),
-        (ChatRequest, {"tool_choice": "required"}),
-        (ChatRequest, {"function_call": {"name": "f"}}),
-        (ChatRequest, {"modalities": ["text", "audio"]}),
-        (ChatRequest, {"logit_bias": {"50256": -100}}),
-        (CompletionRequest, {"logit_bias": {"50256": -100}}),
-        (CompletionRequest, {"best_of": 2}),
-        (CompletionRequest, {"echo": True}),
-        (CompletionRequest, {"suffix": "x"}),
-    ],
-)
-def test_what_no_model_can_do_is_refused(kind: type[ChatRequest | CompletionRequest], fields: dict[str, Any]) -> None:
-    with pytest.raises(ValidationError) as caught:
-        kind.model_validate({"messages": [{"role": "user", "content": "a"}], "prompt": "a", **fields})
-    assert {error["loc"][0] for error in caught.value.errors()} == {*fields}
+@pytest.mark.parametrize("own", [{"candidates": 3}, *({"candidates": 3, name: 1} for name in SAMPLING)])
+def test_one_sample_is_drawn_as_the_best_of_several_is(own: dict[str, Any]) -> None:
+    drawn = {name: value for name, value in own.items() if name in SAMPLING}
+    assert one_hypothesis(DecodingSettings(**own)) == DecodingSettings(**drawn or {"temperature": 1.0})
 
 
-def test_repeats_count_where_no_field_asks_for_the_same_reply() -> None:
-    body = {"messages": [{"role": "user", "content": "a"}]}
-    fields: list[dict[str, Any]] = [{}, {"seed": -1}, {"seed": 1}, {"n": 2}]
-    found = [questions_of(ChatRequest.model_validate({**body, **x}), BEAM, 2, repeats=3)[0].repeats for x in fields]
-    assert found == [3, 3, 0, 0]
+def test_who_asks_again_is_counted_where_no_field_asks_for_the_same_reply(asked: Ask) -> None:
+    """Each person, model and conversation for itself; also where the reply was streamed."""
+    last: dict[str, Any] = {"text": "again", "user": "u"}
+    for number, stream in enumerate((False, True, True, False)):
+        assert [question.repeats for question in asked(stream=stream, **last)] == [number]
+    assert [asked(**last, **fields)[0].repeats for fields in ({"seed": -1}, {"seed": 1}, {"n": 2})] == [4, 0, 0]
+    for fields in ({"user": "v"}, {"text": "other"}, {"model": "sample"}):
+        assert asked(**{**last, **fields})[0].repeats == 0
+    assert [question.repeats for question in asked(COMPLETIONS, ["p", "q"])] == [0, 0]
+    assert [question.repeats for question in asked(COMPLETIONS, ["p", "q"])] == [0, 0]
 
 
 @pytest.mark.parametrize(
@@ -204,36 +238,62 @@ def test_the_name_of_who_asks(user: Any, person: str) -> None:
     assert ChatRequest.model_validate(body).person == person
 
 
-def test_questions_longer_than_what_is_read_are_marked() -> None:
-    assert [asked(text="x" * n).is_cut for n in (2000, 2001)] == [False, True]
-    assert [asked(text=[{"type": "text", "text": "x" * n}] * 2).is_cut for n in (999, 1000)] == [False, True]
-    body = CompletionRequest.model_validate({"prompt": ["x" * 2000, "x" * 2001]})
-    assert [question.is_cut for question in questions_of(body, BEAM, 2)] == [False, True]
+Turn = tuple[str, Any]
+TURNS: tuple[Turn, ...] = (("user", "a"), ("assistant", "b"), ("user", "c"), ("assistant", "d"), ("user", "e"))
+PARTS = [{"type": "text", "text": "a"}, {"type": "image_url", "image_url": {"url": "x"}}, {"type": "text", "text": "b"}]
+INPUT_PARTS = [{"type": "input_text", "text": "a"}, {"type": "input_image"}, {"type": "output_text", "text": "b"}]
+COUNTED: tuple[Turn, ...] = tuple(("assistant" if i % 2 else "user", str(i)) for i in range(1001))
 
 
-def test_requests_with_the_same_search_share_its_settings() -> None:
-    first, second = asked(temperature=0.5, seed=1, stop="a"), asked(temperature=0.5, seed=2, stop="b")
-    assert first.decoding is second.decoding is not None
-
-
+@pytest.mark.parametrize("path", [CHAT, RESPONSES])
 @pytest.mark.parametrize(
-    ("own", "expected"),
+    ("turns", "messages", "read", "last_reply"),
     [
-        ({"beam_size": 5, "coverage_penalty": 0.1, "diverse_groups": 5}, {"beam_size": 1}),
-        ({"candidates": 3}, {"temperature": 1.0}),
-        ({"candidates": 3, "typical": 0.9}, {"typical": 0.9}),
+        (0, TURNS, "e", "d"),
+        (2, TURNS, "c d e", "d"),
+        (9, TURNS, "a b c d e", "d"),
+        (3, COUNTED, "997 998 999 1000", "999"),
+        (9, (("system", "s"), ("developer", "s"), ("user", "a"), ("assistant", None), ("user", "c")), "a  c", ""),
+        (9, (("user", "a"), ("user", "b"), ("assistant", "c"), ("user", "d"), ("user", "e")), "a\nb c d\ne", "c"),
+        (9, TURNS[:2], "a", ""),
+        (0, TURNS[:2], "a", ""),
+        (9, (("assistant", "hello"), ("user", "a")), "hello a", "hello"),
+        (9, (("system", "s"),), "", ""),
+        (9, (("user", "x" * 1990), ("user", "y" * 9), ("user", "z")), "y" * 9 + "\nz", ""),
+        (1, (("user", "x" * 5000), ("assistant", "y" * 5000), ("user", "z" * 5000)),
+         "y" * 2000 + " " + "z" * 2000, "y" * 2000),
+        (0, (("user", "a"), *TURNS[3:]), "e", "d"),
     ],
-)
-def test_a_search_for_one_hypothesis(own: dict[str, Any], expected: dict[str, Any]) -> None:
-    assert one_hypothesis(DecodingSettings(**own)) == DecodingSettings(**expected)
+)  # fmt: skip
+def test_turns_are_the_last_messages_of_users_and_assistant(
+    asked: Ask, client: TestClient, path: str, turns: int, messages: tuple[Turn, ...], read: str, last_reply: str
+) -> None:
+    """The reply before is known whatever the model reads."""
+    field = {CHAT: "messages", RESPONSES: "input"}[path]
+    body = {"model": str(turns), field: [{"role": role, "content": text} for role, text in messages]}
+    assert client.post(path, json=body).status_code == 200
+    question = ENGINE.questions[-1]
+    assert " ".join((*question.history, question.text)) == read
+    assert question.last_reply == last_reply
 
 
-def test_fields_of_the_replies() -> None:
-    question = asked(n=3, max_tokens=5, max_completion_tokens=6, logprobs=True, top_logprobs=2)
-    assert (question.replies, question.max_tokens, question.top_log_probs) == (3, 6, 2)
-    assert asked(max_tokens=10**30).max_tokens == 2**31 - 1
-    assert asked(logprobs=True).top_log_probs == 0
-    assert asked(logprobs=False, top_logprobs=2).top_log_probs is None
-    body = CompletionRequest.model_validate({"prompt": ["a", "b"], "logprobs": 1, "max_tokens": 4, "n": 2})
-    questions = [Question(t, replies=2, max_tokens=4, top_log_probs=1, streams=False) for t in "ab"]
-    assert questions_of(body, BEAM, 2) == questions
+def test_parts_of_a_message_are_its_texts(asked: Ask, client: TestClient) -> None:
+    """Items of /v1/responses that are no messages are left out, and so are the results of tools."""
+    assert asked(text=PARTS)[0].text == "a\nb"
+    tool = {"role": "tool", "content": "t"}
+    for path, field, parts, other in (
+        (CHAT, "messages", PARTS, tool),
+        (RESPONSES, "input", INPUT_PARTS, {"type": "function_call_output", "call_id": "1", "output": "x"}),
+    ):
+        assert client.post(path, json={field: [{"role": "user", "content": parts}, other]}).status_code == 200
+        assert ENGINE.questions[-1].text == "a\nb"
+        assert client.post(path, json={field: [other]}).status_code == 200
+        assert ENGINE.questions[-1].text == ""
+
+
+def test_questions_longer_than_what_is_read_are_marked(asked: Ask) -> None:
+    for path in WAYS:
+        assert [asked(path, "x" * n)[0].is_cut for n in (2000, 2001)] == [False, True]
+    parts = [[{"type": "text", "text": "x" * n}] * 2 for n in (999, 1000)]
+    assert [asked(text=part)[0].is_cut for part in parts] == [False, True]
+    assert asked(text="x" * 2001)[0].text == "x" * 2000

@@ -1,131 +1,255 @@
-"""From what the engine answers to the objects of the API."""
+"""From what the engine answers to the objects and events of the three ways to ask."""
 
 import json
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
+from unittest.mock import ANY
 
-from chatbot.chat.server.replies import Completion
-from chatbot.inference.questions import Piece, Question, TokenLogProb, Usage
+import pytest
+from fastapi.testclient import TestClient
+
+from chatbot.chat.server.app import create_app
+from chatbot.inference.questions import Message, Piece, TokenLogProb, Usage
 from chatbot.inference.reply_text import Origin
+from tests.chat.server.fake_models import FakeEngine, fake_models
 
-TOKENS = (TokenLogProb("你", -0.5, (("你", -0.5), ("我", -1.0))), TokenLogProb("好", -0.25))
-COMMON = {"model": "a", "system_fingerprint": "a-step-1"}
+CHAT, COMPLETIONS, RESPONSES = "/v1/chat/completions", "/v1/completions", "/v1/responses"
+FIRST, SECOND = TokenLogProb("你", -0.5, (("你", -0.5), ("我", -1.0))), TokenLogProb("好", -0.25)
+HEAD = {"id": ANY, "created": ANY, "model": "a", "system_fingerprint": "a-step-1"}
+USAGE = {"prompt_tokens": 3, "completion_tokens": 4, "total_tokens": 7}
+GENERATED = {"score": None, "looked_up": False, "question": None, "read": None}
+# The log-probabilities of FIRST and SECOND in a chat.
+OTHERS = [
+    {"token": "你", "logprob": -0.5, "bytes": [228, 189, 160]},
+    {"token": "我", "logprob": -1.0, "bytes": [230, 136, 145]},
+]
+IN_CHAT = [
+    {**OTHERS[0], "top_logprobs": OTHERS},
+    {"token": "好", "logprob": -0.25, "bytes": [229, 165, 189], "top_logprobs": []},
+]
 
 
-def completion(*questions: Question, chat: bool, log_probs: bool = False) -> Completion:
-    return Completion("a", "a-step-1", questions, chat=chat, log_probs=log_probs)
+class Server:
+    """A client of a server whose engine gives the same messages to each question. lines: of the log."""
+
+    def __init__(self, folder: Path) -> None:
+        self.engine, self.lines = FakeEngine(), list[str]()
+        self.client = TestClient(
+            create_app(fake_models({"a": self.engine}, folder), log_conversation=self.lines.append)
+        )
+
+    def whole(self, path: str, *messages: Message, **fields: Any) -> Any:
+        """The object for these messages."""
+        self.engine.answer = lambda question: messages
+        question = {"messages": [{"role": "user", "content": "q"}], "prompt": "q", "input": "q"}
+        response = self.client.post(path, json={**question, **fields})
+        assert response.headers["content-type"] == "application/json"
+        return response.json()
+
+    def events(self, path: str, *messages: Message, **fields: Any) -> list[Any]:
+        """The events of a stream for these messages, without the last one of the chat's and completions' streams."""
+        self.engine.answer = lambda question: messages
+        question = {"messages": [{"role": "user", "content": "q"}], "prompt": "q", "input": "q"}
+        response = self.client.post(path, json={**question, "stream": True, **fields})
+        assert response.headers["content-type"].startswith("text/event-stream")
+        assert response.headers["x-accel-buffering"] == "no"  # a proxy passes each event on
+        *events, end = response.text.split("\n\n")
+        assert end == ""
+        if path == RESPONSES:
+            named = [event.removeprefix("event: ").split("\ndata: ") for event in events]
+            assert [json.loads(data)["type"] for _, data in named] == [name for name, _ in named]
+            return [json.loads(data) for _, data in named]
+        assert events.pop() == "data: [DONE]"
+        return [json.loads(event.removeprefix("data: ")) for event in events]
 
 
-def answered(chat: bool, log_probs: bool = True) -> Completion:
-    """A question with two replies, which arrive in turns."""
-    made = completion(Question("q", ("h",), replies=2), chat=chat, log_probs=log_probs)
-    for item in (Piece(1, "b"), Piece(0, "你好", TOKENS), Piece(1, "", (), "length"), Piece(0, "", (), "stop")):
-        made.add(item)
-    made.add(Usage(3, 4))
-    return made
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Server]:
+    server = Server(tmp_path)
+    with server.client:
+        yield server
 
 
-def common(made: dict[str, Any], prefix: str) -> dict[str, Any]:
-    """An object without its id and its time, which are checked."""
-    assert made["id"].startswith(prefix)
+# Two replies, which arrive in turns.
+TWO = (
+    Piece(1, "b"),
+    Piece(0, "你", (FIRST,)),
+    Piece(0, "好", (SECOND,)),
+    Piece(1, "", finish_reason="length"),
+    Piece(0, "", finish_reason="stop"),
+    Usage(3, 4),
+)
+
+
+def test_whole_chat(server: Server) -> None:
+    made = server.whole(CHAT, *TWO, n=2, logprobs=True, top_logprobs=2)
+    first, second = made.pop("choices")
+    assert made == {**HEAD, "object": "chat.completion", "usage": USAGE}
+    assert made["id"].startswith("chatcmpl-")
     assert made["created"] > 10**9
-    return {name: value for name, value in made.items() if name not in ("id", "created")}
-
-
-def test_whole_chat() -> None:
-    found = common(answered(chat=True).whole(), "chatcmpl-")
-    first, second = found.pop("choices")
-    usage = {"prompt_tokens": 3, "completion_tokens": 4, "total_tokens": 7}
-    assert found == {**COMMON, "object": "chat.completion", "usage": usage}
-    assert first["message"] == {"role": "assistant", "content": "你好", "refusal": None}
-    assert (second["index"], second["message"]["content"], second["finish_reason"]) == (1, "b", "length")
-    token = {"token": "你", "logprob": -0.5, "bytes": [228, 189, 160]}
-    other = {"token": "我", "logprob": -1.0, "bytes": [230, 136, 145]}
-    assert first["logprobs"]["content"][0] == {**token, "top_logprobs": [token, other]}
-    assert answered(chat=True, log_probs=False).whole()["choices"][0]["logprobs"] is None
-
-
-def test_whole_completion() -> None:
-    found = answered(chat=False).whole()
-    assert found["choices"][0] == {
+    message = {"role": "assistant", "content": "你好", "refusal": None}
+    log_probs = {"content": IN_CHAT, "refusal": None}
+    assert first == {
         "index": 0,
-        "text": "你好",
+        "message": message,
+        "logprobs": log_probs,
         "finish_reason": "stop",
-        "chatbot": {"score": None, "looked_up": False, "question": None, "read": None},
-        "logprobs": {
-            "tokens": ["你", "好"],
-            "token_logprobs": [-0.5, -0.25],
-            "top_logprobs": [{"你": -0.5, "我": -1.0}, {}],
-            "text_offset": [0, 1],
-        },
+        "chatbot": GENERATED,
     }
+    assert (second["index"], second["message"]["content"], second["finish_reason"]) == (1, "b", "length")
+    again = server.whole(CHAT, *TWO, n=2)
+    assert again["choices"][0]["logprobs"] is None
+    assert again["id"] != made["id"]
 
 
-def test_where_a_reply_comes_from_and_what_was_read() -> None:
-    made = completion(Question("q", replies=2), chat=True)
-    for number, is_rated in enumerate((False, True)):
-        made.add(Piece(number, "a", (), "stop", Origin("你好", is_rated), 1.5, "的一部分"))
-    first, second = (choice["chatbot"] for choice in made.whole()["choices"])
+def test_whole_completion(server: Server) -> None:
+    """Its log-probabilities are in another form, with the place of each token in the text."""
+    made = server.whole(COMPLETIONS, *TWO, n=2, logprobs=2)
+    first, second = made.pop("choices")
+    assert made == {**HEAD, "object": "text_completion", "usage": USAGE}
+    assert made["id"].startswith("cmpl-")
+    log_probs = {
+        "tokens": ["你", "好"],
+        "token_logprobs": [-0.5, -0.25],
+        "top_logprobs": [{"你": -0.5, "我": -1.0}, {}],
+        "text_offset": [0, 1],
+    }
+    assert first == {"index": 0, "text": "你好", "logprobs": log_probs, "finish_reason": "stop", "chatbot": GENERATED}
+    assert (second["index"], second["text"], second["finish_reason"]) == (1, "b", "length")
+
+
+RESPONSE: dict[str, Any] = {
+    "id": ANY,
+    "object": "response",
+    "created_at": ANY,
+    "model": "a",
+    "status": "completed",
+    "usage": {
+        "input_tokens": 3,
+        "input_tokens_details": {"cached_tokens": 0},
+        "output_tokens": 4,
+        "output_tokens_details": {"reasoning_tokens": 0},
+        "total_tokens": 7,
+    },
+    **dict.fromkeys(("error", "instructions", "max_output_tokens", "previous_response_id", "temperature", "top_p")),
+    "metadata": {},
+    "parallel_tool_calls": False,
+    "tools": [],
+    "tool_choice": "none",
+    "incomplete_details": None,
+}
+
+
+def part(text: str) -> dict[str, Any]:
+    return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
+
+
+@pytest.mark.parametrize(
+    ("reason", "changes", "status"),
+    [
+        ("stop", {}, "completed"),
+        ("length", {"incomplete_details": {"reason": "max_output_tokens"}}, "incomplete"),
+    ],
+)
+def test_whole_response_and_its_events(server: Server, reason: Any, changes: dict[str, Any], status: str) -> None:
+    pieces = Piece(0, "你", (FIRST,)), Piece(0, "好", finish_reason=reason), Usage(3, 4)
+    made = server.whole(RESPONSES, *pieces)
+    output = made.pop("output")
+    assert made == {**RESPONSE, "status": status, **changes}
+    key = made["id"].removeprefix("resp_")
+    message = {"type": "message", "id": f"msg_{key}", "status": status, "role": "assistant", "content": [part("你好")]}
+    assert output == [{**message, "chatbot": GENERATED}]
+    assert len(key) == 24
+
+    events = server.events(RESPONSES, *pieces)
+    assert [event.pop("sequence_number") for event in events] == [*range(9)]
+    created, added, begun, first, second, text, content, item, completed = events
+    whole = completed["response"]
+    key = whole["id"].removeprefix("resp_")
+    place = {"item_id": f"msg_{key}", "output_index": 0, "content_index": 0}
+    begin = {**message, "id": f"msg_{key}", "status": "in_progress", "content": []}
+    end = {**message, "id": f"msg_{key}", "chatbot": GENERATED}
+    assert created == {
+        "type": "response.created",
+        "response": {**RESPONSE, "id": whole["id"], "status": "in_progress", "output": [], "usage": None},
+    }
+    assert added == {"type": "response.output_item.added", "output_index": 0, "item": begin}
+    assert begun == {"type": "response.content_part.added", **place, "part": part("")}
+    for event, delta in ((first, "你"), (second, "好")):
+        assert event == {"type": "response.output_text.delta", **place, "delta": delta, "logprobs": []}
+    assert text == {"type": "response.output_text.done", **place, "text": "你好", "logprobs": []}
+    assert content == {"type": "response.content_part.done", **place, "part": part("你好")}
+    assert item == {"type": "response.output_item.done", "output_index": 0, "item": end}
+    assert completed == {"type": f"response.{status}", "response": {**made, "id": whole["id"], "output": [end]}}
+
+
+def test_chunks_of_a_chat(server: Server) -> None:
+    """The replies begin in the order of their numbers, whichever comes first."""
+    pieces = Piece(1, "好", (SECOND,), "stop"), Piece(0, "", finish_reason="length"), Usage(3, 4)
+    events = server.events(CHAT, *pieces, n=2, logprobs=True, stream_options={"include_usage": True})
+    assert len({event["id"] for event in events}) == 1
+    head = {**HEAD, "object": "chat.completion.chunk"}
+    begin = {"delta": {"role": "assistant", "content": "", "refusal": None}, "logprobs": None, "finish_reason": None}
+    empty = {"delta": {}, "logprobs": None, "chatbot": GENERATED}
+    log_probs = {"content": IN_CHAT[1:], "refusal": None}
+    choices = [
+        {"index": 0, **begin},
+        {"index": 1, **begin},
+        {"index": 1, "delta": {"content": "好"}, "logprobs": log_probs, "finish_reason": None},
+        {"index": 1, **empty, "finish_reason": "stop"},
+        {"index": 0, **empty, "finish_reason": "length"},
+    ]
+    assert events[:-1] == [{**head, "choices": [choice], "usage": None} for choice in choices]
+    assert events[-1] == {**head, "choices": [], "usage": USAGE}
+    without = server.events(CHAT, *pieces, n=2, stream_options={"include_usage": False})
+    assert len(without) == 5
+    assert not any("usage" in event for event in without)
+
+
+def test_chunks_of_a_completion(server: Server) -> None:
+    pieces = Piece(0, "你", (FIRST,)), Piece(0, "好", (SECOND,), "stop"), Usage(3, 4)
+    events = server.events(COMPLETIONS, *pieces, logprobs=2)
+    assert {event["object"] for event in events} == {"text_completion"}
+    choices = [event["choices"][0] for event in events]
+    assert [choice["text"] for choice in choices] == ["", "你", "好", ""]
+    assert [choice["logprobs"] and choice["logprobs"]["text_offset"] for choice in choices] == [None, [0], [1], None]
+    assert [choice["finish_reason"] for choice in choices] == [None, None, None, "stop"]
+
+
+def test_where_a_reply_comes_from_and_what_was_read(server: Server) -> None:
+    origins = Origin("你好"), Origin("你好", is_rated=True)
+    pieces = [Piece(number, "a", (), "stop", origin, 1.5, "的一部分") for number, origin in enumerate(origins)]
+    first, second = (choice["chatbot"] for choice in server.whole(CHAT, *pieces, Usage(1, 2), n=2)["choices"])
     assert first == {"score": 1.5, "looked_up": True, "question": "你好", "read": "的一部分"}
     assert second == {**first, "question": None}  # of another user, who rated it
 
 
-def test_chunks_of_a_chat() -> None:
-    made = completion(Question("q", replies=2), chat=True)
-    *begin, text, end = made.chunks(Piece(1, "好", (), "stop"))
-    assert [(chunk["choices"][0]["index"], chunk["choices"][0]["delta"]["role"]) for chunk in begin] == [
-        (0, "assistant"),
-        (1, "assistant"),
-    ]
-    choice = {"index": 1, "logprobs": None}
-    object_ = {**COMMON, "object": "chat.completion.chunk"}
-    assert common(text, "chatcmpl-") == {
-        **object_,
-        "choices": [{**choice, "delta": {"content": "好"}, "finish_reason": None}],
-    }
-    ours = {"score": None, "looked_up": False, "question": None, "read": None}
-    last = {**choice, "delta": {}, "finish_reason": "stop", "chatbot": ours}
-    assert common(end, "chatcmpl-") == {**object_, "choices": [last]}
-    assert list(made.chunks(Piece(0, ""))) == []
-    assert made.usage_chunk()["choices"] == []
+def test_replies_that_were_not_found_are_left_out(server: Server) -> None:
+    """A search finds one of two replies to the first prompt, and the first one to the second."""
+    found = Piece(0, "你", finish_reason="stop"), Usage(1, 1)
+    events = server.events(COMPLETIONS, *found, prompt=["q", "r"], n=2)
+    assert [event["choices"][0]["index"] for event in events] == [0, 0, 0, 2, 2, 2]
+    made = server.whole(COMPLETIONS, *found, prompt=["q", "r"], n=2)
+    assert [choice["index"] for choice in made["choices"]] == [0, 2]
+    assert made["usage"]["total_tokens"] == 4
 
 
-def test_chunks_of_a_completion() -> None:
-    made = completion(Question("q"), chat=False, log_probs=True)
-    first, before = made.chunks(Piece(0, "你", TOKENS[:1]))
-    assert first["choices"][0]["text"] == ""
-    text, end = made.chunks(Piece(0, "好", TOKENS[1:], "stop"))
-    assert [chunk["choices"][0]["logprobs"]["text_offset"] for chunk in (before, text)] == [[0], [1]]
-    assert (text["object"], end["choices"][0]["text"]) == ("text_completion", "")
-
-
-def test_search_that_finds_fewer_replies_than_asked_for() -> None:
-    made = completion(Question("q", replies=3), chat=True)
-    chunks = [chunk for reply in (1, 0) for chunk in made.chunks(Piece(reply, "你", (), "stop"))]
-    assert [chunk["choices"][0]["index"] for chunk in chunks] == [0, 1, 1, 1, 0, 0]
-    assert len(made.whole()["choices"]) == 2
-
-
-def test_replies_that_were_not_found_have_no_chunks() -> None:
-    """A search finds one of two replies to the first question, and the first one to the second."""
-    made = completion(Question("q", replies=2), Question("r", replies=2), chat=False)
-    chunks = [chunk for reply in (0, 2) for chunk in made.chunks(Piece(reply, "你", (), "stop"))]
-    assert [chunk["choices"][0]["index"] for chunk in chunks] == [0, 0, 0, 2, 2, 2]
-    assert [choice["index"] for choice in made.whole()["choices"]] == [0, 2]
-
-
-def test_ids_differ_and_lines_of_the_log_hold_the_turns() -> None:
-    assert answered(chat=True).whole()["id"] != answered(chat=True).whole()["id"]
-    made = completion(Question("q", ("h",), replies=2), Question("r", replies=2), chat=False)
-    for reply, text in ((1, "b"), (0, "a"), (3, "d")):
-        made.add(Piece(reply, text, (), "stop"))
-    first, second = map(json.loads, made.lines())
-    assert (first["turns"], first["replies"]) == (["h", "q"], ["a", "b"])
-    assert (second["turns"], second["replies"], second["model"]) == (["r"], ["d"], "a")
-
-
-def test_a_line_of_the_log_has_no_control_characters() -> None:
+def test_lines_of_the_log_hold_the_turns(server: Server) -> None:
+    """Each question with its replies, whole or streamed. Control characters of clients are escaped."""
     text = "你\x85\u202e好\x7f\x00\u2066"
-    (line,) = completion(Question(text), chat=True).lines()
-    assert line.isprintable()
-    assert "你" in line
-    assert json.loads(line)["turns"] == [text]
+    turns = [
+        {"role": role, "content": content} for role, content in (("user", "h"), ("assistant", "i"), ("user", text))
+    ]
+    server.whole(CHAT, *TWO, n=2, messages=turns)
+    server.events(COMPLETIONS, Piece(1, "d", finish_reason="stop"), Usage(1, 1), prompt=["q", "r"], n=2)
+    server.client.__exit__()  # the lines that wait are written
+    assert all(line.isprintable() and "created" in json.loads(line) for line in server.lines)
+    found = [json.loads(line) for line in server.lines]
+    assert [(line["turns"], line["replies"]) for line in found] == [
+        (["h", "i", text], ["你好", "b"]),
+        (["q"], ["d"]),
+        (["r"], ["d"]),
+    ]
+    assert {line["model"] for line in found} == {"a"}
+    assert "你" in server.lines[0]

@@ -15,6 +15,8 @@ from tests.chat.terminal.test_pseudo_terminal import CTRL_C, CTRL_D
 from tests.commands import ENVIRONMENT, command
 from tests.training.small_run import train_small
 
+pytestmark = pytest.mark.system
+
 
 def test_chat_in_a_terminal(attempt: Path, tmp_path: Path) -> None:
     """With beam search, which is traced again for more replies, and with sampling."""

@@ -8,6 +8,8 @@ import pytest
 from tests.chat.terminal.fake_model import RAW, SLOW
 from tests.chat.terminal.pseudo_terminal import FAKE, PseudoTerminal, resize
 
+pytestmark = pytest.mark.system
+
 CTRL_C, CTRL_D, UP, LEFT, BACKSPACE, TAB = "\x03", "\x04", "\x1b[A", "\x1b[D", "\x7f", "\t"
 PASTE = "\x1b[200~{}\x1b[201~"
 INTRODUCTION = """Talking to fake: 1,000 pairs of
