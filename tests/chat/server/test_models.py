@@ -1,19 +1,13 @@
-"""Models in memory: loaded at first use, replaced by newer checkpoints, removed when memory is needed."""
+"""The models of a server: their names, and what goes wrong when they are loaded or replaced."""
 
 import asyncio
-import contextlib
-import itertools
-import json
 import logging
 import threading
 import weakref
-from collections import deque
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
 
-import hypothesis
-import hypothesis.strategies as st
 import pytest
 
 from chatbot.chat.server import models as module
@@ -28,8 +22,7 @@ from chatbot.chat.server.models import (
 )
 from chatbot.config.attempts import CONFIG, LAST
 from chatbot.errors import UserError
-from chatbot.model.checkpoint import checkpoint_path, write_checkpoint
-from tests.chat.server.fake_models import FakeEngine, fake_models, served
+from tests.chat.server.fake_models import FakeEngine, fake_models, point, served
 
 
 @pytest.fixture(autouse=True)
@@ -43,14 +36,6 @@ def run(test: Coroutine[Any, Any, None]) -> None:
     asyncio.run(test)
 
 
-def point(directory: Path, step: int, whole: bool = True) -> None:
-    """Let an attempt have a newer checkpoint. whole: its manifest is not damaged."""
-    write_checkpoint(checkpoint_path(directory, step), {}, {})
-    if not whole:
-        (directory / f"ckpt-{step}.json").write_text("{", encoding="utf-8")
-    (directory / LAST).write_text(f'{{"checkpoint": "ckpt-{step}", "step": {step}, "x": "{"y" * step}"}}')
-
-
 def newest(models: Models, opened: list[FakeEngine]) -> Models:
     """Models, each time with an engine of its own, which is added to a list."""
 
@@ -60,157 +45,6 @@ def newest(models: Models, opened: list[FakeEngine]) -> Models:
 
     models._open = open_model
     return models
-
-
-def test_models_are_loaded_once_at_first_use(tmp_path: Path) -> None:
-    opened: list[FakeEngine] = []
-    models = newest(fake_models({"a": FakeEngine(), "b": FakeEngine()}, tmp_path), opened)
-
-    async def test() -> None:
-        async def use() -> int:
-            async with models.use("a") as model:
-                return model.loaded.card.step
-
-        assert models.loaded == {}
-        assert await asyncio.gather(*[use() for _ in range(10)]) == [1] * 10
-        assert list(models.loaded) == ["a"]
-        await models.close()
-        assert [engine.closed.is_set() for engine in opened] == [True]
-
-    run(test())
-
-
-def test_least_recently_used_model_leaves_when_idle(tmp_path: Path) -> None:
-    names = ("a", "b", "c")
-    opened: list[FakeEngine] = []
-    models = newest(fake_models({n: FakeEngine() for n in names}, tmp_path, limit=2 * BESIDE_WEIGHTS), opened)
-
-    async def test() -> None:
-        for name in ("a", "b", "a"):
-            async with models.use(name):
-                pass
-        async with models.use("c"):
-            assert list(models.loaded) == ["a", "c"]
-            async with models.use("a"):
-                with pytest.raises(ApiError) as raised:
-                    async with models.use("b"):
-                        pass
-                assert (raised.value.status_code, raised.value.headers) == (503, {"Retry-After": "5"})
-        async with models.use("b"):
-            assert "b" in models.loaded
-        assert [engine.closed.is_set() for engine in opened] == [True, True, False, False]  # b, then a
-
-    run(test())
-
-
-def test_model_larger_than_the_limit_is_served_alone(tmp_path: Path) -> None:
-    models = fake_models({"a": FakeEngine(), "b": FakeEngine()}, tmp_path, limit=1_000_000)
-
-    async def test() -> None:
-        for name in ("a", "b"):
-            async with models.use(name):
-                assert list(models.loaded) == [name]
-
-    run(test())
-
-
-@hypothesis.given(st.lists(st.integers(0, 11), max_size=40))
-@hypothesis.example([0, 9, 9, 3, 1, 9, 9, 4, 2, 6, 9, 9, 9, 9, 9, 9])  # a leaves while its refresh waits for the lock
-@hypothesis.settings(max_examples=60, suppress_health_check=[hypothesis.HealthCheck.function_scoped_fixture])
-def test_models_in_memory_never_exceed_the_limit_whatever_happens_in_which_order(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, steps: list[int]
-) -> None:
-    """Steps 0 to 2 use a model, 3 to 5 stop using it, 6 to 8 write a newer checkpoint of it and refresh the models; the
-    others let the next thread of those that load and close models go on."""
-    sizes, limit = {"a": 2, "b": 2, "c": 3}, 5
-    used = most_used = 0
-    threads: deque[asyncio.Event] = deque()
-
-    class Engine(FakeEngine):
-        def __init__(self, size: int) -> None:
-            nonlocal used, most_used
-            super().__init__()
-            self.size = size
-            used += size
-            most_used = max(most_used, used)
-
-        def close(self) -> None:
-            nonlocal used
-            used -= self.size
-
-    def open_model(directory: Path) -> ServedModel:
-        return served(Engine(sizes[directory.name]), step=checked_step(directory) or 0, directory=directory.name)
-
-    async def to_thread(function: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
-        threads.append(asyncio.Event())
-        await threads[-1].wait()
-        return function(*arguments, **named)
-
-    def checked_step(directory: Path) -> int:
-        return int(json.loads((directory / LAST).read_text())["step"])
-
-    async def use(name: str, end: asyncio.Event) -> None:
-        with contextlib.suppress(ApiError):
-            async with models.use(name):
-                await end.wait()
-
-    async def settle() -> None:
-        for _ in range(10):
-            await asyncio.sleep(0)
-
-    async def test() -> None:
-        tasks: list[asyncio.Task[None]] = []
-        ends: dict[str, list[asyncio.Event]] = {name: [] for name in sizes}
-        for number, step in enumerate(steps):
-            kind, name = step // 3, "abc"[step % 3]
-            if kind == 0:
-                ends[name].append(asyncio.Event())
-                tasks.append(asyncio.create_task(use(name, ends[name][-1])))
-            elif kind == 1 and ends[name]:
-                ends[name].pop().set()
-            elif kind == 2:
-                point(tmp_path / name, number + 2)
-                tasks.append(asyncio.create_task(models.refresh()))
-            elif threads:
-                threads.popleft().set()
-            await settle()
-        for end in itertools.chain(*ends.values()):
-            end.set()
-        tasks.append(asyncio.create_task(models.close()))
-        for _ in range(100):
-            await settle()
-            if threads:
-                threads.popleft().set()
-        assert all(task.done() for task in tasks)
-        assert used == 0
-        assert most_used <= limit
-
-    models = fake_models(dict.fromkeys(sizes, FakeEngine()), tmp_path, limit)
-    models._open = open_model
-    with monkeypatch.context() as patch:
-        patch.setattr(module, "estimated_bytes", lambda directory: sizes[directory.name])
-        patch.setattr(module, "checked_step", checked_step)
-        patch.setattr(asyncio, "to_thread", to_thread)
-        run(test())
-
-
-def test_newer_checkpoint_is_taken_without_losing_a_question(tmp_path: Path) -> None:
-    opened: list[FakeEngine] = []
-    models = newest(fake_models({"a": FakeEngine()}, tmp_path), opened)
-
-    async def test() -> None:
-        async with models.use("a") as old:
-            await models.refresh()
-            assert len(opened) == 1
-            point(tmp_path / "a", 2)
-            await models.refresh()
-            async with models.use("a") as new:
-                assert (old.loaded.card.step, new.loaded.card.step) == (1, 2)
-            assert not opened[0].closed.is_set()
-        await asyncio.gather(*models._closing)
-        assert [engine.closed.is_set() for engine in opened] == [True, False]
-
-    run(test())
 
 
 def test_memory_of_a_replaced_model_is_freed_although_collections_leave_its_objects_out(tmp_path: Path) -> None:
@@ -256,6 +90,20 @@ def test_damaged_newer_checkpoint_keeps_the_old_one(tmp_path: Path, caplog: pyte
         run(test())
 
 
+def test_model_without_room_is_refused_for_now(tmp_path: Path) -> None:
+    models = fake_models({"a": FakeEngine(), "b": FakeEngine()}, tmp_path, limit=BESIDE_WEIGHTS)
+
+    async def test() -> None:
+        async with models.use("a"):
+            with pytest.raises(ApiError) as raised:
+                async with models.use("b"):
+                    pass
+            assert (raised.value.status_code, raised.value.code) == (503, "memory")
+            assert raised.value.headers == {"Retry-After": "5"}
+
+    run(test())
+
+
 def test_model_that_cannot_be_loaded(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     models = fake_models({"a": FakeEngine()}, tmp_path)
 
@@ -275,27 +123,29 @@ def test_model_that_cannot_be_loaded(tmp_path: Path, caplog: pytest.LogCaptureFi
     run(test())
 
 
-def test_client_that_leaves_while_a_model_is_loaded(tmp_path: Path) -> None:
+def test_questions_at_once_load_a_model_once(tmp_path: Path) -> None:
+    """Also if the client of the first one leaves meanwhile."""
     opened: list[FakeEngine] = []
     models = newest(fake_models({"a": FakeEngine()}, tmp_path), opened)
-    may_open, open_model = threading.Event(), models._open
+    begun, may_open, open_model = threading.Event(), threading.Event(), models._open
 
     def slow(directory: Path) -> ServedModel:
+        begun.set()
         may_open.wait(5)
         return open_model(directory)
 
     models._open = slow
 
-    async def use() -> None:
-        async with models.use("a"):
-            pass
+    async def use() -> int:
+        async with models.use("a") as model:
+            return model.loaded.card.step
 
     async def test() -> None:
-        first = asyncio.create_task(use())
-        await asyncio.sleep(0.05)
+        first, *others = [asyncio.create_task(use()) for _ in range(10)]
+        await asyncio.to_thread(begun.wait, 5)
         first.cancel()
         may_open.set()
-        await use()
+        assert await asyncio.gather(*others) == [1] * 9
         assert len(opened) == 1
 
     run(test())

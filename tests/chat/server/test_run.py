@@ -32,7 +32,7 @@ from chatbot.chat.service import listening_socket
 from chatbot.commands import run as run_command
 from chatbot.config.chat import CHAT as CHAT_LINE
 from chatbot.errors import UserError
-from chatbot.inference.questions import Piece, Question, Usage
+from chatbot.inference.questions import Message, Piece, Question, Usage
 from tests.chat.server.fake_models import FakeEngine, fake_models
 from tests.chat.server.running import running
 from tests.commands import ENVIRONMENT, command
@@ -216,20 +216,14 @@ def test_ctrl_c_ends_the_server(server: tuple[str, "subprocess.Popen[str]"], cli
 def test_streams_are_finished_when_the_server_stops(tmp_path: Path) -> None:
     may_end, asked = threading.Event(), threading.Event()
 
-    class SlowEngine(FakeEngine):
-        def submit(self, question: Question, receive: Any) -> Any:
-            def answer() -> None:
-                receive(Piece(0, "你"))
-                may_end.wait(10)
-                for item in (Piece(0, "好"), Piece(0, "", finish_reason="stop"), Usage(1, 1)):
-                    receive(item)
-
-            threading.Thread(target=answer).start()
-            asked.set()
-            return super().submit(question, lambda item: None)
+    def slow(question: Question) -> Iterator[Message]:
+        yield Piece(0, "你")
+        asked.set()
+        may_end.wait(10)
+        yield from (Piece(0, "好"), Piece(0, "", finish_reason="stop"), Usage(1, 1))
 
     found: list[str] = []
-    with running(create_app(fake_models({"a": SlowEngine()}, tmp_path))) as url:
+    with running(create_app(fake_models({"a": FakeEngine(slow, has_thread=True)}, tmp_path))) as url:
         body = {"messages": [{"role": "user", "content": "x"}], "stream": True}
         thread = threading.Thread(target=lambda: found.append(httpx.post(url + CHAT, json=body, timeout=20).text))
         thread.start()

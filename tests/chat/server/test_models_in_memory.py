@@ -1,0 +1,247 @@
+"""Models in memory against a plain account of them, for all orders of uses, new checkpoints, refreshes and ends."""
+
+import asyncio
+import dataclasses
+import json
+import shutil
+import tempfile
+from collections import deque
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
+
+from chatbot.chat.server import models as module
+from chatbot.chat.server.errors import ApiError
+from chatbot.chat.server.models import BESIDE_WEIGHTS, Models, ServedModel
+from chatbot.config.attempts import LAST
+from tests.chat.server.fake_models import FakeEngine, point, served
+
+UNIT = BESIDE_WEIGHTS // 2
+SIZES = {"a": 2, "b": 2, "c": 3, "large": 6}  # in units, with what a model takes beside its weights
+LIMIT = 5
+NAMES = st.sampled_from(sorted(SIZES))
+
+
+class Steps(ThreadPoolExecutor):
+    """Runs no call before `go_on`, and then in the thread of the test."""
+
+    def __init__(self) -> None:
+        super().__init__(1)
+        self.waiting = deque[tuple[Future[Any], Callable[[], Any]]]()
+
+    def submit(self, function: Callable[..., Any], /, *arguments: Any, **named: Any) -> Future[Any]:
+        self.waiting.append((Future(), partial(function, *arguments, **named)))
+        return self.waiting[-1][0]
+
+    def go_on(self) -> None:
+        future, call = self.waiting.popleft()
+        try:
+            future.set_result(call())
+        except Exception as error:
+            future.set_exception(error)
+
+
+@dataclasses.dataclass(eq=False)
+class Loaded:
+    """A model in memory, by the account. ended: when its last use ended."""
+
+    name: str
+    step: int
+    ended: int = 0
+
+
+@dataclasses.dataclass(eq=False)
+class Use:
+    """A question that is being answered. loaded: its model, by the account. status: of the error, if it is refused."""
+
+    name: str
+    end: asyncio.Event
+    model: ServedModel | None = dataclasses.field(default=None, repr=False)
+    loaded: Loaded | None = None
+    status: int = 0
+
+
+class ModelsInMemory(RuleBasedStateMachine):
+    """While steps are held, what loads and closes models overlaps, and only the invariants are checked.
+
+    Otherwise each action is finished at once, and must do what the account says.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.loop, self.steps = asyncio.new_event_loop(), Steps()
+        self.loop.set_default_executor(self.steps)
+        self.folder = Path(tempfile.mkdtemp())
+        self.offered: dict[str, Path] = {}
+        self.models = Models(lambda: self.offered, self.open_model, LIMIT * UNIT + 1000)  # bytes of empty checkpoints
+        self.engines: list[tuple[str, FakeEngine]] = []
+        self.tasks: list[asyncio.Task[None]] = []
+        self.uses: list[Use] = []
+        self.is_held = False
+        self.number = 0
+        self.whole: dict[str, int] = {}  # the newest checkpoints, without damaged ones
+        self.account: dict[str, Loaded] = {}  # the models that get questions, in the order in which they were loaded
+
+    def open_model(self, directory: Path) -> ServedModel:
+        engine = FakeEngine()
+        self.engines.append((directory.name, engine))
+        return served(engine, step=self.whole[directory.name], directory=directory.name)
+
+    def run(self, begun: Coroutine[Any, Any, None] | None = None) -> None:
+        """Begin something, and finish all that can be, unless steps are held."""
+
+        async def settle() -> None:
+            for _ in range(20):
+                await asyncio.sleep(0)
+
+        if begun is not None:
+            self.tasks.append(self.loop.create_task(begun))
+        self.loop.run_until_complete(settle())
+        while self.steps.waiting and not self.is_held:
+            self.steps.go_on()
+            self.loop.run_until_complete(settle())
+
+    @rule(name=NAMES, whole=st.booleans())
+    def write_checkpoint(self, name: str, whole: bool) -> None:
+        """Also the first one of an attempt, which is offered from then on."""
+        self.number += 1
+        if name not in self.offered:
+            (self.folder / name).mkdir()
+            with (self.folder / name / "ckpt-0.safetensors").open("wb") as file:
+                file.truncate(SIZES[name] * UNIT - BESIDE_WEIGHTS)
+            self.offered[name] = self.folder / name
+            whole = True
+        point(self.folder / name, self.number, whole)
+        if whole:
+            self.whole[name] = self.number
+
+    @rule(name=NAMES)
+    def use(self, name: str) -> None:
+        use = Use(name, asyncio.Event())
+
+        async def answer() -> None:
+            try:
+                async with self.models.use(name) as use.model:
+                    await use.end.wait()
+            except ApiError as error:
+                use.status = error.status_code
+
+        self.uses.append(use)
+        self.run(answer())
+        if self.is_held:
+            return
+        if name in self.offered and name not in self.account and self.makes_room(SIZES[name]):
+            self.account[name] = Loaded(name, self.whole[name])
+        use.loaded = self.account.get(name)
+        if use.loaded is None:
+            assert use.status == (503 if name in self.offered else 404)
+        else:
+            assert use.model is not None
+            assert use.model.loaded.card.step == use.loaded.step
+
+    @precondition(lambda self: self.uses)
+    @rule(data=st.data())
+    def end_use(self, data: st.DataObject) -> None:
+        self.end(data.draw(st.sampled_from(self.uses)))
+
+    def end(self, use: Use) -> None:
+        self.uses.remove(use)
+        use.end.set()
+        self.run()
+        self.number += 1
+        if use.loaded is not None:
+            use.loaded.ended = self.number
+
+    @rule()
+    def refresh(self) -> None:
+        self.run(self.models.refresh())
+        for name, old in [*self.account.items()] if not self.is_held else []:
+            newest = json.loads((self.folder / name / LAST).read_text())["step"]
+            if self.account.get(name) is not old or old.step == self.whole[name] or newest != self.whole[name]:
+                continue  # it has left for another one, has no newer checkpoint, or a damaged one
+            if self.makes_room(SIZES[name], old):
+                del self.account[name]
+                self.account[name] = Loaded(name, newest, old.ended)
+            elif not self.is_used(old):
+                del self.account[name]
+
+    @rule()
+    def hold(self) -> None:
+        self.is_held = True
+
+    @precondition(lambda self: self.steps.waiting)
+    @rule()
+    def go_on(self) -> None:
+        self.steps.go_on()
+        self.run()
+
+    @precondition(lambda self: self.is_held)
+    @rule()
+    def let_go(self) -> None:
+        """Finish all, and use each model once more, after which the account is that of the models in memory."""
+        self.is_held = False
+        for use in self.uses:
+            use.end.set()
+        self.uses.clear()
+        for _ in range(2):
+            self.run(self.models.refresh())
+        assert all(task.done() for task in self.tasks)
+        self.account = {name: Loaded(name, model.loaded.card.step) for name, model in self.models.loaded.items()}
+        for name in self.account:
+            self.use(name)
+            self.end(self.uses[-1])
+
+    def is_used(self, loaded: Loaded) -> bool:
+        return any(use.loaded is loaded for use in self.uses)
+
+    def makes_room(self, size: int, spared: Loaded | None = None) -> bool:
+        """Let as few models as possible leave the account, those that were used least recently, if that gives room."""
+        in_memory = {*self.account.values(), *(use.loaded for use in self.uses if use.loaded is not None)}
+        idle = [loaded for loaded in self.account.values() if not self.is_used(loaded) and loaded is not spared]
+        idle.sort(key=lambda loaded: loaded.ended)
+        for number in range(len(idle) + 1):
+            rest = sum(SIZES[loaded.name] for loaded in in_memory - {*idle[:number]})
+            if rest == 0 or rest + size <= LIMIT:
+                for loaded in idle[:number]:
+                    del self.account[loaded.name]
+                return True
+        return False
+
+    @invariant()
+    def memory_is_bounded(self) -> None:
+        sizes = [SIZES[name] for name, engine in self.engines if not engine.closed.is_set()]
+        assert sum(sizes) <= LIMIT or len(sizes) == 1
+
+    @invariant()
+    def models_in_use_are_open(self) -> None:
+        assert not any(use.model.engine.closed.is_set() for use in self.uses if use.model is not None)  # type: ignore[attr-defined]
+
+    @invariant()
+    def models_are_those_of_the_account(self) -> None:
+        if not self.is_held:
+            steps = {name: model.loaded.card.step for name, model in self.models.loaded.items()}
+            assert steps == {name: loaded.step for name, loaded in self.account.items()}
+
+    def teardown(self) -> None:
+        self.is_held = False
+        for use in self.uses:
+            use.end.set()
+        self.run()
+        self.run(self.models.close())
+        assert all(task.done() for task in self.tasks)
+        assert all(engine.closed.is_set() for _, engine in self.engines)
+        self.loop.close()
+        shutil.rmtree(self.folder)
+
+
+def test_models_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Collections of garbage take seconds in the process of a test; `test_models.py` has them."""
+    monkeypatch.setattr(module, "leave_out_of_collections", lambda: None)
+    run_state_machine_as_test(ModelsInMemory, settings=settings(max_examples=30, stateful_step_count=25, deadline=None))
