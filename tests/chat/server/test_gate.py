@@ -1,4 +1,4 @@
-"""Who may ask the server, how often, and how much."""
+"""Who may ask the server, with which keys, how often, and how much."""
 
 import asyncio
 import contextlib
@@ -14,7 +14,7 @@ from fastapi.testclient import TestClient
 
 from chatbot.chat.server.app import create_app
 from chatbot.chat.server.connection import DRAINED
-from chatbot.chat.server.gate import Gate, address_of
+from chatbot.chat.server.gate import Gate, address_of, read_keys
 from chatbot.chat.server.replies import EventStream
 from chatbot.chat.server.state import Limits
 from chatbot.errors import UserError
@@ -39,6 +39,15 @@ def error_of(response: Any, status: int) -> dict[str, Any]:
     return error
 
 
+def client_at(address: str, app: Any) -> TestClient:
+    """A client at an address."""
+    return TestClient(app, client=(address, 5000))
+
+
+def with_key(key: str) -> dict[str, str]:
+    return {"Authorization": f"Bearer {key}"}
+
+
 @pytest.mark.parametrize(
     ("host", "allowed"),
     [
@@ -60,7 +69,7 @@ def test_rate_of_each_client(tmp_path: Path) -> None:
     limits = Limits(keys=(b"one", b"two"), rate=2)
     with client_of(tmp_path, limits=limits) as client:
         for key, statuses in {"one": [200, 200, 429, 429], "two": [200]}.items():
-            headers = {"Authorization": f"Bearer {key}"}
+            headers = with_key(key)
             found = [client.post(CHAT, json=HELLO, headers=headers) for _ in statuses]
             assert [response.status_code for response in found] == statuses
             if statuses[-1] == 429:
@@ -188,11 +197,14 @@ def test_memory_is_flat(tmp_path: Path) -> None:
 
     engine = FakeEngine()
     with client_of(tmp_path, engine, Limits(rate=10**6)) as client:
+        ask(client, 1)
+        gc.freeze()  # a collection of all that a test's process has takes seconds
         found = [ask(client, 5)]
         for _ in range(3):
             engine.questions.clear()
             engine.requests.clear()
             found.append(ask(client, 10))
+        gc.unfreeze()
     # A test's client leaves an object or two, the fake engine two a question, and the event loop timers for a while.
     assert min(after - before for before, after in itertools.pairwise(found)) < 50
 
@@ -227,15 +239,6 @@ def test_what_a_client_has_not_read_is_counted(tmp_path: Path) -> None:
             return [*counted, await active()]
 
     assert asyncio.run(active_before_and_after()) == ["1.0", "0.0"]
-
-
-def client_at(address: str, app: Any) -> TestClient:
-    """A client at an address."""
-    return TestClient(app, client=(address, 5000))
-
-
-def with_key(key: str) -> dict[str, str]:
-    return {"Authorization": f"Bearer {key}"}
 
 
 def test_rate_counts_replies(tmp_path: Path) -> None:
@@ -325,3 +328,62 @@ def test_page_of_another_site_writes_no_ratings(tmp_path: Path, content_type: st
         assert (
             client.post("/chat/ratings", content=body, headers={"Content-Type": "application/json"}).status_code == 200
         )
+
+
+def test_keys(tmp_path: Path) -> None:
+    with client_of(tmp_path, limits=Limits(keys=(b"one", b"two"))) as client:
+        for header, message in {
+            **dict.fromkeys(("", "Bearer", "Bearer ", "one", "Basic one"), "A key is needed"),
+            **dict.fromkeys(("Bearer three", "Bearer one two", "Bearer \u00e9"), "This key is not valid"),
+        }.items():
+            headers = {"Authorization": header.encode("latin-1")}
+            response = client.post(CHAT, json=HELLO, headers=headers)
+            error = error_of(response, 401)
+            assert (error["code"], error["message"].split(":")[0]) == ("invalid_api_key", message)
+            assert response.headers["www-authenticate"] == "Bearer"
+        for key in ("one", "two"):
+            assert client.post(CHAT, json=HELLO, headers={"Authorization": f"bearer {key}"}).status_code == 200
+        for path in ("/v1/models", "/metrics", "/openapi.json", "/other"):
+            assert client.get(path).status_code == 401
+        assert client.get("/health").status_code == 200
+
+
+def test_file_of_keys(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "keys"
+    path.write_bytes(b"0123456789abcdef\r\n\n  two \n")
+    assert read_keys(path) == [b"0123456789abcdef", b"two"]
+    (warning,) = capsys.readouterr().err.splitlines()
+    assert "key 2 has 3 characters, and may be guessed" in warning
+    for content, message in ((b"\n", "no keys"), ("钥匙".encode(), "key 1 has other characters"), (b"a b", "key 1")):
+        path.write_bytes(content)
+        with pytest.raises(UserError, match=message):
+            read_keys(path)
+    for byte in range(256):
+        path.write_bytes(b"a%cb" % byte)
+        if 0x21 <= byte <= 0x7E or byte in b"\r\n":
+            assert read_keys(path) == (b"a%cb" % byte).splitlines()
+        else:
+            with pytest.raises(UserError, match="key 1 has other characters"):
+                read_keys(path)
+    for name, message in (("missing", "No such file"), ("", "Is a directory; give a file")):
+        with pytest.raises(UserError, match=message):
+            read_keys(tmp_path / name)
+
+
+def test_wrong_keys_are_few_and_never_keep_others_out(tmp_path: Path) -> None:
+    """Whoever guesses learns nothing more after some; a valid key passes, also from the same address."""
+    app = create_app(fake_models({"a": FakeEngine()}, tmp_path), Limits(keys=(b"one", b"two")))
+    with client_at("192.0.2.1", app) as client:
+        for _ in range(11):
+            error_of(client.get("/v1/models"), 401)
+        for number in range(10):
+            error_of(client.get("/v1/models", headers=with_key(str(number))), 401)
+        response = client.get("/v1/models", headers=with_key("wrong"))
+        error = error_of(response, 429)
+        assert error["message"] == "Too many wrong keys from this address in a minute; wait 6 seconds"
+        assert response.headers["retry-after"] == "6"
+        for key in ("one", "two"):
+            assert client.get("/v1/models", headers=with_key(key)).status_code == 200
+        other = client_at("192.0.2.2", app)
+        error_of(other.get("/v1/models", headers=with_key("wrong")), 401)
+        assert client.get("/health").status_code == 200

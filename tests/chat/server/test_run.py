@@ -24,6 +24,7 @@ from chatbot.chat.server.run import (
     _Server,
     is_loopback,
     memory_limit,
+    reload_keys,
     serve,
     url_of,
     warning_of,
@@ -138,6 +139,27 @@ def test_keys_are_read_again_at_a_signal(
         process.send_signal(signal.SIGHUP)
         while status("secret-of-a-test") != 200:
             time.sleep(0.02)
+
+
+def test_keys_that_cannot_be_read_again_leave_the_earlier_ones(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "keys"
+    keys = gate_keys = [b"earlier"]
+    for content, expected, line in (
+        (None, [b"earlier"], "No such file or directory; give a file with a key in each line; the earlier keys stay"),
+        (b"\n", [b"earlier"], "the file has no keys; write one in each line; the earlier keys stay valid"),
+        (b"one-new-key-of-16\nanother-new-key-16\n", [b"one-new-key-of-16", b"another-new-key-16"], "key-file: 2 keys"),
+        (b"a b\n", [b"one-new-key-of-16", b"another-new-key-16"], "the earlier keys stay valid"),
+    ):
+        if content is not None:
+            path.write_bytes(content)
+        caplog.clear()
+        reload_keys(path, keys)
+        assert gate_keys == expected
+        (record,) = caplog.records
+        assert line in record.getMessage()
+        assert record.levelname == ("WARNING" if "2 keys" in line else "ERROR")
 
 
 def test_an_attempt_that_is_not_named_answers_nobody(client: httpx.Client) -> None:
