@@ -5,10 +5,8 @@ import dataclasses
 import json
 import shutil
 import tempfile
-from collections import deque
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future, ThreadPoolExecutor
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,23 +27,16 @@ LIMIT = 5
 NAMES = st.sampled_from(sorted(SIZES))
 
 
-class Steps(ThreadPoolExecutor):
-    """Runs no call before `go_on`, and then in the thread of the test."""
-
-    def __init__(self) -> None:
-        super().__init__(1)
-        self.waiting = deque[tuple[Future[Any], Callable[[], Any]]]()
+class InThisThread(ThreadPoolExecutor):
+    """Runs each call at once, in the thread of the test."""
 
     def submit(self, function: Callable[..., Any], /, *arguments: Any, **named: Any) -> Future[Any]:
-        self.waiting.append((Future(), partial(function, *arguments, **named)))
-        return self.waiting[-1][0]
-
-    def go_on(self) -> None:
-        future, call = self.waiting.popleft()
+        future = Future[Any]()
         try:
-            future.set_result(call())
+            future.set_result(function(*arguments, **named))
         except Exception as error:
             future.set_exception(error)
+        return future
 
 
 @dataclasses.dataclass(eq=False)
@@ -69,25 +60,23 @@ class Use:
 
 
 class ModelsInMemory(RuleBasedStateMachine):
-    """While steps are held, what loads and closes models overlaps, and only the invariants are checked.
-
-    Otherwise each action is finished at once, and must do what the account says.
-    """
+    """Each action is finished before the next, and must do what the account says."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.loop, self.steps = asyncio.new_event_loop(), Steps()
-        self.loop.set_default_executor(self.steps)
+        self.loop = asyncio.new_event_loop()
+        self.loop.set_default_executor(InThisThread())
         self.folder = Path(tempfile.mkdtemp())
         self.offered: dict[str, Path] = {}
         self.models = Models(lambda: self.offered, self.open_model, LIMIT * UNIT + 1000)  # bytes of empty checkpoints
         self.engines: list[tuple[str, FakeEngine]] = []
         self.tasks: list[asyncio.Task[None]] = []
         self.uses: list[Use] = []
-        self.is_held = False
         self.number = 0
         self.whole: dict[str, int] = {}  # the newest checkpoints, without damaged ones
         self.account: dict[str, Loaded] = {}  # the models that get questions, in the order in which they were loaded
+        for name in ("a", "b", "c"):
+            self.write_checkpoint(name, whole=True)
 
     def open_model(self, directory: Path) -> ServedModel:
         engine = FakeEngine()
@@ -95,18 +84,15 @@ class ModelsInMemory(RuleBasedStateMachine):
         return served(engine, step=self.whole[directory.name], directory=directory.name)
 
     def run(self, begun: Coroutine[Any, Any, None] | None = None) -> None:
-        """Begin something, and finish all that can be, unless steps are held."""
+        """Begin something, and finish all that can be."""
 
         async def settle() -> None:
-            for _ in range(20):
+            for _ in range(100):
                 await asyncio.sleep(0)
 
         if begun is not None:
             self.tasks.append(self.loop.create_task(begun))
         self.loop.run_until_complete(settle())
-        while self.steps.waiting and not self.is_held:
-            self.steps.go_on()
-            self.loop.run_until_complete(settle())
 
     @rule(name=NAMES, whole=st.booleans())
     def write_checkpoint(self, name: str, whole: bool) -> None:
@@ -135,8 +121,6 @@ class ModelsInMemory(RuleBasedStateMachine):
 
         self.uses.append(use)
         self.run(answer())
-        if self.is_held:
-            return
         if name in self.offered and name not in self.account and self.makes_room(SIZES[name]):
             self.account[name] = Loaded(name, self.whole[name])
         use.loaded = self.account.get(name)
@@ -145,6 +129,11 @@ class ModelsInMemory(RuleBasedStateMachine):
         else:
             assert use.model is not None
             assert use.model.loaded.card.step == use.loaded.step
+
+    @rule(name=NAMES)
+    def use_shortly(self, name: str) -> None:
+        self.use(name)
+        self.end(self.uses[-1])
 
     @precondition(lambda self: self.uses)
     @rule(data=st.data())
@@ -162,7 +151,7 @@ class ModelsInMemory(RuleBasedStateMachine):
     @rule()
     def refresh(self) -> None:
         self.run(self.models.refresh())
-        for name, old in [*self.account.items()] if not self.is_held else []:
+        for name, old in [*self.account.items()]:
             newest = json.loads((self.folder / name / LAST).read_text())["step"]
             if self.account.get(name) is not old or old.step == self.whole[name] or newest != self.whole[name]:
                 continue  # it has left for another one, has no newer checkpoint, or a damaged one
@@ -171,32 +160,6 @@ class ModelsInMemory(RuleBasedStateMachine):
                 self.account[name] = Loaded(name, newest, old.ended)
             elif not self.is_used(old):
                 del self.account[name]
-
-    @rule()
-    def hold(self) -> None:
-        self.is_held = True
-
-    @precondition(lambda self: self.steps.waiting)
-    @rule()
-    def go_on(self) -> None:
-        self.steps.go_on()
-        self.run()
-
-    @precondition(lambda self: self.is_held)
-    @rule()
-    def let_go(self) -> None:
-        """Finish all, and use each model once more, after which the account is that of the models in memory."""
-        self.is_held = False
-        for use in self.uses:
-            use.end.set()
-        self.uses.clear()
-        for _ in range(2):
-            self.run(self.models.refresh())
-        assert all(task.done() for task in self.tasks)
-        self.account = {name: Loaded(name, model.loaded.card.step) for name, model in self.models.loaded.items()}
-        for name in self.account:
-            self.use(name)
-            self.end(self.uses[-1])
 
     def is_used(self, loaded: Loaded) -> bool:
         return any(use.loaded is loaded for use in self.uses)
@@ -225,12 +188,10 @@ class ModelsInMemory(RuleBasedStateMachine):
 
     @invariant()
     def models_are_those_of_the_account(self) -> None:
-        if not self.is_held:
-            steps = {name: model.loaded.card.step for name, model in self.models.loaded.items()}
-            assert steps == {name: loaded.step for name, loaded in self.account.items()}
+        steps = {name: model.loaded.card.step for name, model in self.models.loaded.items()}
+        assert steps == {name: loaded.step for name, loaded in self.account.items()}
 
     def teardown(self) -> None:
-        self.is_held = False
         for use in self.uses:
             use.end.set()
         self.run()
@@ -244,4 +205,4 @@ class ModelsInMemory(RuleBasedStateMachine):
 def test_models_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     """Collections of garbage take seconds in the process of a test; `test_models.py` has them."""
     monkeypatch.setattr(module, "leave_out_of_collections", lambda: None)
-    run_state_machine_as_test(ModelsInMemory, settings=settings(max_examples=30, stateful_step_count=25, deadline=None))
+    run_state_machine_as_test(ModelsInMemory, settings=settings(max_examples=25, stateful_step_count=30, deadline=None))
