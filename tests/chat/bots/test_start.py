@@ -124,6 +124,7 @@ def test_telegram_answers_until_sigterm(tmp_path: Path, echoing: None, capsys: p
     assert TOKEN not in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_model_answers_through_the_engine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     chosen = compose(Settings, rnn_size=8, embedding_size=6, max_length=8, history=2)
     vocabulary = Vocabulary(["你好", *"你好吗啊", *BYTES])

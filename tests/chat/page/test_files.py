@@ -126,12 +126,14 @@ def imported_by(bare: webdriver.Chrome, script: str, then: str) -> object:
     )
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("script", sorted(SCRIPTS.keys() - {START.removeprefix("scripts/")}))
 def test_module_can_be_loaded_alone(bare: webdriver.Chrome, script: str) -> None:
     """Without the elements of the page, since it does nothing until it is called."""
     assert set(imported_by(bare, script, "return Object.keys(module)")) == EXPORTS[script]  # type: ignore[call-overload]
 
 
+@pytest.mark.system
 def test_merged_conversations_are_equal(bare: webdriver.Chrome) -> None:
     """Two tabs that add to the same conversation have the same nodes, whoever merges first."""
     merged = imported_by(

@@ -19,6 +19,7 @@ def described(tmp_path_factory: pytest.TempPathFactory) -> schemathesis.BaseSche
     return schemathesis.openapi.from_asgi("/openapi.json", app)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", GENERATED, ids=["as described", "otherwise"])
 @pytest.mark.parametrize("path", ["attention", "ratings", "comparisons"])
 def test_requests_of_the_description(

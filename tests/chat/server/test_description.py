@@ -43,6 +43,7 @@ def described(tmp_path_factory: pytest.TempPathFactory) -> Iterator[schemathesis
         yield schemathesis.openapi.from_url(f"{url}/openapi.json")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("method", "path", "mode"), OPERATIONS)
 def test_requests_of_the_description(
     described: schemathesis.BaseSchema, method: str, path: str, mode: schemathesis.GenerationMode

@@ -205,4 +205,4 @@ class ModelsInMemory(RuleBasedStateMachine):
 def test_models_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     """Collections of garbage take seconds in the process of a test; `test_models.py` has them."""
     monkeypatch.setattr(module, "leave_out_of_collections", lambda: None)
-    run_state_machine_as_test(ModelsInMemory, settings=settings(max_examples=25, stateful_step_count=30, deadline=None))
+    run_state_machine_as_test(ModelsInMemory, settings=settings(max_examples=20, stateful_step_count=30, deadline=None))

@@ -92,6 +92,7 @@ def chat(client: httpx.Client, *texts: str, **fields: Any) -> httpx.Response:
     return client.post(CHAT, content=body, headers={"Content-Type": "application/json"})
 
 
+@pytest.mark.slow
 def test_replies_are_those_of_the_model(client: httpx.Client) -> None:
     """As a stream, and as a whole; in the second model, which is loaded at its first use, too."""
     assert client.get("/ready").status_code == 200
@@ -105,6 +106,7 @@ def test_replies_are_those_of_the_model(client: httpx.Client) -> None:
         assert whole["system_fingerprint"].endswith("-step-2")
 
 
+@pytest.mark.slow
 def test_who_asks_again_gets_another_reply(client: httpx.Client) -> None:
     def reply(**fields: Any) -> str:
         text: str = chat(client, "吗你", **fields).json()["choices"][0]["message"]["content"]
@@ -117,6 +119,7 @@ def test_who_asks_again_gets_another_reply(client: httpx.Client) -> None:
     assert reply(beam_size=2, seed=1) == reply(beam_size=2, seed=1)
 
 
+@pytest.mark.slow
 def test_keys_are_read_again_at_a_signal(
     server: tuple[str, "subprocess.Popen[str]"], client: httpx.Client, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
@@ -162,6 +165,7 @@ def test_keys_that_cannot_be_read_again_leave_the_earlier_ones(
         assert record.levelname == ("WARNING" if "2 keys" in line else "ERROR")
 
 
+@pytest.mark.slow
 def test_an_attempt_that_is_not_named_answers_nobody(client: httpx.Client) -> None:
     assert [model["id"] for model in client.get("/v1/models").json()["data"]] == ["small", "chatbot-gpt-5"]
     assert chat(client, "你好", model="private").status_code == 404
@@ -169,11 +173,13 @@ def test_an_attempt_that_is_not_named_answers_nobody(client: httpx.Client) -> No
     assert client.post("/chat/attention", json=body).status_code == 404
 
 
+@pytest.mark.slow
 def test_ratings_are_collected_by_choice(client: httpx.Client) -> None:
     assert client.get("/chat/models").json()["ratings"] is False
     assert client.post("/chat/ratings", json={}).status_code == 404
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("question", [*EMPTY, *UNUSUAL], ids=lambda question: ascii(question[:9]))
 def test_unusual_questions_get_a_reply(client: httpx.Client, question: str) -> None:
     for fields in ({}, {"temperature": 1, "seed": 1}, {"stream": True}):
@@ -181,6 +187,7 @@ def test_unusual_questions_get_a_reply(client: httpx.Client, question: str) -> N
     assert client.post("/v1/completions", json={"prompt": "你好"}).status_code == 200
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "payload",
     [
@@ -223,6 +230,7 @@ def test_what_open_webui_sends(client: httpx.Client, payload: dict[str, Any]) ->
         assert response.json()["choices"][0]["message"]["content"]
 
 
+@pytest.mark.slow
 def test_ctrl_c_ends_the_server(server: tuple[str, "subprocess.Popen[str]"], client: httpx.Client) -> None:
     """Without a traceback; it printed what was asked for, and said that it read the keys."""
     chat(client, "你好")

@@ -45,6 +45,7 @@ def explained(responder: Responder, lines: list[Line]) -> None:
     typed(LoadedModel(Path("fake"), ModelCard("fake", 1, ()), 0, lambda _: responder), lines)
 
 
+@pytest.mark.slow
 def test_why_explains_the_last_reply(capsys: pytest.CaptureFixture[str]) -> None:
     """Longer questions than the model reads are truncated."""
     own = responder()
@@ -61,6 +62,7 @@ def test_why_explains_the_last_reply(capsys: pytest.CaptureFixture[str]) -> None
     assert out.endswith(capsys.readouterr().out)
 
 
+@pytest.mark.slow
 def test_why_without_attention(capsys: pytest.CaptureFixture[str]) -> None:
     explained(responder(attention="none"), ["你好", "/why"])
     assert capsys.readouterr().out.endswith(NO_ATTENTION + "\n")

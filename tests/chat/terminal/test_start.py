@@ -106,6 +106,7 @@ def test_each_line_is_answered_before_the_next_is_read() -> None:
     assert received.getvalue() == b"a/1\nb/1\n"
 
 
+@pytest.mark.system
 def test_closed_output_ends_chat_without_traceback(tmp_path: Path) -> None:
     chat = " ".join(FAKE)
     output, status = pexpect.run(
