@@ -16,8 +16,8 @@ from chatbot.training.devices.towers import Tower
 from tests.gpu.process import ALL, VISIBLE_GPUS
 
 # The first example of a test may load a dictionary; pytest-timeout ends what hangs.
-hypothesis.settings.register_profile("project", deadline=None)
-hypothesis.settings.load_profile("project")
+hypothesis.settings.register_profile("fast", deadline=None, max_examples=25, stateful_step_count=30)
+hypothesis.settings.register_profile("all", deadline=None, max_examples=200, stateful_step_count=50)
 
 # The graphs of many tests stay in memory as millions of objects, which the default thresholds collect again and again.
 gc.set_threshold(50_000, 20, 50)
@@ -74,10 +74,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Leave out TensorFlow's optimiser of graphs without --all.
+    """Leave out most examples, and TensorFlow's optimiser of graphs, without --all.
 
     It takes a fifth of the time of tests, whose graphs run a few times only. Commands in processes of their own use it.
     """
+    hypothesis.settings.load_profile("all" if config.getoption("--all") else "fast")
     if not config.getoption("--all"):
         tf_config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
 
