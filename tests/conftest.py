@@ -74,9 +74,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Leave out most examples, and TensorFlow's optimiser of graphs, without --all.
+    """Without --all, run fewer examples, and leave out TensorFlow's optimiser of graphs.
 
-    It takes a fifth of the time of tests, whose graphs run a few times only. Commands in processes of their own use it.
+    The optimiser takes a fifth of the time of tests, whose graphs run a few times only. Commands in processes of their
+    own use it.
     """
     hypothesis.settings.load_profile("all" if config.getoption("--all") else "fast")
     if not config.getoption("--all"):

@@ -132,8 +132,8 @@ def test_loaded_attempt_replies_like_the_commands(
     assert bot.replies(questions) == [bot.reply(question) for question in questions]
     assert bot.replies([]) == []
     flags = "--candidates 4 --seed 3 --length-penalty 2 --json"
-    told = json.loads(call(f"duida ask 早上好 --attempt moved {flags}").out)
-    assert [(told["reply"], pytest.approx(told["score"]))] == bot.n_best("早上好")[:1]
+    asked = json.loads(call(f"duida ask 早上好 --attempt moved {flags}").out)
+    assert [(asked["reply"], pytest.approx(asked["score"]))] == bot.n_best("早上好")[:1]
 
 
 @pytest.mark.slow

@@ -122,7 +122,7 @@ def test_closed_terminal_does_not_break_the_output(work_dir: Path) -> None:
 
 
 def test_signals_are_received_by_the_handlers_that_they_need(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A hangup that is ignored (nohup) stays so. Afterwards, all handlers are those of before."""
+    """A hangup that is ignored (nohup) stays so. Afterwards, the earlier handlers are back."""
     numbers = signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1
     hang_up = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:

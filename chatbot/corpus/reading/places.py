@@ -63,8 +63,7 @@ def by_columns(columns: tuple[str, ...]) -> Propose:
 def _of_fields(question: str, answer: str, group: Sequence[Any]) -> Layout:
     """Return the layout of two fields, or of two lists that are the columns of a table."""
     if all(isinstance(group[0][name], list) for name in (question, answer)):
-        columns = question, answer  # a later object may lack them
-        return Layout(_ROWS, unfold=lambda v: [*map(list, zip(*(v.get(name) or () for name in columns), strict=False))])
+        return Layout(_ROWS, unfold=lambda value: [*map(list, zip(value[question], value[answer], strict=False))])
     return Layout(compiled(written({"question": question, "answer": answer})))
 
 

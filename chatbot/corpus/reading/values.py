@@ -174,7 +174,12 @@ def _entries(units: Iterable[Any], layout: Layout, drop: Callable[[str], None]) 
         if unit is None:
             yield None
             continue
-        results = layout.map.results(layout.unfold(unit) if layout.unfold and isinstance(unit, dict) else unit)
+        if layout.unfold and isinstance(unit, dict):
+            try:
+                unit = layout.unfold(unit)
+            except (AttributeError, KeyError, TypeError):  # a later object of another form: it is left out, and counted
+                unit = None
+        results = layout.map.results(unit)
         if not results:
             drop(layout.rejected)
         yield from results

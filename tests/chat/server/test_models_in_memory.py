@@ -165,7 +165,7 @@ class ModelsInMemory(RuleBasedStateMachine):
         return any(use.loaded is loaded for use in self.uses)
 
     def makes_room(self, size: int, spared: Loaded | None = None) -> bool:
-        """Let as few models as possible leave the account, those that were used least recently, if that gives room."""
+        """Let as few models as possible leave the account, those that were used least recently, if that makes room."""
         in_memory = {*self.account.values(), *(use.loaded for use in self.uses if use.loaded is not None)}
         idle = [loaded for loaded in self.account.values() if not self.is_used(loaded) and loaded is not spared]
         idle.sort(key=lambda loaded: loaded.ended)
