@@ -173,6 +173,8 @@ def test_every_link_target_and_code_path_exists(path: Path) -> None:
             name, _, anchor = target.partition("#")
             file = path.parent / name if name else path
             assert file.exists(), target
+            folder = file.resolve().relative_to(ROOT).parts[0]
+            assert folder not in ("chatbot", "tests"), f"{target}: code is not on the site, only on GitHub"
             assert not anchor or anchor in anchors(file), target
     paths = [span for span in code_spans(path) if re.fullmatch(r"(chatbot|tests|benchmarks)/[\w./]*", span)]
     assert [name for name in paths if not (ROOT / name).exists()] == []
