@@ -37,9 +37,13 @@ def pairs(name: str) -> list[Pair]:
 
 
 def test_pairs_are_lines_without_tabs_and_line_ends_inside(work_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    name = written("a.jsonl", '{"q": "a\\tb", "a": "c\\nd\\u2028e"}\n{"q": "f", "a": "g"}\n{"q": "f", "a": "g"}\n')
-    assert data("pairs", name) == 0
-    assert capsys.readouterr().out == "a b\tc d e\nf\tg\n"  # and each pair once
+    """Each pair once. What is left out, and what is not used, is said beside."""
+    lines = '{"q": "a\\tb", "a": "c\\nd\\u2028e", "category": "闲聊"}\n' + '{"q": "f", "a": "g"}\n' * 2
+    assert data("pairs", written("a.jsonl", lines), written("b.tsv", "甲\t乙\n丙\n丁\t戊\n")) == 0
+    output = capsys.readouterr()
+    assert output.out == "a b\tc d e\nf\tg\n甲\t乙\n丁\t戊\n"
+    assert "a.jsonl: fields that are not used: category (first: a.jsonl)" in output.err
+    assert "b.tsv: left out: lines without a tab: 1 (first: b.tsv, line 2)" in output.err
 
 
 def test_pairs_are_those_that_training_selects(work_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -82,26 +86,9 @@ def test_texts_with_labels_or_markup_are_read_again_as_the_same(
     assert all(link in (NEW, before) for (*_, link), (*_, before) in zip(again, cleaned, strict=True))
 
 
-def test_what_is_left_out_is_said_beside(work_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    name = written("a.tsv", "甲\t乙\n丙\n丁\t戊\n")
-    assert data("pairs", name) == 0
-    output = capsys.readouterr()
-    assert output.out == "甲\t乙\n丁\t戊\n"
-    assert "a.tsv: left out: lines without a tab: 1 (first: a.tsv, line 2)" in output.err
-
-
-def test_notes_are_said_beside(work_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    name = written("a.jsonl", '{"question": "甲", "answer": "乙", "category": "闲聊"}\n' * 2)
-    assert data("pairs", name) == 0
-    assert "a.jsonl: fields that are not used: category (first: a.jsonl)" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("content", ["x,y,z\n1,2,3\n", "A: Hi\nB: Hello\nA: Bye\nB: So\n"])
-def test_nothing_is_written_where_a_question_is_open(
-    work_dir: Path, capsys: pytest.CaptureFixture[str], content: str
-) -> None:
+def test_nothing_is_written_where_a_question_is_open(work_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Pairs of an earlier file are not written, either."""
-    names = [written("a.tsv", "甲\t乙\n"), written("b.txt", content)]
+    names = [written("a.tsv", "甲\t乙\n"), written("b.txt", "A: Hi\nB: Hello\nA: Bye\nB: So\n")]
     assert data("pairs", *names) == 2
     output = capsys.readouterr()
     assert output.out == ""
@@ -132,9 +119,3 @@ def test_no_pairs_are_an_error(work_dir: Path, capsys: pytest.CaptureFixture[str
     captured = capsys.readouterr()
     assert captured.out == ""
     assert "error: a.jsonl: no pairs; the lines above say what was left out" in captured.err
-
-
-def test_map_and_me_choose_what_is_written(work_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    name = written("a.json", '{"m": [{"by": "A", "t": "甲"}, {"by": "B", "t": "乙"}, {"by": "A", "t": "丙"}]}')
-    assert data("pairs", name, "--map", "m[].{speaker: by, text: t}", "--me", "A") == 0
-    assert capsys.readouterr().out == "乙\t丙\n"

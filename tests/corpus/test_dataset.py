@@ -1,6 +1,6 @@
 """From files to shards: equality with a slow loop, one or several processes, and the cache."""
 
-import os
+import dataclasses
 from collections import Counter
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import nullcontext
@@ -11,10 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from chatbot.config.corpus import CorpusSettings
 from chatbot.corpus import dataset, files, selection, shards, workers
 from chatbot.corpus.cleaning import cleaner
 from chatbot.corpus.dataset import training_set, validation_set
 from chatbot.corpus.files import tokenise, tokenise_chunk, training_files
+from chatbot.corpus.reading.report import Report
 from chatbot.corpus.tokenizer import SPACE, tokenizer
 from chatbot.corpus.vocabulary import BYTES, LEAST_SIZE, Vocabulary
 from chatbot.corpus.workers import worker_pool
@@ -92,19 +94,15 @@ def test_several_processes_write_the_bytes_of_one(tmp_path: Path, monkeypatch: p
         assert (one.shards.folder / name).read_bytes() == (two.shards.folder / name).read_bytes()
 
 
-def test_killed_worker_is_a_one_line_error() -> None:
-    with pytest.raises(UserError, match="a worker process was killed"), worker_pool() as pool:
-        list(pool.in_order(os._exit, [(1,)]))
-
-
 def test_pairs_are_tokenised_again_only_after_relevant_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[int] = []
 
-    def counted(*arguments: Any) -> Any:
+    def counted(pairs: Any, first: int, report: Report, settings: CorpusSettings) -> Any:
         calls.append(1)
-        return tokenise_chunk(*arguments)
+        return tokenise_chunk(pairs, first, report, dataclasses.replace(settings, dictionary=None))
 
     monkeypatch.setattr(files, "tokenise_chunk", counted)
+    monkeypatch.setattr(files, "tokenizer", lambda *_: list)  # a dictionary takes seconds to load
 
     def calls_for(pairs: list[tuple[str, str]], **changes: Any) -> int:
         calls.clear()
@@ -156,21 +154,6 @@ def test_renamed_file_is_reported_under_its_new_name(tmp_path: Path) -> None:
     assert f"first: {tmp_path / 'other.tsv'}, pair 6" in report.lines()[0]
 
 
-def test_unreadable_block_list_is_reported(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="block list cannot be read"):
-        training_files(settings(tmp_path, PAIRS, block_list=str(tmp_path / "none.txt")).corpus)
-    (tmp_path / "bad.txt").write_bytes("广告\n加微信\n".encode() + b"\xff")
-    with pytest.raises(UserError, match=r"bad\.txt: block list read as UTF-8, but line 3 is not; save it as UTF-8"):
-        training_files(settings(tmp_path, PAIRS, block_list=str(tmp_path / "bad.txt")).corpus)
-
-
-@pytest.mark.parametrize("codec", ["utf-8-sig", "gbk", "big5", "utf-16"])
-def test_encoding_of_a_block_list_is_detected(tmp_path: Path, codec: str) -> None:
-    (tmp_path / "words.txt").write_bytes("北京\r\n你好呀\r\n".encode(codec))
-    corpus = encoded_corpus(settings(tmp_path, PAIRS, block_list=str(tmp_path / "words.txt")))
-    assert texts(corpus) == [("吃了吗", "刚吃过！"), ("hello world", "hi there")]
-
-
 def test_held_out_pairs_are_dropped_despite_other_spaces(tmp_path: Path) -> None:
     held_out = written(tmp_path / "held_out.tsv", [("  你好", "你好呀 "), ("天安门", "在北京"), ("天安门", "在北京")])
     corpus = encoded_corpus(settings(tmp_path, PAIRS, validation=held_out))
@@ -207,10 +190,3 @@ def test_progress_is_in_bytes_of_the_files(tmp_path: Path, monkeypatch: pytest.M
     size = (tmp_path / "pairs.tsv").stat().st_size
     assert steps == sorted(steps)
     assert (0 < steps[0] < size, steps[-1]) == (True, size)
-
-
-def test_corpus_without_pairs_is_an_error_with_reasons(tmp_path: Path) -> None:
-    with pytest.raises(UserError) as error:
-        encoded_corpus(settings(tmp_path, [("", "空"), ("甲", "")]))
-    assert "pairs.tsv: 2 pairs, none of them left: pairs with an empty side: 2" in str(error.value)
-    assert not [p for p in (tmp_path / "cache").iterdir() if p.name.startswith("encoded") and p.is_dir()]

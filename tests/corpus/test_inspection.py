@@ -72,59 +72,44 @@ def test_coverage_is_the_share_of_tokens_in_a_vocabulary(tmp_path: Path, monkeyp
         vocabulary = build_vocabulary(tokens, size).tokens
         assert coverage == pytest.approx(sum(tokens[t] for t in vocabulary) / tokens.total())
     assert 5 < len(measurements.coverage) < len(sizes)
+    lines = report_lines(measured(tmp_path, [("你好", "再见")]), CorpusSettings())
+    assert "  No token occurs twice, so that all are spelled." in lines
+    assert not any(" of all tokens" in line for line in lines)
 
 
-def test_report_does_not_depend_on_chunks_and_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pairs = [(f"问题{i % 90}", f"回答{i % 7}") for i in range(300)]
-    one = measured(tmp_path, pairs)
-    monkeypatch.setattr("chatbot.corpus.files.PAIRS_PER_CHUNK", 32)
-    monkeypatch.setattr("chatbot.corpus.inspection.SERIAL_CHUNKS", 0)
-    monkeypatch.setattr("chatbot.corpus.workers.cores", lambda: 2)
-    shutil.rmtree(tmp_path / "cache")
-    assert report_lines(measured(tmp_path, pairs), CorpusSettings()) == report_lines(one, CorpusSettings())
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ["inspect", "labels.tsv"],
-        ["encode", "labels.tsv"],
-        ["encode", "pairs.tsv", "--validation", "labels.tsv"],
-    ],
-)
-def test_reading_in_doubt_is_shown_above_the_message(
-    work_dir: Path, capsys: pytest.CaptureFixture[str], arguments: list[str]
-) -> None:
-    written(work_dir / "pairs.tsv", PAIRS)
-    Path("labels.tsv").write_text("物流很快\t1\n颜色不对\t0\n质量不错\t1\n")
-    assert data(*arguments) == 2
-    assert capsys.readouterr().err.splitlines() == [
-        "labels.tsv, read as format tsv, UTF-8, question from column 1 and answer from column 2, first row as pair:",
-        "  物流很快  ->  1",
-        "  颜色不对  ->  0",
-        "  质量不错  ->  1",
-        "error: labels.tsv: the second column has numbers, addresses or ids; if these are pairs, give --columns 1 2",
+def test_changed_utterances_are_counted_by_rule(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each once, and nothing in the report depends on the chunks."""
+    pairs = [
+        *((f"问题{i % 90}", f"回答{i % 7}") for i in range(300)),
+        ("Ｈｉ！！！！", "好"),
+        ("在", "ｂＢ"),
+        ("早", "好！！！！"),
     ]
+    settings: dict[str, Any] = {"clean": ("nfkc", "punctuation")}
+    whole = report_lines(measured(tmp_path, pairs, **settings), CorpusSettings(**settings))
+    assert {line for line in whole if " changed " in line} == {
+        "  --clean nfkc changed 3 utterances",
+        "  --clean punctuation changed 2 utterances",
+    }
+    monkeypatch.setattr("chatbot.corpus.files.PAIRS_PER_CHUNK", 32)
+    shutil.rmtree(tmp_path / "cache")
+    assert report_lines(measured(tmp_path, pairs, **settings), CorpusSettings(**settings)) == whole
 
 
 def test_warnings_give_remedies(tmp_path: Path) -> None:
+    """Following the last one removes it."""
     lines = "\n".join(warnings(measured(tmp_path, [*PAIRS, ("", "空"), ("空", "")]), CorpusSettings()))
     assert "50% left out, mostly pairs with an empty side" in lines
     assert "only 4 pairs" in lines
     assert "--max-reply-frequency" not in lines  # no reply is frequent enough
-
-
-def test_a_file_without_a_pair_that_is_kept_is_named(tmp_path: Path) -> None:
     files = tuple(written(tmp_path / name, pairs) for name, pairs in (("a.tsv", PAIRS), ("b.tsv", PAIRS[2:4])))
     settings = CorpusSettings(data=files, cache=str(tmp_path / "cache"))
-    assert f"{files[1]}: no pair is kept; the reasons are listed above" in warnings(
-        measure(training_files(settings)), settings
-    )
-
-
-def test_following_a_warning_removes_it(tmp_path: Path) -> None:
+    without_pair = f"{files[1]}: no pair is kept; the reasons are listed above"
+    assert without_pair in warnings(measure(training_files(settings)), settings)
     pairs = [(f"问题{i}", "呵呵" if i % 2 else f"答案{i}") for i in range(2000)]
-    assert "50% of all replies are the same 10" in warnings(measured(tmp_path, pairs), CorpusSettings())[0]
+    (frequent,) = warnings(measured(tmp_path, pairs), CorpusSettings())
+    assert "50% of all replies are the same 10" in frequent
+    assert frequent.endswith("--max-reply-frequency 10")
     capped = CorpusSettings(max_reply_frequency=10)
     assert warnings(measured(tmp_path, pairs, max_reply_frequency=10), capped) == []
 
@@ -146,52 +131,47 @@ def test_fields_and_notices_beside_the_pairs_give_no_warning(tmp_path: Path) -> 
     assert any(line.startswith("  left out: notices of the application") for line in lines)
 
 
-@pytest.mark.parametrize(
-    ("given", "attempt"),
-    [
-        ({"data": ("my pairs.tsv", "b.tsv"), "clean": ("urls",), "columns": ("2", "3")}, "my"),
-        ({}, "chatterbot"),
-        ({"data": ("../语料-2.tar.gz",)}, "语料-2"),
-        ({"data": ("a/*.tsv",)}, "mine"),
-        ({"data": ("default.tsv",)}, "mine"),
-        ({"data": ("长" * 80,)}, "长" * 50),
-        ({"source_file": "q.txt", "target_file": "a.txt"}, "q"),
-    ],
-)
-def test_suggested_command_is_of_an_attempt_of_its_own(tmp_path: Path, given: dict[str, Any], attempt: str) -> None:
+SUGGESTED: list[tuple[dict[str, Any], str]] = [
+    ({"data": ("my pairs.tsv", "b.tsv"), "clean": ("urls",), "columns": ("2", "3")}, "my"),
+    ({}, "chatterbot"),
+    ({"data": ("../语料-2.tar.gz",)}, "语料-2"),
+    ({"data": ("a/*.tsv",)}, "mine"),
+    ({"data": ("default.tsv",)}, "mine"),
+    ({"data": ("长" * 80,)}, "长" * 50),
+    ({"source_file": "q.txt", "target_file": "a.txt"}, "q"),
+]
+
+
+def test_suggested_command_is_of_an_attempt_of_its_own(tmp_path: Path) -> None:
     """The default one exists after `make train`, with other pairs."""
-    settings = CorpusSettings(**given)
-    lines = report_lines(measured(tmp_path, PAIRS), settings)
-    (suggested,) = [line.removeprefix("Suggested: python train.py ") for line in lines if line.startswith("Suggested")]
-    assert "  " not in suggested
-    chosen = train_settings(shlex.split(suggested))
-    assert (chosen.corpus, chosen.run.attempt, chosen.model.max_length) == (settings, attempt, 9)
+    measurements = measured(tmp_path, PAIRS)
+    for given, attempt in SUGGESTED:
+        settings = CorpusSettings(**given)
+        lines = report_lines(measurements, settings)
+        (suggested,) = [line for line in lines if line.startswith("Suggested: python train.py ")]
+        assert "  " not in suggested
+        chosen = train_settings(shlex.split(suggested)[3:])
+        assert (chosen.corpus, chosen.run.attempt, chosen.model.max_length) == (settings, attempt, 9)
     assert "Longer than the default --max-length 50: 0 pairs, which training drops." in lines
 
 
-def test_changed_utterances_are_counted_by_rule(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In all chunks together, each utterance once."""
-    monkeypatch.setattr("chatbot.corpus.files.PAIRS_PER_CHUNK", 1)
-    pairs = [("Ｈｉ！！！！", "好"), ("在", "ｂＢ"), ("早", "好！！！！")]
-    settings: dict[str, Any] = {"clean": ("nfkc", "punctuation")}
-    lines = report_lines(measured(tmp_path, pairs, **settings), CorpusSettings(**settings))
-    changed = {line for line in lines if " changed " in line}
-    assert changed == {
-        "  --clean nfkc changed 3 utterances",
-        "  --clean punctuation changed 2 utterances",
-    }
-
-
-def test_coverage_of_tokens_that_occur_once_is_said_in_words(tmp_path: Path) -> None:
-    lines = report_lines(measured(tmp_path, [("你好", "再见")]), CorpusSettings())
-    assert "  No token occurs twice, so that all are spelled." in lines
-    assert not any(" of all tokens" in line for line in lines)
+def test_reading_in_doubt_is_shown_above_the_message(work_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    written(work_dir / "pairs.tsv", PAIRS)
+    Path("labels.tsv").write_text("物流很快\t1\n颜色不对\t0\n质量不错\t1\n")
+    assert data("encode", "pairs.tsv", "--validation", "labels.tsv") == 2
+    assert capsys.readouterr().err.splitlines() == [
+        "labels.tsv, read as format tsv, UTF-8, question from column 1 and answer from column 2, first row as pair:",
+        "  物流很快  ->  1",
+        "  颜色不对  ->  0",
+        "  质量不错  ->  1",
+        "error: labels.tsv: the second column has numbers, addresses or ids; if these are pairs, give --columns 1 2",
+    ]
 
 
 def test_control_characters_of_pairs_and_names_are_not_printed(
     work_dir: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Those of pairs stay with --clean markup."""
+    """Those of pairs stay with --clean markup. Parts that are not measured are named."""
     lines = "".join(f"问\x1b[2J{i}好吗,好\x9b31m的{i}\u202e\n" for i in range(4))
     for part in ("train", "valid", "test"):
         path = Path("corpus", part, "a\x1b[31m.csv")
@@ -202,26 +182,21 @@ def test_control_characters_of_pairs_and_names_are_not_printed(
     assert "\n  问\ufffd[2J0好吗 -> 好\ufffd31m的0\ufffd\n" in text
     assert "\n         1  好\ufffd31m的0\ufffd\n" in text
     assert text.replace("\n", "").isprintable()
-
-
-def test_healthy_corpus_has_no_warnings(chat_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    settings = CorpusSettings(data=(str(chat_file),), cache=str(tmp_path))
-    measurements = measure(training_files(settings))
-    assert measurements.pairs == 200
-    assert measurements.top_replies[0] == ("好的", 3)
-    assert (measurements.max_length, measurements.vocabulary_size) == (33, 4000)
-    (warning,) = warnings(measurements, settings)
-    assert warning.startswith("only 200 pairs")
-    monkeypatch.setattr("chatbot.corpus.inspection.FEW_PAIRS", 200)
-    assert warnings(measurements, settings) == []
+    assert data("inspect", str(WILD / "parts.zip")) == 0
+    assert capsys.readouterr().out.splitlines()[-2:] == [
+        f"For validation, not counted above: {WILD / 'parts.zip'} (validation part)",
+        f"For tests, not read: {WILD / 'parts.zip'} (test part)",
+    ]
 
 
 def test_command_prints_one_json_object_per_file_and_writes_nothing(
     work_dir: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """Warnings, here of few pairs, change the exit code with a flag only."""
     written(work_dir / "a.tsv", PAIRS)
     (work_dir / "b.conv").write_bytes("E\nM 你好\nM 你好呀\nM 再见\n".encode("gb18030"))
     before = sorted(work_dir.rglob("*"))
+    assert data("inspect", "a.tsv", "--fail-on-warnings") == 1
     assert data("inspect", "a.tsv", "b.conv", "--json") == 0
     assert sorted(work_dir.rglob("*")) == before
     lines = capsys.readouterr().out.splitlines()
@@ -245,54 +220,3 @@ def test_command_prints_one_json_object_per_file_and_writes_nothing(
             "unused": {},
         },
     ]
-
-
-def test_parts_that_are_not_measured_are_named(work_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert data("inspect", str(WILD / "parts.zip")) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert lines[-2:] == [
-        f"For validation, not counted above: {WILD / 'parts.zip'} (validation part)",
-        f"For tests, not read: {WILD / 'parts.zip'} (test part)",
-    ]
-
-
-@pytest.mark.parametrize("command", ["inspect", "encode"])
-def test_lines_of_the_dictionary_without_effect_are_named_once(
-    work_dir: Path, capsys: pytest.CaptureFixture[str], command: str
-) -> None:
-    written(work_dir / "a.tsv", PAIRS)
-    (work_dir / "words.txt").write_text("iPhone 16\n", encoding="utf-8")
-    assert data(command, "a.tsv", "--dictionary", "words.txt") == 0
-    assert capsys.readouterr().out.count("words.txt: lines without effect: 1 of 1; ") == 1
-
-
-def test_warnings_change_exit_code_only_with_flag(work_dir: Path) -> None:
-    written(work_dir / "a.tsv", PAIRS)
-    assert [data("inspect", "a.tsv", *flags) for flags in ([], ["--fail-on-warnings"])] == [0, 1]
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["inspect", "none.tsv"], "none.tsv: no such file"),
-        (["inspect", "empty.tsv"], "empty.tsv: no question-answer pairs: the file is empty"),
-        (["inspect", "a.tsv", "--clean", "soap"], "soap"),
-        (["inspect", "a.tsv", "--clean", "none", "urls"], "none excludes all other values"),
-        (["inspect", "a.tsv", "--columns", "1"], "--columns: expected 2"),
-        (["inspect", "a.tsv", "--dictionary", "none.txt"], "none.txt"),
-        (
-            ["encode", "a.tsv", "--tokenizer", "char", "--dictionary", "a.tsv"],
-            "--tokenizer char has none; use --tokenizer jieba",
-        ),
-        (["wash", "a.tsv"], "wash: no such command"),
-    ],
-)
-def test_invalid_input_is_a_one_line_error(
-    work_dir: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
-) -> None:
-    written(work_dir / "a.tsv", PAIRS)
-    (work_dir / "empty.tsv").touch()
-    assert data(*arguments) == 2
-    (error,) = capsys.readouterr().err.splitlines()
-    assert error.startswith("error: ")
-    assert message in error

@@ -1,6 +1,7 @@
 """The folders of the cache: whatever changes tokens or ids changes the key."""
 
 import dataclasses
+import functools
 import importlib.metadata
 from pathlib import Path
 from types import SimpleNamespace
@@ -30,8 +31,9 @@ READ = {"columns": ("1", "3"), "encoding": "gb18030", "format": "csv", "me": "�
 
 
 @pytest.fixture
-def folder(work_dir: Path) -> Path:
-    """A current directory with pairs.csv of three columns, other.csv and words.txt."""
+def folder(work_dir: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A current directory with pairs.csv of three columns, other.csv and words.txt. No dictionary is loaded."""
+    monkeypatch.setattr(files_module, "tokenizer", lambda *_: list)
     Path("pairs.csv").write_text("a,b,c\n你好,你好呀,再见\n")
     Path("other.csv").write_text("a,b,c\n你好,你好呀,回见\n")
     Path("words.txt").write_text("好呀\n")
@@ -97,50 +99,45 @@ def test_questions_and_answers_are_not_interchangeable(folder: Path) -> None:
     assert files(**given).key != files(data=("pairs.csv", "other.csv")).key
 
 
-@pytest.mark.parametrize("package", ["rjieba", "jieba", "opencc", "unicode", "this one"])
-def test_versions_change_the_key_of_the_tokens(folder: Path, package: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_versions_change_the_key_of_the_tokens(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """That of jieba counts with a dictionary only."""
     needs_all = {"clean": ("simplified",), "dictionary": "words.txt"}
-    before, version = files(**needs_all).key, importlib.metadata.version
-    if package == "unicode":
-        monkeypatch.setattr(files_module, "unicodedata", SimpleNamespace(unidata_version="99.0.0"))
-    elif package == "this one":
-        monkeypatch.setattr(files_module, "VERSION", files_module.VERSION + 1)
-    else:
-        monkeypatch.setattr(importlib.metadata, "version", lambda name: "99" if name == package else version(name))
-    assert files(**needs_all).key != before
+    plain, keys, version = files().key, [files(**needs_all).key], importlib.metadata.version
+
+    def with_newer(newer: str, package: str) -> str:
+        return "99" if package == newer else version(package)
+
+    for package in ("jieba", "rjieba", "opencc"):
+        with monkeypatch.context() as patch:
+            patch.setattr(importlib.metadata, "version", functools.partial(with_newer, package))
+            keys.append(files(**needs_all).key)
+            assert (files().key == plain) == (package != "rjieba")
+    monkeypatch.setattr(files_module, "unicodedata", SimpleNamespace(unidata_version="99.0.0"))
+    keys.append(files(**needs_all).key)
+    monkeypatch.setattr(files_module, "VERSION", files_module.VERSION + 1)
+    keys.append(files(**needs_all).key)
+    assert len(set(keys)) == len(keys) == 6
 
 
-def test_the_version_of_jieba_counts_with_a_dictionary_only(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    before, version = files().key, importlib.metadata.version
-    monkeypatch.setattr(importlib.metadata, "version", lambda name: "99" if name == "jieba" else version(name))
-    assert files().key == before
-
-
-@pytest.mark.parametrize(
-    "other",
-    [
+def test_every_input_of_the_ids_changes_their_folder(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The order of the pairs that are held out does not."""
+    inputs: list[tuple[Any, ...]] = [
+        (Selection(), 100),
         (Selection(equal=True), 100),
         (Selection(duplicates=True), 100),
         (Selection(max_reply_frequency=3), 100),
-        (Selection(held_out=frozenset({1})), 100),
+        (Selection(held_out=frozenset({1, 2})), 100),
+        (Selection(held_out=frozenset({1, 3})), 100),
         (Selection(part=TRAINING), 100),
+        (Selection(part=VALIDATION), 100),
         (Selection(), 101),
         (Selection(), Vocabulary(["好", *BYTES])),
         (Selection(), 100, 2),
         (Selection(), 100, 3),
-    ],
-)
-def test_every_input_of_the_ids_changes_their_folder(folder: Path, other: tuple) -> None:
-    assert corpus_folder(files(), *other) != corpus_folder(files(), Selection(), 100)
-    assert corpus_folder(files(), *other) != corpus_folder(files(), Selection(part=VALIDATION), 100)
-    assert corpus_folder(files(), *other) != corpus_folder(files(columns=("1", "3")), *other)
-    assert other[2:] == (2,) or corpus_folder(files(), *other) != corpus_folder(files(), Selection(), 100, 2)
-
-
-def test_held_out_pairs_and_version_change_the_folder_of_the_ids(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    one, two, reordered = (
-        corpus_folder(files(), Selection(held_out=frozenset(hashes)), 100) for hashes in ((1, 2), (1, 3), (2, 1))
-    )
-    assert one == reordered != two
+    ]
+    folders = [corpus_folder(read, *each) for each in inputs for read in (files(), files(columns=("1", "3")))]
     monkeypatch.setattr(dataset, "VERSION", dataset.VERSION + 1)
-    assert corpus_folder(files(), Selection(held_out=frozenset({1, 2})), 100) != one
+    folders.append(corpus_folder(files(), Selection(), 100))
+    assert len(set(folders)) == len(folders)
+    two, reordered = (Selection(held_out=frozenset(hashes)) for hashes in ((1, 2), (2, 1)))
+    assert corpus_folder(files(), two, 100) == corpus_folder(files(), reordered, 100)

@@ -1,4 +1,4 @@
-"""The file of n-grams, and what precedes each target. Their probabilities: tests/decoding/test_ngrams.py."""
+"""Counting n-grams in bounded memory, and their file. Their probabilities: tests/decoding/test_ngrams.py."""
 
 import dataclasses
 import tempfile
@@ -11,31 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from chatbot.corpus import ngrams
-from chatbot.corpus.ngrams import context_numbers, histories_of, load_ngrams, ngrams_of
+from chatbot.corpus.ngrams import load_ngrams, ngrams_of
 from chatbot.corpus.pair_ids import Ragged
-from chatbot.corpus.vocabulary import ASK, BOS, PAD
 from chatbot.errors import UserError
-
-
-def test_histories_are_the_ids_before_each_target() -> None:
-    """Both directions begin alike."""
-    histories = histories_of(np.array([[BOS, 5, 6], [ASK, 7, PAD]]), 3)
-    np.testing.assert_array_equal(histories[0], [[BOS, BOS], [BOS, 5], [5, 6]])
-    np.testing.assert_array_equal(histories[1, :2], [[BOS, BOS], [BOS, 7]])
-    assert histories_of(np.array([[BOS, 5]]), 2).tolist() == [[[BOS], [5]]]
-
 
 VOCABULARY = 9
 NGRAMS = ngrams_of([Ragged.from_rows([[5, 6, 7], [5, 6]])], VOCABULARY, 3)
-
-
-def test_orders_are_those_of_growing_contexts() -> None:
-    """Each has the contexts of the corpus of its length."""
-    histories = histories_of(np.array([[BOS, 5, 6, 7], [BOS, 5, 6, PAD]]), 3)
-    histories = np.concatenate([histories[0], histories[1, :3]])
-    for length, order in enumerate(NGRAMS.orders, 1):
-        numbers = context_numbers(histories[:, -length:])
-        np.testing.assert_array_equal(order.contexts, np.unique(numbers))
 
 
 def random_rows(rows: int, vocabulary: int) -> Ragged:
@@ -75,14 +56,9 @@ def test_n_grams_are_read_as_they_were_written(tmp_path: Path) -> None:
     for order, expected in zip(again.orders, NGRAMS.orders, strict=True):
         for field, array in vars(expected).items():
             np.testing.assert_array_equal(getattr(order, field), array)
-
-
-@pytest.mark.parametrize(("vocabulary", "order"), [(VOCABULARY + 1, 3), (VOCABULARY, 4)])
-def test_n_grams_of_another_attempt_are_refused(tmp_path: Path, vocabulary: int, order: int) -> None:
-    path = tmp_path / "ngrams.npz"
-    path.write_bytes(NGRAMS.content())
-    with pytest.raises(UserError, match=r"ngrams\.npz: n-grams missing or damaged"):
-        load_ngrams(path, vocabulary, order)
+    for vocabulary, longest in ((VOCABULARY + 1, 3), (VOCABULARY, 4)):  # of another attempt
+        with pytest.raises(UserError, match=r"ngrams\.npz: n-grams missing or damaged"):
+            load_ngrams(path, vocabulary, longest)
     with pytest.raises(UserError, match="n-grams missing or damaged"):
         load_ngrams(tmp_path / "nothing.npz", VOCABULARY, 3)
 

@@ -91,15 +91,13 @@ def test_log_probability_of_a_reply_is_by_the_shares_of_its_tokens(index: Index)
 
 
 def test_names_and_links_are_left_out(tmp_path: Path) -> None:
+    """Nothing is written where no pair is left."""
     pairs = [("你是谁", f"看{mark}a") for mark in ELSEWHERE] + [("你是哪位", "我是猫")]
     vocabulary = written(tmp_path / "index", pairs)
     nearest = Retrieval(tmp_path / "index", vocabulary).nearest("你是谁", 9)
     assert [x.pair.reply for x in nearest] == ["我是猫"]
-
-
-def test_nothing_is_written_where_no_pair_is_left(tmp_path: Path) -> None:
-    written(tmp_path / "index", [("你是谁", "@a")])
-    assert not (tmp_path / "index").exists()
+    written(tmp_path / "none", pairs[:1])
+    assert not (tmp_path / "none").exists()
 
 
 @pytest.mark.parametrize("most", [1, 4, 14])

@@ -29,6 +29,11 @@ def test_pairs_are_encoded_and_dropped_pairs_are_counted(tmp_path: Path) -> None
     assert corpus.shards[0].characters.tolist() == [3, 4, 7, 3]  # spaces left out
 
 
+def rows(pairs: EncodedPairs) -> list[tuple[int, int]]:
+    """The lengths of each pair."""
+    return list(zip(pairs.sources.lengths.tolist(), pairs.targets.lengths.tolist(), strict=True))
+
+
 def test_shards_drop_long_pairs_and_add_reversed_pairs(tmp_path: Path) -> None:
     pairs = [("一二三四", "五"), ("一", "二三"), ("一", "二三四五")]
     all_pairs = encoded_corpus(settings(tmp_path, pairs, tokenizer="char")).shards
@@ -39,28 +44,22 @@ def test_shards_drop_long_pairs_and_add_reversed_pairs(tmp_path: Path) -> None:
     assert rows(dataclasses.replace(all_pairs, both_directions=True)[0])[3:] == [(1, 4), (2, 1), (4, 1)]
 
 
-@pytest.mark.parametrize("max_length", [None, 4])
-@pytest.mark.parametrize("both", [False, True])
-def test_lengths_are_known_without_opening_a_shard(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, max_length: int | None, both: bool
-) -> None:
+def test_lengths_are_known_without_opening_a_shard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shards, "PAIRS_PER_SHARD", 5)
     pairs = [("一二三四五"[: 1 + i % 5], "子丑寅卯辰"[: 1 + i * i % 4] + str(i)) for i in range(40)]
     stored = encoded_corpus(settings(tmp_path, pairs, tokenizer="char")).shards
-    chosen = dataclasses.replace(stored, max_length=max_length, both_directions=both)
     assert len(stored) == 8
-    counted = lengths_of(chosen)
-    opened: list[Path] = []
-    monkeypatch.setattr(shards, "_map", lambda path, dtype: opened.append(path))
-    assert chosen.lengths.pairs == counted.pairs
-    np.testing.assert_array_equal(chosen.lengths.sides, counted.sides)
-    np.testing.assert_array_equal(chosen.lengths.counts, counted.counts)
-    assert opened == []
-
-
-def rows(pairs: EncodedPairs) -> list[tuple[int, int]]:
-    """The lengths of each pair."""
-    return list(zip(pairs.sources.lengths.tolist(), pairs.targets.lengths.tolist(), strict=True))
+    chosen = [
+        dataclasses.replace(stored, max_length=max_length, both_directions=both)
+        for max_length in (None, 4)
+        for both in (False, True)
+    ]
+    counted = [lengths_of(each) for each in chosen]
+    monkeypatch.setattr(shards, "_map", None)
+    for each, expected in zip(chosen, counted, strict=True):
+        assert each.lengths.pairs == expected.pairs
+        np.testing.assert_array_equal(each.lengths.sides, expected.sides)
+        np.testing.assert_array_equal(each.lengths.counts, expected.counts)
 
 
 @pytest.mark.parametrize("number", [1, 2, 5, 7, 14, 30])
@@ -92,16 +91,30 @@ def test_a_shard_that_is_read_keeps_its_corpus_in_the_cache(tmp_path: Path) -> N
     assert manifest.stat().st_mtime > 0
 
 
-def test_shard_without_pairs_is_empty(tmp_path: Path) -> None:
+def test_shard_without_pairs_is_empty_and_a_removed_one_is_named(tmp_path: Path) -> None:
     shards.write_shards(tmp_path, 1, [])
     pairs = Shards(tmp_path, 1, "uint16", NO_PAIRS)[0]
     assert len(pairs) == 0
     assert pairs.targets.joined().tolist() == []
+    with pytest.raises(UserError, match=r"00001\.lengths: removed while it was in use"):
+        Shards(tmp_path, 2, "uint16", NO_PAIRS)[1]
 
 
-def test_removed_shard_is_reported(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"00000\.lengths: removed while it was in use"):
-        Shards(tmp_path, 1, "uint16", NO_PAIRS)[0]
+def test_parts_are_written_whenever_the_buffer_is_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And not after each one from then on."""
+    written: list[int] = []
+
+    def recorded(folder: Path, buffers: dict[str, list[bytes]]) -> None:
+        written.append(sum(map(len, buffers.values())) // len(ShardArrays._fields))
+        append(folder, buffers)
+
+    append = shards._append
+    monkeypatch.setattr(shards, "_append", recorded)
+    monkeypatch.setattr(shards, "BUFFER", 40)  # a part has 14 bytes
+    parts = [(n % 2, ShardArrays(np.array([n], np.uint16), np.array([[1, 0, 0]], np.uint32))) for n in range(8)]
+    shards.write_shards(tmp_path, 2, parts)
+    assert written == [3, 3, 2]
+    assert (tmp_path / "00001.tokens").read_bytes() == np.array([1, 3, 5, 7], np.uint16).tobytes()
 
 
 def test_ids_take_two_bytes_if_possible(tmp_path: Path) -> None:

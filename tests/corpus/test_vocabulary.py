@@ -61,15 +61,14 @@ def test_unknown_word_is_spelled_in_characters_and_unknown_character_in_bytes() 
     assert vocabulary.tokens_of(ids) == ["你好", "你", "们", "您", *"<eos>"]
     assert vocabulary.text([5, UNK, 6, EOS, 7, PAD]) == "你好你"
     assert vocabulary.tokens_of([ids[3], 5]) == ["\ufffd", "你好"]
-
-
-def test_words_of_a_text_that_look_like_special_tokens_are_spelled() -> None:
+    # Words of a text that look like special tokens are spelled, too.
     vocabulary = build_vocabulary(Counter({"<unk>": 9, "<0x0A>": 9, "<num>": 9}), 999)
     assert [entry for entry in entries(vocabulary) if len(entry) > 1] == ["<num>"]
     assert vocabulary.text(vocabulary.ids(["<unk>", "<num>", "<0x0A>"])) == "<unk><num><0x0A>"
 
 
 def test_vocabulary_has_the_most_frequent_characters_then_words() -> None:
+    """And no token that occurs once."""
     counts = Counter({"天安门": 3, "北京": 9, "一次": 1, "我": 2, "上海": 5})
     assert set(entries(build_vocabulary(counts, LEAST_SIZE + 8 + 2))) == set("天安门北京我上海") | {
         SPACE,
@@ -79,14 +78,7 @@ def test_vocabulary_has_the_most_frequent_characters_then_words() -> None:
     assert entries(build_vocabulary(counts, 999))[0] == "京"  # by count, then by text
     assert entries(build_vocabulary(counts, LEAST_SIZE + 3)) == ["京", "北", "上", SPACE]
     assert entries(build_vocabulary(counts, LEAST_SIZE)) == [SPACE]
-
-
-def test_least_size_is_that_of_the_setting() -> None:
-    assert len(build_vocabulary(COUNTS, LEAST_SIZE)) == LEAST_SIZE == LEAST_VOCABULARY
-
-
-def test_token_that_occurs_once_is_spelled() -> None:
-    assert set(entries(build_vocabulary(Counter({"一次": 1, "两次": 2}), 999))) == {"两次", "次", "两", SPACE}
+    assert LEAST_SIZE == LEAST_VOCABULARY
 
 
 def test_vocabulary_is_read_from_its_content(tmp_path: Path) -> None:
@@ -96,18 +88,14 @@ def test_vocabulary_is_read_from_its_content(tmp_path: Path) -> None:
     assert loaded.tokens == vocabulary.tokens
 
 
-@pytest.mark.parametrize("content", [b"a\na\n", b"a\n\nb\n", b"\xff\n", b"<pad>\n", b"<0x00>\n"])
-def test_damaged_vocabulary_is_refused(tmp_path: Path, content: bytes) -> None:
+def test_damaged_vocabulary_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path, whole = tmp_path / "vocabulary.txt", Vocabulary(BYTES).content()
-    for damaged in (content + whole, content, whole[:-1], whole + b"a\n", b""):
-        path.write_bytes(damaged)
-        with pytest.raises(UserError, match="vocabulary damaged"):
-            load_vocabulary(path)
-
-
-def test_a_file_that_is_no_vocabulary_is_not_read_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for content in (b"a\na\n", b"a\n\nb\n", b"\xff\n", b"<pad>\n", b"<0x00>\n"):
+        for damaged in (content + whole, content, whole[:-1], whole + b"a\n", b""):
+            path.write_bytes(damaged)
+            with pytest.raises(UserError, match="vocabulary damaged"):
+                load_vocabulary(path)
     monkeypatch.setattr(vocabulary_module, "MOST_BYTES", 3000)
-    path = tmp_path / "vocabulary.txt"
-    path.write_bytes(b"".join(b"%d\n" % i for i in range(1000)) + Vocabulary(BYTES).content())
+    path.write_bytes(b"".join(b"%d\n" % i for i in range(1000)) + whole)
     with pytest.raises(UserError, match=r"vocabulary damaged \(more than 3,000 bytes\)"):
         load_vocabulary(path)

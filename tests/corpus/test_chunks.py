@@ -1,21 +1,23 @@
-"""Filters of single pairs: each applies to the question and to the answer. Dropped pairs are not counted."""
+"""Chunks: the filters of single pairs, whose dropped pairs are counted, and conversations that stay whole."""
 
 import time
 from pathlib import Path
-from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chatbot.config.corpus import CorpusSettings, EncodingSettings
-from chatbot.corpus.chunks import clean_pairs
+from chatbot.config.corpus import CorpusSettings
+from chatbot.corpus import files as files_module
+from chatbot.corpus.chunks import clean_pairs, load_chunk
 from chatbot.corpus.cleaning import tidy
-from chatbot.corpus.dataset import training_set
+from chatbot.corpus.files import corpus_files, tokenise
 from chatbot.corpus.reading.conversation import NEW, NEXT, OVERLAP, RESUMED
 from chatbot.corpus.reading.report import Report
-
-KEPT = ("一二", "三四")
+from chatbot.corpus.reading.sources import find_sources
+from tests.corpus.encoded import PAIRS, encoded_corpus, settings
+from tests.corpus.reading.sample_files import conversations, written
 
 
 def kept(
@@ -27,17 +29,13 @@ def kept(
 
 
 @pytest.mark.parametrize(
-    ("flags", "dropped"),
-    [
-        ({}, [("", "一"), ("一", ""), (" ", "一")]),
-        ({"block_list": "blocked.txt"}, [("坏一", "二"), ("一", "二坏")]),
-    ],
+    ("blocked", "dropped"),
+    [(None, [("", "一"), ("一", ""), (" ", "一")]), ("blocked.txt", [("坏一", "二"), ("一", "二坏")])],
 )
-def test_filter_applies_to_both_sides(work_dir: Any, flags: dict[str, Any], dropped: list[tuple[str, str]]) -> None:
+def test_filter_applies_to_both_sides(work_dir: Path, blocked: str | None, dropped: list[tuple[str, str]]) -> None:
     (work_dir / "blocked.txt").write_text("坏\n")
-    report = Report("a.tsv")
-    pairs = [KEPT, *dropped, KEPT]
-    assert kept(pairs, CorpusSettings(**flags), 11, report) == [KEPT, KEPT]
+    report, good = Report("a.tsv"), ("一二", "三四")
+    assert kept([good, *dropped, good], CorpusSettings(block_list=blocked), 11, report) == [good, good]
     ((reason, entry),) = report.dropped.items()
     assert entry.count == len(dropped)
     assert report.lines() == [f"{reason}: {len(dropped)} (first: a.tsv, pair 12)"]
@@ -76,13 +74,11 @@ def test_time_does_not_depend_on_the_number_of_blocked_words(tmp_path: Path) -> 
     assert seconds(20_000) < 20 * seconds(2)  # about 2; a search for each word takes 100 times and more
 
 
-def test_words_of_dropped_pairs_do_not_enter_the_vocabulary(work_dir: Any) -> None:
+def test_words_of_dropped_pairs_do_not_enter_the_vocabulary(tmp_path: Path) -> None:
     """Words that occur once are spelled, and duplicates count once."""
-    (work_dir / "pairs.tsv").write_text("天安门\t好\n" * 3 + "你好\t你好呀\n")
-    encoding = EncodingSettings(validation="none")
+    pairs = [("天安门", "好")] * 3 + PAIRS[:1]
     once, thrice = (
-        training_set(CorpusSettings(data=("pairs.tsv",), clean=(rule,)), encoding).vocabulary.tokens
-        for rule in ("duplicates", "none")
+        encoded_corpus(settings(tmp_path, pairs, clean=(rule,))).vocabulary.tokens for rule in ("duplicates", "none")
     )
     assert "天安门" not in once
     assert "天安门" in thrice
@@ -99,3 +95,30 @@ def test_conversations_outlast_dropped_pairs(pairs: list[tuple[int, bool]]) -> N
             expected.append((f"q{i}", "a", NEW if begins else link if previous == i - 1 else RESUMED))
             previous = i
     assert list(clean_pairs(texts, 1, Report(), CorpusSettings())) == expected
+
+
+def chunks_of(folder: Path, turns: list[list[str]]) -> tuple[list[list[str]], list[int]]:
+    """The conversations of all chunks of a file with these, of which one is in each; and the pairs of each chunk."""
+    content = "".join("E\n" + "".join(f"M {turn}\n" for turn in talk) for talk in turns)
+    path = written(folder, "a.conv", content)
+    settings = CorpusSettings(data=(str(path),), tokenizer="char", cache=str(folder / "cache"))
+    found = []
+    chunks = tokenise(corpus_files(find_sources(settings.data), settings)).chunks
+    for name, _, pairs in chunks:
+        chunk = load_chunk(name)
+        texts = zip(chunk.texts(np.arange(pairs)), chunk.links.tolist(), strict=True)
+        found += conversations((*text, link) for text, link in texts)
+    return found, [chunk.pairs for chunk in chunks]
+
+
+@pytest.mark.parametrize("most", [1, 3, 7, 100])
+def test_chunks_keep_whole_conversations(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most: int) -> None:
+    """But for one that is longer than two chunks."""
+    monkeypatch.setattr(files_module, "PAIRS_PER_CHUNK", most)
+    turns = [[f"{talk} {turn}" for turn in range(2 + talk % (most + 1))] for talk in range(30)]
+    found, pairs = chunks_of(tmp_path, turns)
+    assert found == turns
+    assert max(pairs) < 2 * most + 1
+    found, pairs = chunks_of(tmp_path, [[str(turn) for turn in range(5 * most)]])
+    assert pairs == [2 * most, 2 * most, most - 1][: 3 if most > 1 else 2]
+    assert [talk[0] for talk in found] == [str(2 * most * n) for n in range(len(pairs))]

@@ -1,12 +1,18 @@
-"""Batches are prepared ahead, in order, in another thread; errors are raised where the batches are used."""
+"""Worker processes, and a thread that prepares batches ahead: in order, with errors where they are used."""
 
 import itertools
+import os
 import threading
 
 import pytest
 
-from chatbot.corpus.workers import AHEAD, prefetched
+from chatbot.corpus.workers import AHEAD, prefetched, worker_pool
 from chatbot.errors import UserError
+
+
+def test_killed_worker_is_a_one_line_error() -> None:
+    with pytest.raises(UserError, match="a worker process was killed"), worker_pool() as pool:
+        list(pool.in_order(os._exit, [(1,)]))
 
 
 def test_results_come_in_order_from_another_thread() -> None:
@@ -16,11 +22,9 @@ def test_results_come_in_order_from_another_thread() -> None:
         threads.add(threading.get_ident())
         return f"{number}{text}"
 
-    assert list(prefetched(zip(range(20), itertools.repeat("x"), strict=False), prepare)) == [
-        f"{i}x" for i in range(20)
-    ]
-    assert len(threads) == 1
-    assert threading.get_ident() not in threads
+    items = zip(range(20), itertools.repeat("x"), strict=False)
+    assert list(prefetched(items, prepare)) == [f"{i}x" for i in range(20)]
+    assert len(threads - {threading.get_ident()}) == len(threads) == 1
 
 
 def test_no_more_than_the_given_number_is_prepared_ahead() -> None:
