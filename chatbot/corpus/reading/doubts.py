@@ -29,6 +29,7 @@ MOST = 0.9  # of the cells; a few may be damaged
 ALIKE = 0.7  # of the letters of a text with mistakes and of the corrected one
 MANY = 6  # rows for each value: ordinary questions have fewer answers, and answers fewer questions
 NAME, CHINESE_NAME = 20, 6  # characters
+MOST_IDS = 200  # fields, each of which may have the ids of each other: a line of prose may have thousands of commas
 
 Cell = TypeVar("Cell")
 _CLOCK = re.compile(r"(?<!\d)\d{1,2}:\d{2}(?!\d)")
@@ -84,7 +85,7 @@ def suggested(fields: Mapping[str, Sequence[str]]) -> dict[str, str]:
     *_, other, text = ["", "", *sorted(texts, key=lambda field: sum(map(len, {*fields[field]})))]
     rest = [field for field in fields if field not in (*times, text)] if text else []
     people = [name for name in rest if len({*fields[name]}) > 1 and _come_again(fields[name], fields[text])]
-    for key, parent in itertools.permutations(rest, 2):
+    for key, parent in itertools.permutations(rest[:MOST_IDS], 2):
         ids = fields[key]
         are_ids = len({*ids}) == len(ids) > len(fields[parent]) > 1 and {*ids}.issuperset(fields[parent])
         if are_ids and (parent not in people or not all(map(str.isdecimal, ids))):  # 1 and 2 may be people, too
