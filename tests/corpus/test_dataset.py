@@ -154,13 +154,6 @@ def test_renamed_file_is_reported_under_its_new_name(tmp_path: Path) -> None:
     assert f"first: {tmp_path / 'other.tsv'}, pair 6" in report.lines()[0]
 
 
-def test_held_out_pairs_are_dropped_despite_other_spaces(tmp_path: Path) -> None:
-    held_out = written(tmp_path / "held_out.tsv", [("  你好", "你好呀 "), ("天安门", "在北京"), ("天安门", "在北京")])
-    corpus = encoded_corpus(settings(tmp_path, PAIRS, validation=held_out))
-    assert texts(corpus) == [("吃了吗", "刚吃过！"), ("hello world", "hi there")]
-    assert "pairs that are in the validation file too: 3" in corpus.reports[0].lines()
-
-
 def test_replies_that_are_too_frequent_for_training_are_held_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

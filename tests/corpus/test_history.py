@@ -122,13 +122,6 @@ def test_cutting_on_disk_equals_cutting_in_chat(turns: list[list[int]], max_leng
     assert [alone.row(i).tolist() for i in range(2)] == [turns[-1]] * 2
 
 
-def test_rejected_turn_is_in_no_history_and_neither_are_those_before_it(tmp_path: Path) -> None:
-    talks = [["戊", "己", "", "庚", "辛", "壬"], ["坏", "坏", "丁", "庚"]]  # the blocked word is in an equal pair
-    (tmp_path / "blocked.txt").write_text("坏\n", encoding="utf-8")
-    chosen = settings(tmp_path, talks, history=5, block_list=str(tmp_path / "blocked.txt"))
-    assert texts(encoded(chosen)) == [("<戊", "己"), ("<庚", "辛"), (">庚<辛", "壬"), ("<丁", "庚")]
-
-
 # In each conversation, the first pair has equal turns, and two pairs in a row have.
 TURNS = "甲甲乙丙丙丙丁"
 OF_TURNS = [("甲甲", "乙"), ("甲甲乙", "丙"), ("甲甲乙丙丙丙", "丁")]

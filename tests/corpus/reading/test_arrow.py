@@ -19,23 +19,26 @@ from tests.corpus.reading.sample_files import cut_and_damaged, pairs_of, pairs_o
 
 def stored(path: Path, rows_per_group: int | None = None, **columns: Any) -> Path:
     """A Parquet file with these columns."""
-    path.parent.mkdir(parents=True, exist_ok=True)
     parquet.write_table(pyarrow.table(columns), path, row_group_size=rows_per_group)
     return path
 
 
 def streamed(path: Path, rows_per_batch: int, **columns: Any) -> Path:
     """An Arrow stream with these columns, as `datasets` saves it."""
-    path.parent.mkdir(parents=True, exist_ok=True)
     table = pyarrow.table(columns)
     with pyarrow.OSFile(str(path), "wb") as file, ipc.new_stream(file, table.schema) as writer:
         writer.write_table(table, max_chunksize=rows_per_batch)
     return path
 
 
-def test_damaged_parquet_is_an_error_or_gives_pairs(tmp_path: Path) -> None:
-    content = stored(tmp_path / "a", question=[f"问{i}" for i in range(500)], answer=["答"] * 500).read_bytes()
+def test_damaged_files_are_an_error_or_give_pairs(tmp_path: Path) -> None:
+    columns = {"question": [f"问{i}" for i in range(500)], "answer": ["答"] * 500}
+    content = stored(tmp_path / "a", **columns).read_bytes()
     assert all("a damaged Parquet file" in result for result in cut_and_damaged(tmp_path, content))
+    content = streamed(tmp_path / "b", 100, **columns).read_bytes()
+    cut_and_damaged(tmp_path, content)
+    (tmp_path / "cut").write_bytes(content[:-300])
+    assert "a damaged Arrow file" in str(pairs_or_one_line(tmp_path / "cut"))
 
 
 def test_missing_pyarrow_and_archives_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -68,13 +71,6 @@ def test_row_groups_are_read_lazily(tmp_path: Path) -> None:
         tracemalloc.stop()
     assert most < 8 * 2**20
     assert report.read_bytes == path.stat().st_size
-
-
-def test_damaged_arrow_is_an_error_or_gives_pairs(tmp_path: Path) -> None:
-    content = streamed(tmp_path / "a", 100, question=[f"问{i}" for i in range(500)], answer=["答"] * 500).read_bytes()
-    cut_and_damaged(tmp_path, content)
-    (tmp_path / "cut").write_bytes(content[:-300])
-    assert "a damaged Arrow file" in str(pairs_or_one_line(tmp_path / "cut"))
 
 
 def test_arrow_is_read_a_batch_at_a_time(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import contextlib
 import itertools
+import json
 from pathlib import Path
 
 import pytest
@@ -12,23 +13,9 @@ from chatbot.corpus.reading.charset import CHAT, damage_of, detect_charset
 from chatbot.errors import UserError
 from tests.corpus.reading.sample_files import dropped, pairs_of, written
 
-SIMPLIFIED = [
-    *("你最近在忙什么呢", "公司里事情多，天天加班", "周末一起去爬山怎么样", "好啊，几点出发", "早上八点在地铁口碰头"),
-    *("这件衣服多少钱", "打完折三百二十块", "能不能再便宜一点", "已经是最低价啦", "我的电脑又死机了"),
-    *("重启一下试试看", "外面下雨了记得带伞", "谢谢提醒", "哈哈哈哈", "晚饭想吃火锅还是烤肉"),
-]
-TRADITIONAL = [
-    *("你最近在忙什麼呢", "公司裡事情多，天天加班", "週末一起去爬山怎麼樣", "好啊，幾點出發", "早上八點在捷運站碰頭"),
-    *("這件衣服多少錢", "打完折三百二十塊", "能不能再便宜一點", "已經是最低價啦", "我的電腦又當機了"),
-    *("重新開機試試看", "外面下雨了記得帶傘", "謝謝提醒", "哈哈哈哈", "晚餐想吃火鍋還是烤肉"),
-]
-
-
-COUPLETS = [
-    *("晚风摇树树还挺", "晨露润花花更红", "窗含西岭千秋雪", "门泊东吴万里船", "枯藤老树昏鸦", "小桥流水人家"),
-    *("沧海月明珠有泪", "蓝田日暖玉生烟", "大漠孤烟直", "长河落日圆", "明月松间照", "清泉石上流", "赤日对苍穹"),
-    *("鼠去牛来辞旧岁", "龙飞凤舞庆明时"),
-]
+# Simplified and traditional chat, simplified couplets, and sentences by the charset that they were saved in.
+SENTENCES: dict[str, list[str]] = json.loads(Path(__file__).with_name("sentences.json").read_text(encoding="utf-8"))
+SIMPLIFIED, TRADITIONAL, COUPLETS = (SENTENCES.pop(name) for name in ("simplified", "traditional", "couplets"))
 
 
 def dialogue(sentences: list[str], count: int) -> str:
@@ -37,7 +24,7 @@ def dialogue(sentences: list[str], count: int) -> str:
     return "".join(f"{many[i % 15]}\t{many[i % 15 + 1 + i // 15 % 14]}\n" for i in range(count))
 
 
-@pytest.mark.parametrize("count", [1, 2, 5, 50])
+@pytest.mark.parametrize("count", [1, 5, 50])
 @pytest.mark.parametrize(
     ("sentences", "codec", "name"),
     [
@@ -53,18 +40,6 @@ def test_gbk_and_big5_are_detected(tmp_path: Path, sentences: list[str], codec: 
     pairs, report = pairs_of(path)
     assert report.charsets == [name]
     assert "".join(f"{question}\t{answer}\n" for question, answer in pairs) == text
-
-
-SENTENCES = {
-    "cp1250": ("Dzień dobry, chciałbym zamówić pizzę", "Köszönöm, jól vagyok, és ön?", "Řekněte mi něco o počasí"),
-    "iso8859_2": ("Gdzie jest najbliższy kościół?", "Děkuji, mám se dobře"),
-    "cp1252": ("Être ou ne pas être", "På svenska heter det så här", "¿Cómo estás?", "Mitä kuuluu? Hyvää", "garçon"),
-    "cp1253": ("Καλημέρα σας", "Δεν ξέρω"),
-    "cp1254": ("Teşekkür ederim, iyiyim", "Kaç yaşındasın?"),
-    "cp1255": ("מה השעה עכשיו?", "אני לא יודע, תודה רבה"),
-    "cp1256": ("كم الساعة الآن؟", "لا أعرف، شكرا جزيلا"),
-    "cp874": ("กี่โมงแล้ว", "ราคาเท่าไหร่คะ"),
-}
 
 
 @pytest.mark.parametrize(
@@ -124,13 +99,11 @@ def test_mostly_undecodable_file_is_an_error(tmp_path: Path) -> None:
         pairs_of(written(tmp_path, "a.tsv", content))
 
 
-@pytest.mark.parametrize(
-    ("codec", "name"), [("gbk", "GB18030"), ("utf-8", ""), ("iso2022_jp", "ISO-2022-JP"), ("shift_jis", "shift_jis")]
-)
+@pytest.mark.parametrize(("codec", "name"), [("gbk", "GB18030"), ("utf-8", ""), ("iso2022_jp", "ISO-2022-JP")])
 def test_characters_far_behind_english_lines_are_decoded(tmp_path: Path, codec: str, name: str) -> None:
     """The sample has none of them."""
     rows = [(f"this is question number {i} of many", f"and its answer {i}") for i in range(6500)]
-    question, answer = ("个问题是什么", "这是回答") if codec in ("gbk", "utf-8") else ("のしつもんですか", "こたえです")
+    question, answer = ("のしつもんですか", "こたえです") if codec == "iso2022_jp" else ("个问题是什么", "这是回答")
     rows += [(f"{i}{question}", f"{answer}{i}") for i in range(2000)]
     content = "".join(f"{question}\t{answer}\n" for question, answer in rows).encode(codec)
     pairs, report = pairs_of(written(tmp_path, "a.tsv", content))
@@ -153,45 +126,38 @@ CHARACTERS = sorted({*CHAT} - {*"，。？！"})
 LINES = st.lists(st.text(CHARACTERS, min_size=4, max_size=12), min_size=2, max_size=8).map("\n".join)
 
 
-def damage(text: str) -> str:
-    """What the reader says about a file with this text."""
-    return damage_of(text)
-
-
 @given(LINES)
 def test_any_chinese_saved_from_latin_1_is_recognised(text: str) -> None:
-    assert "opened as Latin-1" in damage(text.encode().decode("latin-1"))
-    assert damage(text) == ""
+    assert "opened as Latin-1" in damage_of(text.encode().decode("latin-1"))
+    assert damage_of(text) == ""
 
 
 @pytest.mark.parametrize("sentences", [SIMPLIFIED, COUPLETS, TRADITIONAL])
 def test_chinese_saved_from_gbk_is_recognised(sentences: list[str]) -> None:
     text = dialogue(sentences, 30)
-    assert "opened as GB18030" in damage(text.encode().decode("gb18030", "replace"))
-    assert "characters are lost" in damage(text.encode("gbk").decode("utf-8", "replace"))
-    assert damage(text) == ""
+    assert "opened as GB18030" in damage_of(text.encode().decode("gb18030", "replace"))
+    assert "characters are lost" in damage_of(text.encode("gbk").decode("utf-8", "replace"))
+    assert damage_of(text) == ""
 
 
-@pytest.mark.parametrize(("bad", "good"), [*itertools.product(range(9), range(6))])
-def test_a_text_is_damaged_if_enough_of_its_lines_beyond_ascii_are(bad: int, good: int) -> None:
+def test_a_text_is_damaged_if_enough_of_its_lines_beyond_ascii_are() -> None:
     """Two lines in ASCII do not count for Latin-1; they do for characters that are lost."""
     ascii_lines = ["ok", "fine"]
-    latin = [*["晚安".encode().decode("latin-1")] * bad, *["晚安"] * good, *ascii_lines]
-    assert ("opened as Latin-1" in damage("\n".join(latin))) == (5 * bad >= 4 * (bad + good) > 0)
-    lost = [*["晚\ufffd"] * bad, *["晚安"] * good, *ascii_lines]
-    assert ("characters are lost" in damage("\n".join(lost))) == (2 * bad >= bad + good + 2)
+    for bad, good in itertools.product(range(9), range(6)):
+        latin = [*["晚安".encode().decode("latin-1")] * bad, *["晚安"] * good, *ascii_lines]
+        assert ("opened as Latin-1" in damage_of("\n".join(latin))) == (5 * bad >= 4 * (bad + good) > 0), (bad, good)
+        lost = [*["晚\ufffd"] * bad, *["晚安"] * good, *ascii_lines]
+        assert ("characters are lost" in damage_of("\n".join(lost))) == (2 * bad >= bad + good + 2), (bad, good)
 
 
-@pytest.mark.parametrize(("twos", "rare"), [*itertools.product(range(7), range(9))])
-def test_gbk_is_told_by_eight_characters_most_of_them_frequent(twos: int, rare: int) -> None:
+def test_gbk_is_told_by_eight_characters_most_of_them_frequent() -> None:
     """Two characters of three bytes are three of two bytes."""
-    saved = ("人人" * twos + "Я" * rare).encode().decode("gb18030")
-    expected = 2 * twos + rare >= 8 and 5 * 2 * twos >= 3 * (2 * twos + rare)
-    assert ("opened as GB18030" in damage(saved)) == expected
+    for twos, rare in itertools.product(range(7), range(9)):
+        saved = ("人人" * twos + "Я" * rare).encode().decode("gb18030")
+        expected = 2 * twos + rare >= 8 and 5 * 2 * twos >= 3 * (2 * twos + rare)
+        assert ("opened as GB18030" in damage_of(saved)) == expected, (twos, rare)
 
 
-@pytest.mark.parametrize(
-    "text", ["", "hello\thi\n", "naïve\tcafé\n", "Ã\n", "你好 \ufffd\n在吗\n吃了吗\n", "联通\n", "ΑΒΓ\n"]
-)
+@pytest.mark.parametrize("text", ["naïve\tcafé\n", "Ã\n", "你好 \ufffd\n在吗\n吃了吗\n", "联通\n", "ΑΒΓ\n"])
 def test_other_texts_are_not_damaged(text: str) -> None:
-    assert damage(text) == ""
+    assert damage_of(text) == ""

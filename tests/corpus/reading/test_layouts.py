@@ -1,19 +1,27 @@
-"""The declared layouts: each has a file in `wild`, and no file has two."""
+"""Layouts of values and heads of texts, declared and given by the user; what they read is in `wild`."""
 
+import contextlib
 import json
+import time
 from collections.abc import Sequence
+from typing import Any
 
+import jmespath
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from chatbot.corpus.reading import layouts, places
+from chatbot.corpus.reading import heads, layouts, places
 from chatbot.corpus.reading.layouts import declared, exists
+from chatbot.corpus.reading.mapping import compiled, flag, written
 from chatbot.corpus.reading.records import Layout
 from chatbot.errors import UserError
 from tests.corpus.reading import test_wild
 
 
-def test_each_row_has_a_file_and_no_file_has_two_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_row_and_text_has_a_file_and_no_file_has_two_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     found: list[list[Layout]] = []
+    formats: set[str] = set()
 
     def recorded(values: Sequence[object]) -> list[Layout]:
         found.append(declared(values))
@@ -25,12 +33,13 @@ def test_each_row_has_a_file_and_no_file_has_two_rows(monkeypatch: pytest.Monkey
     for name in test_wild.NAMES:
         found.clear()
         try:
-            test_wild.pairs_of_wild(name, monkeypatch)
+            formats.update(test_wild.formats_of_wild(name, monkeypatch))
         except UserError:
             continue
         assert all(len(rows) < 2 for rows in found), name
         used.update(id(row) for rows in found for row in rows)
     assert [row.name for _, row in layouts.table() if id(row) not in used] == []
+    assert heads.texts().keys() <= formats
 
 
 VALUE = {"a": {"b": "x"}, "l": [{"n": 1}, {"m": "2"}], "e": []}
@@ -49,3 +58,93 @@ def test_a_row_is_used_only_for_values_that_all_have_its_signature() -> None:
     line = json.loads('{"sender": "a", "sender_qq": 1, "time": "2024-01-01", "contents": []}')
     assert [layout.name for layout in declared([line, line])] == ["qqnt-export"]
     assert declared([line, {**line, "contents": "text"}]) == declared([]) == []
+
+
+@pytest.mark.parametrize(
+    ("head", "message"),
+    [
+        ("({time})", "no {name}; write one such as '{name} ({time}):'"),
+        ("{name} {date}", "its fields may be name, time, clock, id, text, question, number and any"),
+        ("{name} {name}", "each once in braces"),
+        ("", "no {name}"),
+    ],
+)
+def test_heads_that_are_no_patterns_are_refused(head: str, message: str) -> None:
+    with pytest.raises(UserError) as error:
+        heads.compiled(head)
+    assert message in str(error.value)
+
+
+@given(st.text("{}nametimeclock ()[]\\^$.*+?|：:\n\t", max_size=20))
+def test_any_pattern_is_compiled_or_refused(head: str) -> None:
+    with contextlib.suppress(UserError):
+        heads.compiled(head)
+
+
+@given(st.from_regex(r"[A-Za-z0-9 ()\[\].*+?$^|-]{1,12}", fullmatch=True).filter(str.strip))
+def test_other_characters_of_a_pattern_stand_for_themselves(mark: str) -> None:
+    mark = "<" + " ".join(mark.split()) + ">"
+    match = heads.compiled(f"{mark}{{name}}:").fullmatch(f"{mark}Anna: Hi")
+    assert match is not None
+    assert match["name"] == "Anna"
+
+
+@pytest.mark.parametrize("head", [*heads.USUAL, "{name} {time}", "{name} ({time}):{text}"])
+def test_spaces_take_no_time(head: str) -> None:
+    pattern = heads.compiled(head)
+    start = time.process_time()
+    for _ in range(100):
+        pattern.fullmatch("# a" + " " * 197)
+    assert time.process_time() - start < 0.05
+
+
+KEYS = st.sampled_from(("a", "b", "m", "t", "名"))
+SCALARS = st.sampled_from((None, True, 0, 1.5, "", "甲", "x"))
+VALUES = st.recursive(
+    SCALARS, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYS, inner, max_size=4), max_leaves=12
+)
+EXPRESSIONS = (
+    *(
+        "{question: a, answer: b}",
+        "{question: a.t, answer: m.b}",
+        "m[].{speaker: a, text: t}",
+        "m[*].{role: a, text: b}",
+    ),
+    *("a.m[].{speaker: t, text: b}", "[].{speaker: a, text: t}", "m[?a].{speaker: a, text: t}", "m[].t", "a.b[].m[].t"),
+    *("[*].{speaker: a.b, text: t}", "a && {question: a, answer: b}", '{question: "名", answer: [a, b]}', "m[0].t"),
+    *("@", "a", "{turns: m}", "join(',', m)", "m.*.{role: a, text: b}", "[m, [a]][][].{role: a, text: b}"),
+)
+
+
+@given(st.sampled_from(EXPRESSIONS), VALUES)
+@settings(max_examples=100)
+def test_results_are_those_of_jmespath(expression: str, value: Any) -> None:
+    """The twin evaluates the whole value; the map does, too, and walks the items of a list one by one."""
+    found = compiled(expression)
+    if isinstance(value, dict) and found.path == ():
+        value = [value]  # a list that is written as a line each
+    try:
+        whole = jmespath.search(expression, value)
+    except jmespath.exceptions.JMESPathError:
+        whole = None
+    results = whole if isinstance(whole, list) and found.is_list else [] if whole is None or whole is False else [whole]
+    assert _filled(found.results(value)) == _filled(results)
+    if found.path is None or not found.is_list:
+        return
+    items: Any = value
+    for step in found.path:
+        items = items.get(step) if isinstance(items, dict) else None
+    if isinstance(items, list):
+        assert _filled([result for item in items for result in found.results(item, True)]) == _filled(results)
+
+
+def _filled(results: list[Any]) -> list[Any]:
+    """Without what JMESPath makes of a value that has no fields."""
+    return [each for each in results if (any(v is not None for v in each.values()) if isinstance(each, dict) else each)]
+
+
+@pytest.mark.parametrize("names", [{"question": "a", "answer": "b"}, {"question": "问 题", "answer": "it's"}])
+def test_what_is_written_is_compiled(names: dict[str, str]) -> None:
+    value = {field: field for field in names.values()}
+    assert compiled(written(names)).results(value) == [names]
+    assert flag(written(names)).startswith("--map '")

@@ -22,6 +22,9 @@ def talks_of(said: Sequence[tuple[str, str, str] | None], me: str | None = None)
 def test_the_end_of_a_chat_ends_its_conversation() -> None:
     said = [("甲", "", "一"), None, ("乙", "", "二"), ("甲", "", "三")]
     assert talks_of(said)[0] == [["二", "三"]]
+    # Its last time tells no pause within the next one, whose first message has no time.
+    said = [("甲", "2024-01-01 10:00", "一"), None, ("乙", "", "二"), ("甲", "2024-01-03 10:00", "三")]
+    assert talks_of(said)[0] == [["二", "三"]]
 
 
 def test_a_chat_of_one_person_is_counted() -> None:

@@ -1,5 +1,6 @@
-"""Any file gives pairs or an error of one line, in bounded memory; the encoding that the user gives."""
+"""Any file gives pairs or an error of one line, in bounded memory; encodings that are given, and parallel files."""
 
+import gzip
 import hashlib
 import json
 import tracemalloc
@@ -7,17 +8,26 @@ from pathlib import Path
 from typing import IO, Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
-from chatbot.config.corpus import FORMATS, CorpusSettings
-from chatbot.config.evaluation import EvaluationSettings
+from chatbot.config.corpus import FORMATS
 from chatbot.corpus.reading.read import read
 from chatbot.corpus.reading.report import ReadOptions, Report
 from chatbot.corpus.reading.sources import Source, find_parts
-from chatbot.corpus.reading.text_file import MAX_LINE
+from chatbot.corpus.reading.text_file import FIRST_LINES, MAX_LINE, open_text_files
+from chatbot.corpus.reading.unpacking import SAMPLE
 from chatbot.errors import UserError
-from tests.corpus.reading.sample_files import COMPRESSORS, VALID, dropped, pairs_of, pairs_or_one_line, texts, written
+from tests.corpus.reading.sample_files import (
+    COMPRESSORS,
+    VALID,
+    dropped,
+    pairs_of,
+    pairs_or_one_line,
+    texts,
+    written,
+    zipped,
+)
 from tests.corpus.reading.test_wild import WILD
 
 NAMES = st.sampled_from(
@@ -67,7 +77,6 @@ OPTIONS: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize("kind", CONTENTS)
 @given(data=st.data(), options=st.sampled_from(OPTIONS))
-@settings(deadline=None, max_examples=200)
 def test_any_content_gives_pairs_or_one_line(
     tmp_path_factory: pytest.TempPathFactory, kind: str, data: st.DataObject, options: dict[str, Any]
 ) -> None:
@@ -76,22 +85,11 @@ def test_any_content_gives_pairs_or_one_line(
     pairs_or_one_line(written(tmp_path_factory.getbasetemp(), "content", content), **options)
 
 
-@pytest.mark.parametrize("format_name", FORMATS)
-@pytest.mark.parametrize("content", ["'\"", '"\n', "{", "a\tb", "\n-", "E", "你好"])
-def test_any_text_under_a_given_format_gives_pairs_or_one_line(tmp_path: Path, format_name: str, content: str) -> None:
-    pairs_or_one_line(written(tmp_path, "a", content), format=format_name)
-
-
-@pytest.mark.parametrize("compression", ["", *COMPRESSORS])
-@pytest.mark.parametrize("format_name", VALID)
-@given(data=st.data())
-@settings(deadline=None, max_examples=30)
+@given(st.data(), st.sampled_from([*VALID.values()]), st.sampled_from([None, *COMPRESSORS]))
 def test_mutated_files_give_pairs_or_one_line(
-    tmp_path_factory: pytest.TempPathFactory, format_name: str, compression: str, data: st.DataObject
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject, text: str, compression: str | None
 ) -> None:
-    content = bytearray(VALID[format_name].encode())
-    if compression:
-        content = bytearray(COMPRESSORS[compression](bytes(content)))
+    content = bytearray(COMPRESSORS[compression](text.encode()) if compression else text.encode())
     for _ in range(data.draw(st.integers(1, 3))):
         start = data.draw(st.integers(0, len(content)))
         end = min(len(content), start + data.draw(st.integers(1, 20)))
@@ -150,34 +148,62 @@ def test_file_that_cannot_be_opened_is_an_error(tmp_path: Path, monkeypatch: pyt
         list(read(Source("a.tsv", (tmp_path / "a.tsv",), "file"), Report()))
 
 
-def test_given_encoding_and_format_are_those_of_compressed_files(tmp_path: Path) -> None:
+def test_given_encoding_and_format_are_those_of_compressed_and_parallel_files(tmp_path: Path) -> None:
     options = {"charset": "cp037", "format": "csv"}
     for compress in (bytes, *COMPRESSORS.values()):
         pairs, report = pairs_of(written(tmp_path, "a", compress("well, hello\noh, hi\n".encode("cp037"))), **options)
         assert pairs == [("well", "hello"), ("oh", "hi")]
         assert (report.charsets, report.formats) == (["cp037"], ["csv"])
-
-
-def test_given_encoding_is_that_of_parallel_files(tmp_path: Path) -> None:
     files = [str(written(tmp_path, name, text.encode("cp037"))) for name, text in (("q", "a\nb"), ("a", "c\nd"))]
     (source,) = find_parts([], *files).training
     assert texts(read(source, Report(), ReadOptions(charset="cp037"))) == [("a", "c"), ("b", "d")]
 
 
-@pytest.mark.parametrize("flags", [CorpusSettings, EvaluationSettings])
-@pytest.mark.parametrize("name", ["no-such", "gzip", "rot13", "idna", "undefined"])
-def test_other_encodings_are_refused(flags: type, name: str) -> None:
-    with pytest.raises(UserError, match=f"--encoding {name}: not an encoding of text in Python; use one such as utf-8"):
-        flags(data=("a",), encoding=name)
+@pytest.mark.parametrize(
+    ("content", "first_lines"),
+    [
+        ("a\nb", ["a\n", "b\n"]),
+        ("a\n\n", ["a\n", "\n"]),
+        ("a\n" * FIRST_LINES + "b", ["a\n"] * FIRST_LINES),
+        # The sample ends inside a line, which counts only if there is no other.
+        ("a\n" + "b" * SAMPLE, ["a\n"]),
+        ("b" * (SAMPLE + 1), ["b" * SAMPLE + "\n"]),
+    ],
+    ids=["no line end", "a blank line", "many lines", "a long line", "only a long line"],
+)
+def test_first_lines_are_complete(tmp_path: Path, content: str, first_lines: list[str]) -> None:
+    (text,) = open_text_files(written(tmp_path, "a", content), "a", Report())
+    assert text.first_lines == first_lines
 
 
-FLAGS: dict[str, Any] = {"map": "{question: q, answer: a}", "head": "{name}: ", "columns": ("a", "b"), "format": "qa"}
+def test_parallel_files_may_differ_in_encoding_and_compression(tmp_path: Path) -> None:
+    questions = written(tmp_path, "q.gz", gzip.compress("你好吗，你在做什么\n\n\n好的，我们走吧\n".encode("gbk")))
+    answers = written(tmp_path, "a", "我很好\r\nXX\r\n丙\r\n再见\r\n".encode().replace(b"XX", b"\xff"))
+    (source,) = find_parts([], str(questions), str(answers)).training
+    report = Report()
+    assert texts(read(source, report)) == [("你好吗，你在做什么", "我很好"), ("", "丙"), ("好的，我们走吧", "再见")]
+    assert (report.formats, report.charsets) == (["parallel"], ["GB18030", "UTF-8"])
+    assert dropped(report) == {"lines not UTF-8": 1}  # in both files
+    assert report.read_bytes == questions.stat().st_size + answers.stat().st_size
 
 
-@pytest.mark.parametrize(("flag", "other"), [("map", "columns"), ("map", "head"), ("head", "format")])
-def test_one_flag_says_what_to_read(flag: str, other: str) -> None:
-    with pytest.raises(UserError, match=f"--{flag}: with --{other}, which says the same; give one"):
-        CorpusSettings(data=("a",), **{flag: FLAGS[flag], other: FLAGS[other]})
+@pytest.mark.parametrize(
+    ("questions", "answers", "message"),
+    [
+        ("1\n2\n3\n", "1\n2\n", "q has 3 lines and .*a has 2; "),
+        ("1\n2\n", "1\n2\n\n", "q has 2 lines and .*a has 3; "),
+        ("", "1\n", "q has 0 lines and .*a has 1; "),
+        (zipped({"a": "甲\n", "b": "乙\n"}), "丙\n", "q: a: the archive contains more than one file"),
+        ("早上好\n你在做什么\n".encode().decode("latin-1"), "1\n2\n", "q: .*opened as Latin-1 and saved again"),
+    ],
+)
+def test_parallel_files_that_do_not_fit_are_errors(
+    tmp_path: Path, questions: str | bytes, answers: str, message: str
+) -> None:
+    paths = [written(tmp_path, "q", questions), written(tmp_path, "a", answers)]
+    (source,) = find_parts([], *map(str, paths)).training
+    with pytest.raises(UserError, match=message):
+        list(read(source, Report()))
 
 
 def test_built_in_corpus_has_552_pairs() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from chatbot.errors import UserError
@@ -32,7 +32,6 @@ HEADERS = ("question", "answer")
 )
 @example(rows=[('a"b', '"')], separator="\t", quoting=csv.QUOTE_MINIMAL, ends="\n", escaped=False)
 @example(rows=[('"|;\n;', ";")], separator="|", quoting=csv.QUOTE_ALL, ends="\n", escaped=True)
-@settings(deadline=None, max_examples=200)
 def test_what_a_csv_writer_writes_is_read_back(
     tmp_path_factory: pytest.TempPathFactory, rows: Pairs, separator: str, quoting: Any, ends: str, escaped: bool
 ) -> None:
@@ -49,7 +48,6 @@ def test_what_a_csv_writer_writes_is_read_back(
 
 
 @given(rows=st.lists(st.tuples(PLAIN, PLAIN), min_size=1, max_size=12))
-@settings(deadline=None, max_examples=200)
 def test_what_is_written_without_quotes_is_read_back(tmp_path_factory: pytest.TempPathFactory, rows: Pairs) -> None:
     content = "".join(f"{question}\t{answer}\n" for question, answer in [HEADERS, *rows])
     assert pairs_of(written(tmp_path_factory.getbasetemp(), "plain", content), ("1", "2"))[0] == rows
@@ -75,7 +73,7 @@ def test_unclosed_quote_in_a_long_file_drops_one_row(tmp_path: Path) -> None:
     assert report.dropped["rows with a stray or unclosed quote"].first.endswith("line 101")
 
 
-@pytest.mark.parametrize("columns", [("0", "1"), ("1", "1"), ("1",), ("1", "2", "3")])
+@pytest.mark.parametrize("columns", [("0", "1"), ("1", "1"), ("1", "2", "3")])
 def test_columns_are_two(tmp_path: Path, columns: tuple[str, ...]) -> None:
     with pytest.raises(UserError, match=r"--columns: give two, .* by number from 1"):
         pairs_of(written(tmp_path, "a", "甲\t乙\n"), columns)
@@ -97,14 +95,12 @@ def doubt_of(folder: Path, rows: Pairs) -> str:
 
 
 @given(st.lists(PAIRS, min_size=1, max_size=60, unique_by=(lambda pair: pair[0], lambda pair: pair[1])))
-@settings(deadline=None)
 def test_different_texts_are_pairs(tmp_path_factory: pytest.TempPathFactory, rows: Pairs) -> None:
     doubt = doubt_of(tmp_path_factory.getbasetemp(), rows)
     assert doubt == "" or "if the first row is a header" in doubt
 
 
 @given(questions=QUESTIONS, answers=st.integers(2, 5))
-@settings(deadline=None)
 def test_several_answers_to_a_question_stand_together(
     tmp_path_factory: pytest.TempPathFactory, questions: list[str], answers: int
 ) -> None:

@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from chatbot.corpus.reading import unpacking
@@ -31,9 +31,8 @@ from tests.corpus.reading.sample_files import (
     zipped,
 )
 
-CONTENT = VALID["tsv"].encode()
 Pack = Callable[[Mapping[str, str | bytes]], bytes]
-TARS: dict[str, Pack] = {f"tar{method}": partial(tarred, compression=method) for method in ("", "gz", "bz2", "xz")}
+TARS: dict[str, Pack] = {f"tar{method}": partial(tarred, compression=method) for method in ("", "gz")}
 LONG = "".join(chr(0x4E00 + i * 7919 % 10007) for i in range(600))
 MANY = "".join(f"问{LONG[i % 499 :][:80]}{i}\t答{i}\n" for i in range(1500))  # longer than a sample
 PACKED = {
@@ -50,14 +49,6 @@ def _small_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(unpacking, "OUTPUT_RATIO", 2)
 
 
-@pytest.mark.parametrize("method", COMPRESSORS)
-def test_compression_is_detected_from_content(tmp_path: Path, method: str) -> None:
-    plain, _ = pairs_of(written(tmp_path, "plain", CONTENT))
-    pairs, report = pairs_of(written(tmp_path, "compressed.txt", COMPRESSORS[method](CONTENT)))
-    assert pairs == plain
-    assert (report.formats, report.charsets) == (["tsv"], ["UTF-8"])
-
-
 @pytest.mark.parametrize("kind", PACKED)
 def test_truncated_and_damaged_files_give_pairs_or_one_line(tmp_path: Path, kind: str) -> None:
     results = cut_and_damaged(tmp_path, PACKED[kind])
@@ -68,7 +59,6 @@ def test_truncated_and_damaged_files_give_pairs_or_one_line(tmp_path: Path, kind
 
 @pytest.mark.parametrize("compression", ["", "gz"])
 @given(data=st.data())
-@settings(deadline=None, max_examples=40)
 def test_mutated_tars_give_pairs_or_one_line(
     tmp_path_factory: pytest.TempPathFactory, compression: str, data: st.DataObject
 ) -> None:
@@ -147,7 +137,8 @@ def test_bytes_that_are_read_are_counted_before_the_end(tmp_path: Path) -> None:
         path = written(tmp_path, str(number), content)
         report = Report(read_bytes=5)
         pairs = read(Source("a", (path,), "file"), report)
-        next(pairs)
+        first, answer, _ = next(pairs)
+        assert (f"{first}\t{answer}\n" in MANY) == (content != PACKED["one pair.zip"])
         assert 5 < report.read_bytes <= 5 + len(content)
         collections.deque(pairs, maxlen=0)
         assert report.read_bytes == 5 + len(content)
