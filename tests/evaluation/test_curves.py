@@ -54,40 +54,18 @@ def records(last: int, validated: bool = True) -> list[dict[str, Any]]:
     ]
 
 
-@pytest.mark.parametrize(
-    "drawn",
-    [
-        [],
-        [("a", [])],
-        [("a", records(20))],
-        [("_微博$1$ \U00011fff", records(900)), ("b", records(2000, validated=False)), ("b", [{"step": 3}])],
-    ],
-    ids=["nothing", "no records", "one record", "several"],
-)
-def test_any_attempts_are_drawn(tmp_path: Path, drawn: list[tuple[str, list[dict[str, Any]]]]) -> None:
-    """Warnings are errors, such as those about characters that no font has."""
-    path = tmp_path / "curves.png"
-    draw(drawn, path)
-    assert path.read_bytes().startswith(b"\x89PNG")
-    assert list(tmp_path.iterdir()) == [path]
-
-
-def test_panels_have_units_and_the_legend_has_the_lowest_value(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "curves.svg"
+def test_any_attempts_are_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With units and the lowest value. Warnings are errors, such as those about characters that no font has."""
+    draw([], tmp_path / "nothing.png")
+    assert (tmp_path / "nothing.png").read_bytes().startswith(b"\x89PNG")
     from matplotlib import rcParams
 
     monkeypatch.setitem(rcParams, "svg.fonttype", "none")
-    draw([("a", records(900)), ("微b", records(2000, validated=False))], path)
-    picture = path.read_text(encoding="utf-8")
-    for text in ("nats per character", "nats per target token", "step", "a, lowest 4.000 at step 500", "微b"):
+    without = records(2000, validated=False)
+    drawn = [("_微博$1$ \U00011fff", records(900)), ("b", without), ("b", [{"step": 3}]), ("none", [])]
+    draw(drawn, tmp_path / "curves.svg")
+    picture = (tmp_path / "curves.svg").read_text(encoding="utf-8")
+    name = "_微博$1$ \U00011fff, lowest 4.000 at step 500"
+    for text in ("nats per character", "nats per target token", "step", name, "b"):
         assert f">{text}</text>" in picture
-
-
-def test_failed_drawing_keeps_the_old_picture(tmp_path: Path) -> None:
-    path = tmp_path / "curves.jpgg"
-    path.write_text("old")
-    with pytest.raises(ValueError, match="jpgg"):
-        draw([("a", records(20))], path)
-    with pytest.raises(FileNotFoundError):
-        draw([("a", records(20))], tmp_path / "none" / "a.png")
-    assert {file.name: file.read_text() for file in tmp_path.iterdir()} == {"curves.jpgg": "old"}
+    assert len([*tmp_path.iterdir()]) == 2

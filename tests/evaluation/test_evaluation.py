@@ -1,9 +1,11 @@
-"""The measures of a model, against slow twins."""
+"""The measures of a model, against slow twins; beside it the baseline by retrieval, and fluency by n-grams."""
 
 import json
 import math
 import re
+from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import hypothesis
@@ -13,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chatbot import commands
-from chatbot.config.corpus import CorpusSettings
+from chatbot.config.corpus import LEAST_VOCABULARY, CorpusSettings
 from chatbot.config.decoding import DecodingSettings
 from chatbot.config.evaluation import EvaluationSettings
 from chatbot.config.training import Settings
@@ -21,11 +23,15 @@ from chatbot.corpus.dataset import encode
 from chatbot.corpus.files import training_files
 from chatbot.corpus.pair_ids import EncodedPairs, Ragged
 from chatbot.corpus.selection import Selection
-from chatbot.corpus.tokenizer import tokenizer
+from chatbot.corpus.tokenizer import tokenizer, tokens_of
 from chatbot.corpus.vocabulary import BYTES, Vocabulary
+from chatbot.errors import UserError
 from chatbot.evaluation import evaluate as evaluate_module
+from chatbot.evaluation.baseline import Baseline, corpus_of
 from chatbot.evaluation.evaluate import evaluate
+from chatbot.evaluation.fluency import ORDER, Fluency
 from chatbot.evaluation.likelihood import Likelihood, Scorer
+from chatbot.evaluation.measures import Sample, samples_of
 from chatbot.evaluation.sources import reading_settings
 from chatbot.flags import compose
 from chatbot.inference.replier import Replier
@@ -34,9 +40,10 @@ from chatbot.model.device_copies import DeviceCopies
 from chatbot.model.new_model import built_model
 from chatbot.model.saved import Trained
 from chatbot.model.seq2seq import Seq2Seq
+from tests.corpus.kneser_ney import SlowKneserNey, grams_of
+from tests.export.untrained import write_attempt
 from tests.oracle import likelihood as log_probability
 from tests.tiny_models import next_id_of
-from tests.training.small_run import train_small
 
 VOCABULARY = Vocabulary(["你好", "你", "好", "吗", "\u2581", *BYTES])
 SETTINGS = compose(Settings, rnn_size=8, embedding_size=6, max_length=6)
@@ -60,6 +67,10 @@ def test_likelihood_covers_every_token_of_whole_replies(model: Seq2Seq) -> None:
     assert likelihood.nats == pytest.approx(expected, rel=1e-5)
     assert likelihood.tokens == 31 + 4 + 4  # "她" in bytes
     assert likelihood.characters == 30 + 2 + 1
+    likelihood = Likelihood(nats=6.0, tokens=3, characters=4)
+    assert (likelihood.nats_per_token, likelihood.nats_per_character) == (2.0, 1.5)
+    assert likelihood.perplexity == pytest.approx(math.exp(2.0))
+    assert math.isfinite(Likelihood(nats=1e9, tokens=1, characters=1).perplexity)
 
 
 @pytest.fixture(scope="module")
@@ -89,18 +100,24 @@ def test_likelihood_is_the_same_for_any_number_of_devices(
     assert scorers[0](parts).nats == pytest.approx(one.nats, rel=1e-5)
 
 
-def test_likelihood_is_normalised_per_token_and_character() -> None:
-    likelihood = Likelihood(nats=6.0, tokens=3, characters=4)
-    assert (likelihood.nats_per_token, likelihood.nats_per_character) == (2.0, 1.5)
-    assert likelihood.perplexity == pytest.approx(math.exp(2.0))
-    assert math.isfinite(Likelihood(nats=1e9, tokens=1, characters=1).perplexity)
+@pytest.fixture
+def command(work_dir: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[dict[str, Any], str]]:
+    """Runs the command with flags. Returns its JSON and what it printed on standard error."""
+
+    def run(*flags: str) -> tuple[dict[str, Any], str]:
+        capsys.readouterr()
+        assert commands.run("evaluate", flags) == 0
+        printed = capsys.readouterr()
+        return json.loads(printed.out.splitlines()[-1]), printed.err
+
+    return run
 
 
 def test_command_prints_one_json_object(
-    work_dir: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    command: Callable[..., tuple[dict[str, Any], str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     Path("pairs.tsv").write_text("你好\t你好呀\n吃了吗\t吃了\n没有\n")
-    train_small(1, data=("pairs.tsv",), steps=1)
+    write_attempt(Path("checkpoints/default"), data=("pairs.tsv",), both_directions="off")
     Path("held_out").write_bytes("[a\tb\n[c\tde\nno tab\n".encode("cp037"))  # not detected
     beam_sizes: list[int] = []
 
@@ -110,12 +127,8 @@ def test_command_prints_one_json_object(
 
     monkeypatch.setattr(evaluate_module, "replier_of", replier)
     flags = ["--encoding", "cp037", "--format", "tsv", "--beam-size", "3", "--baseline", "--tokenize", "intl"]
-    monkeypatch.setattr("sys.argv", ["evaluation", "--data", "held_out", *flags])
-    capsys.readouterr()
-    assert commands.run("evaluate") == 0
+    measures, error = command("--data", "held_out", *flags)
     assert beam_sizes == [3]
-    printed = capsys.readouterr()
-    measures = json.loads(printed.out.splitlines()[-1])
     of_replies = [
         *("bleu", "chrf", "distinct_1", "distinct_2", "distinct_characters_1", "distinct_characters_2"),
         *("top_reply_share", "top10_reply_share", "relevance_at_1", "repeated_reply_share", "reply_entropy"),
@@ -129,15 +142,42 @@ def test_command_prints_one_json_object(
     assert [*measures["references"]] == [*measures["random"]] == [*measures["baseline"]] == of_replies
     assert measures["question_nats_per_character"] is None  # one direction was learned
     assert measures["references"]["fluency_nats_per_character"] is None
-    assert "nats by n-grams" not in printed.err
-    assert (measures["pairs"], measures["characters"]) == (2, 3)
-    assert measures["bleu_tokenize"] == "intl"
-    assert "lines without a tab: 1" in printed.err
-    assert "Replies to 2 held-out questions; BLEU by sacrebleu's tokenisation intl:\n" in printed.err
-    rows = [line.split("  ")[0] for line in printed.err.splitlines()]
+    assert "nats by n-grams" not in error
+    assert (measures["pairs"], measures["characters"], measures["bleu_tokenize"]) == (2, 3, "intl")
+    assert "lines without a tab: 1" in error
+    assert "Replies to 2 held-out questions; BLEU by sacrebleu's tokenisation intl:\n" in error
+    rows = [line.split("  ")[0] for line in error.splitlines()]
     assert [*filter(None, rows)][-5:-1] == ["model", "references", "random of this file", "baseline"]
     assert measures["choice_random_at_1"] is measures["choice_nearest_at_1"] is None
-    assert printed.err.endswith("chosen among ten: - with random others, - with replies to the nearest questions.\n")
+    assert error.endswith("chosen among ten: - with random others, - with replies to the nearest questions.\n")
+
+
+def test_command_compares_with_other_corpora(
+    command: Callable[..., tuple[dict[str, Any], str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A baseline that has the held-out pairs answers with their references. Fluency is that of replies alone."""
+    Path("pairs.tsv").write_text("你好\t我很好\n吃了吗\t吃了\n", encoding="utf-8")
+    dialogue = {"conversation": ["他他他", "我很好", "吃了", "我很好"]}
+    Path("usual.jsonl").write_text(json.dumps(dialogue) + "\n", encoding="utf-8")
+    known = "known.jsonl"
+    Path(known).write_text('{"x": "你好", "y": "我很好"}\n{"x": "吃了吗", "y": "吃了"}\n', encoding="utf-8")
+    write_attempt(Path("checkpoints/default"), data=(known,))
+    monkeypatch.setattr(
+        evaluate_module, "replier_of", lambda *_: SimpleNamespace(replies=lambda ids: ["嗯"] * len(ids))
+    )
+    flags = ["--baseline-data", "pairs.tsv", "--report", "r.html", "--fluency-corpus", "usual.jsonl"]
+    measures, error = command("--data", known, *flags, "--map", "{question: x, answer: y}")  # of --data alone
+    assert measures["baseline"]["chrf"] == pytest.approx(100)
+    references, others = (measures[row]["fluency_nats_per_character"] for row in ("references", "random"))
+    assert 0 < references < 3
+    assert others == pytest.approx(references)
+    assert re.search(r"nats by n-grams$", error, re.MULTILINE)
+    assert re.search(r"^baseline +\d", error, re.MULTILINE)
+    assert "Replies to 2 questions; BLEU" in error
+    page = Path("r.html").read_text(encoding="utf-8")
+    assert "<td>我很好" in page
+    assert f'<strong><span lang="en">Warning: {known}: this attempt was trained on it;' in page
+    assert f"警告：{known} 参与过该模型的训练" in page
 
 
 def test_held_out_files_are_read_by_the_flags_of_the_evaluation(model: Seq2Seq) -> None:
@@ -146,31 +186,6 @@ def test_held_out_files_are_read_by_the_flags_of_the_evaluation(model: Seq2Seq) 
     settings = reading_settings(trained, given)
     assert (settings.map, settings.head, settings.me) == (None, "{name}: ", "乙")
     assert (settings.clean, settings.cache) == (("nfkc",), "elsewhere")
-
-
-def test_command_compares_with_other_corpora(
-    work_dir: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A baseline that has the held-out pairs answers with their references. Fluency is that of replies alone."""
-    Path("pairs.tsv").write_text("你好\t我很好\n吃了吗\t吃了\n", encoding="utf-8")
-    dialogue = {"conversation": ["他他他", "我很好", "吃了", "我很好"]}
-    Path("usual.jsonl").write_text(json.dumps(dialogue) + "\n", encoding="utf-8")
-    train_small(1, data=("pairs.tsv",), steps=1)
-    Path("held_out.jsonl").write_text('{"x": "你好", "y": "我很好"}\n{"x": "吃了吗", "y": "吃了"}\n', encoding="utf-8")
-    flags = ["--baseline-data", "pairs.tsv", "--report", "r.html", "--fluency-corpus", "usual.jsonl"]
-    flags += ["--map", "{question: x, answer: y}"]  # of --data alone
-    monkeypatch.setattr("sys.argv", ["evaluation", "--data", "held_out.jsonl", *flags])
-    capsys.readouterr()
-    assert commands.run("evaluate") == 0
-    printed = capsys.readouterr()
-    measures = json.loads(printed.out.splitlines()[-1])
-    assert measures["baseline"]["chrf"] == pytest.approx(100)
-    references, others = (measures[row]["fluency_nats_per_character"] for row in ("references", "random"))
-    assert 0 < references < 3
-    assert others == pytest.approx(references)
-    assert re.search(r"nats by n-grams$", printed.err, re.MULTILINE)
-    assert re.search(r"^baseline +\d", printed.err, re.MULTILINE)
-    assert "<td>我很好" in Path("r.html").read_text(encoding="utf-8")
 
 
 def test_each_reply_is_compared_with_its_own_reference(
@@ -187,16 +202,10 @@ def test_each_reply_is_compared_with_its_own_reference(
     vocabulary = Vocabulary(["你好", *dict.fromkeys("".join(q + a for q, a in pairs).replace(" ", "\u2581")), *BYTES])
     references = {tuple(vocabulary.ids(tokenizer()(q))): a for q, a in pairs}
 
-    class Reference:
-        """Stands for `Replier`."""
+    def replies(questions: list[list[int]]) -> list[str]:
+        return [references[tuple(question)] for question in questions]
 
-        def __init__(self, *_: Any) -> None:
-            pass
-
-        def replies(self, questions: list[list[int]]) -> list[str]:
-            return [references[tuple(question)] for question in questions]
-
-    monkeypatch.setattr(evaluate_module, "replier_of", Reference)
+    monkeypatch.setattr(evaluate_module, "replier_of", lambda *_: SimpleNamespace(replies=replies))
     monkeypatch.setattr(evaluate_module, "BATCH", 3)
     model = built_model(SETTINGS.model, len(vocabulary), seed=1)
     files = training_files(CorpusSettings(data=("pairs.tsv",), clean=("none",)))
@@ -211,3 +220,64 @@ def test_each_reply_is_compared_with_its_own_reference(
     scored = Scorer(model)(corpus.shards)
     assert measures["nats_per_character"] == pytest.approx(scored.nats_per_character)
     assert (measures["perplexity"], measures["tokens"]) == (pytest.approx(scored.perplexity), scored.tokens)
+
+
+PAIRS = [
+    ("今天天气怎么样", "下雨了"),
+    ("你叫什么名字", "我叫小明"),
+    ("你喜欢吃什么", "饺子"),
+    ("你喜欢吃苹果吗", "喜欢"),
+]
+
+
+def test_reply_to_the_most_similar_question() -> None:
+    samples = [Sample([], *pair) for pair in PAIRS]
+    baseline = Baseline(samples)
+    questions = ["明天的天气呢", "名字叫什么", "吃不吃苹果", "xyz"]
+    assert [*map(baseline.reply, questions)] == ["下雨了", "我叫小明", "喜欢", "下雨了"]
+    assert Baseline(samples[:1]).reply("") == "下雨了"
+
+
+def test_training_pairs_of_an_attempt_exclude_its_validation_pairs(work_dir: Path) -> None:
+    Path("pairs.tsv").write_text("".join(f"{q}\t{a}\n" for q, a in [*PAIRS, PAIRS[0]]))
+    Path("held_out.tsv").write_text("".join(f"{q}\t{a}\n" for q, a in PAIRS[1:2]))
+    settings = compose(Settings, data=("pairs.tsv",), validation="held_out.tsv")
+    vocabulary = Vocabulary(BYTES)
+    corpus = corpus_of(settings, vocabulary, "cache")
+    expected = [PAIRS[0], *PAIRS[2:]]  # duplicates are dropped, too
+    assert [sample[1:] for sample in samples_of(corpus)] == expected
+    drawn = [sample[1:] for sample in samples_of(corpus, 2)]
+    assert len(drawn) == 2
+    assert [pair for pair in expected if pair in drawn] == drawn
+    Path("pairs.tsv").unlink()
+    with pytest.raises(UserError, match=r"--baseline: .*pairs\.tsv.*; give pairs with --baseline-data FILE"):
+        corpus_of(settings, vocabulary, "cache")
+
+
+REPLIES = ["丙乙", "甲乙丁丁", "乙丙甲", "丁乙丙丙", "甲乙丙"]
+
+
+@pytest.fixture
+def fluency(work_dir: Path) -> Fluency:
+    Path("usual.tsv").write_text("".join(f"问\t{reply}\n" for reply in REPLIES), encoding="utf-8")
+    settings = CorpusSettings(data=("usual.tsv",), columns=("1", "2"), clean=("none",), tokenizer="char", cache="cache")
+    return Fluency(encode(training_files(settings), Selection(), 1000), tokens_of(settings))
+
+
+def test_fluency_equals_the_slow_twin(fluency: Fluency) -> None:
+    """Each character after those before it. The end of a text counts, and an empty one is its end alone."""
+    begin, end, size = 0, 1, LEAST_VOCABULARY + len({*"".join(REPLIES), "问"})
+    slow = SlowKneserNey(grams_of([[*map(ord, reply)] for reply in REPLIES], ORDER, begin, end), ORDER, size)
+    texts = ["甲乙丙", "丁", "", "乙乙乙乙"]
+    grams = grams_of([[*map(ord, text)] for text in texts], ORDER, begin, end)
+    nats = -sum(math.log(slow.probability(tuple(history), token)) for *history, token in grams)
+    assert fluency(texts) == pytest.approx(nats / (3 + 1 + 4), rel=1e-5)
+
+
+def test_usual_texts_have_fewer_nats(fluency: Fluency) -> None:
+    usual, turned, foreign = map(fluency, (["甲乙丙"], ["丙甲丁"], ["x y😀"]))
+    assert usual is not None
+    assert turned is not None
+    assert foreign is not None
+    assert usual < turned < foreign
+    assert fluency(["", " "]) is fluency([]) is None

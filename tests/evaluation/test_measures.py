@@ -81,18 +81,11 @@ def test_variety_and_repetition_equal_slow_twins(replies: list[str]) -> None:
     assert values["question_nats_per_character"] is None
 
 
-def test_bleu_keeps_no_lines() -> None:
-    """sacrebleu's caches would grow with every validation of a run."""
-    assert bleu(["我今天很好啊"], ["他明日 is good"], "zh") < 100
-    assert TokenizerZh.__call__.cache_info().currsize == TokenizerRegexp.__call__.cache_info().currsize == 0
-
-
 def test_overlap_with_references() -> None:
     reply, other = ["我今天很好啊"], ["他明日不坏吗"]
     assert (bleu(reply, reply, "zh"), chrf(reply, reply)) == (pytest.approx(100.0), pytest.approx(100.0))
     assert bleu(reply, other, "zh") < 10
     assert chrf(reply, other) == 0
-    assert 0 < chrf(reply * 2, reply + other) < 100
     assert bleu([], [], "zh") == chrf([], []) == 0
 
 
@@ -100,8 +93,6 @@ def test_overlap_with_references() -> None:
     ("references", "tokenization"),
     [
         (["今天天气很好", "ok"], "zh"),
-        (["I like Python, 你呢", "不知道 what you mean"], "zh"),
-        (["How are you?", "It is fine."], "13a"),
         (["Добрый день", "¿Qué tal?"], "13a"),
         (["今日はとても寒いですね"], "char"),
         (["오늘은 정말 춥네요"], "char"),
@@ -118,6 +109,8 @@ def test_bleu_has_the_tokenisation_without_a_warning(caplog: pytest.LogCaptureFi
     """sacrebleu warns of a hundred replies that end in " ."; zh takes "don't" for one token, 13a for more."""
     replies, references = ("it is fine , i don't know .",) * 150, ("it is fine, I don't know.",) * 150
     by_name = {name: bleu(replies, references, name) for name in ("zh", "13a", "char", "none", "intl")}
+    # sacrebleu's caches would grow with every validation of a run.
+    assert TokenizerZh.__call__.cache_info().currsize == TokenizerRegexp.__call__.cache_info().currsize == 0
     for name, value in by_name.items():
         expected = sacrebleu.corpus_bleu(replies, [references], tokenize=name, force=True).score
         assert value == pytest.approx(expected)
@@ -174,12 +167,8 @@ def test_relevance_is_deterministic_and_needs_ten_questions() -> None:
     assert shares.tolist() == again.tolist()
     assert measure(QUESTIONS[:9], replies[:9], QUESTIONS[:9])["relevance_at_1"] is None
     assert ranked_first([], []) is None
-
-
-def test_questions_that_rank_first_together_share_it() -> None:
-    """Ten questions, two of them equal: each of both ranks first as often as the other."""
-    questions = [*QUESTIONS[:9], QUESTIONS[0]]
-    shares = ranked_first(questions, [question[2] for question in questions])
+    # Of ten questions, two are equal: each of both ranks first as often as the other.
+    shares = ranked_first([*QUESTIONS[:9], QUESTIONS[0]], [question[2] for question in (*QUESTIONS[:9], QUESTIONS[0])])
     assert shares is not None
     assert shares.tolist() == [0.5, *[1.0] * 8, 0.5]
 

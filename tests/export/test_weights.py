@@ -1,6 +1,9 @@
 """Weights in smaller types: their rounding, their size and their loss."""
 
+import contextlib
+import io
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -38,11 +41,25 @@ def test_vectors_and_float32_stay_and_float16_stays_finite() -> None:
     np.testing.assert_array_equal(restored(stored(weight[None], "float16", False)), [[0, 65504]])
 
 
+class Exported(NamedTuple):
+    """An attempt, its export with weights in int8 beside it, and the lines that were printed."""
+
+    attempt: Path
+    settings: ExportSettings
+    folder: Path
+    printed: list[str]
+
+
 @pytest.fixture(scope="module")
-def attempt(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("weights")
+def exported(tmp_path_factory: pytest.TempPathFactory) -> Exported:
+    """An export of an untrained attempt, and pairs."""
+    folder, printed = tmp_path_factory.mktemp("weights"), io.StringIO()
     (folder / "pairs.tsv").write_text("你好\t你好 a\n今天好吗\t好\n他們\t我\n" + "好" * 60 + "\t我\n", encoding="utf-8")
-    return write_attempt(folder / "tiny", bidirectional=False, rnn_size=16, embedding_size=32)
+    attempt = write_attempt(folder / "tiny", bidirectional=False, rnn_size=16, embedding_size=32)
+    settings = ExportSettings("tiny", "onnx", "int8", data=(str(folder / "pairs.tsv"),))
+    with contextlib.redirect_stdout(printed):
+        export(settings, attempt, folder / "onnx")
+    return Exported(attempt, settings, folder / "onnx", printed.getvalue().splitlines())
 
 
 def loss_of(model: OnnxModel, shards: Shards) -> float:
@@ -58,17 +75,14 @@ def loss_of(model: OnnxModel, shards: Shards) -> float:
     return nats / sum(int(pairs.characters.sum()) for pairs in shards)
 
 
-def test_printed_loss_is_that_of_the_export(attempt: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_printed_loss_is_that_of_the_export(exported: Exported) -> None:
     """TensorFlow with the stored values, and the runtime of the export, compute the same."""
-    pairs, folder = (str(attempt.with_name("pairs.tsv")),), attempt.with_name("onnx")
-    settings = ExportSettings("tiny", "onnx", "int8", data=pairs)
-    export(settings, attempt, folder)
-    size, loss = capsys.readouterr().out.splitlines()
-    assert size == f"{folder}: onnx, weights in int8, {size_of(folder) / 1e6:.1f} MB"
-    trained = load_trained(attempt)
-    shards = held_out_pairs(trained, settings)
+    size, loss = exported.printed
+    assert size == f"{exported.folder}: onnx, weights in int8, {size_of(exported.folder) / 1e6:.1f} MB"
+    trained = load_trained(exported.attempt)
+    shards = held_out_pairs(trained, exported.settings)
     assert shards is not None
     exact = Scorer(trained.model)(shards).nats_per_character
-    of_export = loss_of(load_export(folder).model, shards)
+    of_export = loss_of(load_export(exported.folder).model, shards)
     assert loss == f"{of_export:.4f} nats per character on 4 held-out pairs"
     assert 1e-4 < abs(of_export - exact) < 0.1
