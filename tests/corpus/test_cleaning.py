@@ -9,15 +9,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from chatbot.config.attempts import LAST
 from chatbot.config.corpus import TEXT_RULES, CorpusSettings
-from chatbot.config.decoding import DecodingSettings
 from chatbot.corpus.cleaning import cleaner, is_cut_into_words, tidy
 from chatbot.corpus.files import training_files, without_word_spaces
+from chatbot.corpus.tokenizer import text_of, tokens_of
 from chatbot.errors import UserError
-from chatbot.inference.responder import Responder
-from chatbot.model.saved import load_trained
-from tests.corpus.encoded import data
-from tests.training.small_run import train_small
+from chatbot.flags import replace
+from chatbot.training.attempt import write_attempt
+from chatbot.training.data import prepare
+from tests.corpus import encoded
+from tests.training.small_run import small_settings
 
 # A rule, a text, and what the rule makes of it, a line each; where both are the same, the text has nothing to clean.
 CLEANED = Path(__file__).with_name("cleaned.jsonl").read_text(encoding="utf-8").splitlines()
@@ -101,15 +103,18 @@ def test_rule_is_added_for_cut_corpora(tmp_path: Path, clean: tuple[str, ...], e
 def test_cut_corpus_is_trained_on_and_chatted_with_without_its_spaces(
     work_dir: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """By the settings that the attempt keeps, also when the same command resumes it."""
     Path("cut.tsv").write_text(CUT * 5)
-    assert train_small(1, data=("cut.tsv",), steps=1) == 0
+    given = small_settings(data=("cut.tsv",))
+    data = prepare(given)
     assert "cut.tsv: the spaces between its Chinese words are removed, as in chat (--clean spaces)." in (
         capsys.readouterr().out.splitlines()
     )
-    loaded = load_trained(Path("checkpoints/default"))
-    responder = Responder(loaded, DecodingSettings())
-    assert loaded.vocabulary.text(responder.ids("我 love you 你 知道 的 吧")) == "我love you你知道的吧"
-    assert train_small(1, data=("cut.tsv",), steps=1) == 0  # the same command resumes
+    kept = replace(given, **data.chosen)
+    assert text_of(tokens_of(kept.corpus)("我 love you 你 知道 的 吧")) == "我love you你知道的吧"
+    write_attempt(kept, data.vocabulary, data.description)
+    Path("checkpoints/default", LAST).touch()
+    assert prepare(given).chosen["clean"] == kept.corpus.clean
 
 
 @pytest.mark.parametrize("command", ["inspect", "encode"])
@@ -118,7 +123,7 @@ def test_commands_join_the_words_and_name_lines_of_the_dictionary_without_effect
 ) -> None:
     Path("cut.tsv").write_text(CUT * 5)
     Path("words.txt").write_text("iPhone 16\n", encoding="utf-8")
-    assert data(command, "cut.tsv", "--dictionary", "words.txt") == 0
+    assert encoded.data(command, "cut.tsv", "--dictionary", "words.txt") == 0
     printed = capsys.readouterr().out
     assert printed.startswith("cut.tsv: the spaces between its Chinese words are removed")
     assert printed.count("words.txt: lines without effect: 1 of 1; ") == 1

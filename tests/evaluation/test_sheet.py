@@ -207,7 +207,8 @@ def test_command_writes_and_counts_a_sheet(command: Any) -> None:
     """Each source replies to the same questions, with the turns before them, of which one attempt reads none."""
     Path("talk.jsonl").write_text(json.dumps(TURNS) + "\n", encoding="utf-8")
     for attempt, history in (("one", 1), ("two", 0)):
-        write_attempt(Path("checkpoints", attempt), data=("talk.jsonl",), history=history, max_length=50)
+        chosen: dict[str, Any] = {"data": ("talk.jsonl",), "history": history, "max_length": 50}
+        write_attempt(Path("checkpoints", attempt), retrieves=attempt == "two", **chosen)
     Path("theirs.txt").write_text("甲\n乙\n丙\n丁\n戊\n", encoding="utf-8")
     names = ["people", "nearest", "model", "beam", "two", "checkpoints/two", "theirs.txt"]
     of_one = ["--attempt", "one", "--data", "talk.jsonl", "--beam-size", "3"]
@@ -254,6 +255,11 @@ def test_command_writes_and_counts_a_sheet(command: Any) -> None:
     assert not Path("s/sheet.csv").exists()
     Path("theirs.txt").write_text("甲\r\n乙\r\n丙\r\n丁\r\n戊", encoding="utf-8")
     assert command(*flags)[0]["messages"] == 5  # of 70 that are wanted
+    # Each attempt has a default search of its own.
+    command("--attempt", "one", "--data", "talk.jsonl", "--sheet", "t", "--compare", "model", "two")
+    key, rows = sources_of(Path("t")), rows_of(Path("t"))[1:]
+    searches = {(source, *row["reply"].split()[:2]) for row in rows for source in key[row["id"]]}
+    assert searches == {("model", "5", "auto"), ("two", "5", "30")}
 
 
 def test_attempt_that_reads_other_pairs_is_an_error(command: Any) -> None:

@@ -14,7 +14,7 @@ import pytest
 import chatbot
 from chatbot.chat.loading import load_exported
 from chatbot.commands import main
-from chatbot.config.attempts import DATA
+from chatbot.config.attempts import CONFIG, DATA, DICTIONARY
 from chatbot.config.decoding import DecodingSettings
 from chatbot.config.export import EXPORT, ExportSettings
 from chatbot.errors import UserError
@@ -166,6 +166,18 @@ def test_graph_that_is_no_graph_is_refused(copy: Path) -> None:
     (copy / MANIFEST).write_text(json.dumps(values))
     with pytest.raises(UserError, match="cannot be read"):
         load_export(copy)
+
+
+@pytest.mark.usefixtures("_converted")
+def test_dictionary_of_the_attempt_is_exported(folder: Path, tmp_path: Path) -> None:
+    attempt = Path(shutil.copytree(folder / "checkpoints" / "tiny", tmp_path / "tiny"))
+    settings = json.loads((attempt / CONFIG).read_text())
+    (attempt / CONFIG).write_text(json.dumps({**settings, "tokenizer": "jieba", "dictionary": "elsewhere.txt"}))
+    (attempt / DICTIONARY).write_text("吃了吗 9\n")
+    export(ExportSettings("tiny", "onnx"), attempt, tmp_path / "onnx")
+    found = load_export(tmp_path / "onnx").settings.corpus
+    assert found.dictionary == str(tmp_path / "onnx" / DICTIONARY)
+    assert Path(found.dictionary).read_text() == "吃了吗 9\n"
 
 
 @pytest.mark.usefixtures("_converted")

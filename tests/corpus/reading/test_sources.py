@@ -27,7 +27,6 @@ from chatbot.corpus.reading.sources import (
     is_no_data,
     part_of,
 )
-from chatbot.corpus.workers import worker_pool
 from chatbot.errors import UserError
 from tests.corpus.reading.sample_files import texts, written, zipped
 from tests.corpus.reading.test_wild import WILD
@@ -109,8 +108,7 @@ def test_parts_have_caches_of_their_own(tmp_path: Path, name: str) -> None:
 
     def answers(files: CorpusFiles | None) -> list[str]:
         assert files is not None
-        with worker_pool() as pool:
-            chunks = tokenise(files, pool).chunks
+        chunks = tokenise(files).chunks
         return [answer for path, _, pairs in chunks for _, answer in load_chunk(path).texts(np.arange(pairs))]
 
     assert answers(training_files(chosen)) == ["乙", "辛"]
@@ -144,7 +142,11 @@ def test_only_a_training_part_divides(work_dir: Path) -> None:
 
 
 def test_cache_in_the_folder_is_not_read(work_dir: Path) -> None:
+    """Nor that of another program, with folders in it."""
     written(work_dir, "a.tsv", "甲\t乙\n")
+    Path("other/inner").mkdir(parents=True)
+    written(work_dir, f"other/{sources.CACHE_TAG}", "")
+    written(work_dir, "other/inner/b.tsv", "丙\t丁\n")
     for cache in ("data/cache", "."):  # beside the files, and among them
         for _ in range(2):
             corpus = training_set(CorpusSettings(data=(".",), cache=cache), EncodingSettings())

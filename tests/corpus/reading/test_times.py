@@ -73,6 +73,7 @@ def test_halves_of_days_in_other_languages(text: str, clock: tuple[int, int]) ->
         (["05/06/2024 10:00", "05/06/2024 10:05"], "dmy", ""),  # a day or a month: it is the same day
         (["05/06/2024 10:00", "06/06/2024 10:05"], "dmy", ""),  # either way a day or more has passed
         (["12/06/2024 23:59", "01/07/2024 00:01"], "dmy", "days and months of times such as '12/06/2024 23:59' cannot"),
+        (["02/01/2024 00:01", "01/01/2024 23:59"], "dmy", "days and months of times such as '02/01/2024 00:01' cannot"),
         (["12/06/2024 11:59 PM", "01/07/2024 0:01 AM"], "mdy", "the month is taken as first"),
         (["13/06/2024 10:00", "01/07/2024 10:00"], "dmy", ""),
         (["06/13/2024 10:00", "07/01/2024 10:00"], "mdy", ""),

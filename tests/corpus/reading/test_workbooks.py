@@ -34,6 +34,15 @@ def test_bomb_is_refused_before_it_is_opened(tmp_path: Path, monkeypatch: pytest
         pairs_of(tmp_path / "a")
 
 
+def test_cells_of_a_sheet_that_is_no_table_are_not_read(tmp_path: Path) -> None:
+    """Such as of a macro, here in place of a chart."""
+    with zipfile.ZipFile(WILD / "chart_sheet.xlsx") as read, zipfile.ZipFile(tmp_path / "a.xlsx", "w") as written:
+        for name in read.namelist():
+            same = "xl/worksheets/sheet1.xml" if name == "xl/chartsheets/sheet1.xml" else name
+            written.writestr(name, read.read(same))
+    assert len(pairs_of(tmp_path / "a.xlsx")[0]) == len(pairs_of(WILD / "chart_sheet.xlsx")[0]) == 2
+
+
 @pytest.mark.parametrize("name", ["two_columns.xlsx", "old.xls"])
 def test_damaged_workbooks_give_pairs_or_one_line(tmp_path: Path, name: str) -> None:
     cut_and_damaged(tmp_path, (WILD / name).read_bytes())
