@@ -32,7 +32,7 @@ def streamed(path: Path, rows_per_batch: int, **columns: Any) -> Path:
 
 
 def test_damaged_files_are_an_error_or_give_pairs(tmp_path: Path) -> None:
-    columns = {"question": [f"问{i}" for i in range(500)], "answer": ["答"] * 500}
+    columns: dict[str, Any] = {"question": [f"问{i}" for i in range(500)], "answer": ["答"] * 500}
     content = stored(tmp_path / "a", **columns).read_bytes()
     assert all("a damaged Parquet file" in result for result in cut_and_damaged(tmp_path, content))
     content = streamed(tmp_path / "b", 100, **columns).read_bytes()
