@@ -60,6 +60,7 @@ class CacheMachine(RuleBasedStateMachine):
         self.temporary = tempfile.TemporaryDirectory()
         self.folder = Path(self.temporary.name)
         self.days: dict[str, float] = {}  # since the last use, in the order of the last use
+        self.moment = 0  # of the last use, in nanoseconds
         self.broken: set[str] = set()
         self.without_date: set[str] = set()  # which are not found to be old
         self.left: set[str] = set()  # temporary folders of processes that were killed
@@ -82,6 +83,11 @@ class CacheMachine(RuleBasedStateMachine):
         is_there = name in self.days and name not in self.broken
         assert make(self.folder / name) == (not is_there)
         assert (self.folder / name / "file").read_bytes() == CONTENT
+        manifest = self.folder / name / MANIFEST
+        assert time.time() - manifest.stat().st_mtime < DAY / 2
+        # Clocks of files tick every few milliseconds; two uses within one would have no order.
+        self.moment = max(time.time_ns(), self.moment + 10**6)
+        os.utime(manifest, ns=(self.moment, self.moment))
         self.days.pop(name, None)
         self.days[name] = 0
         self.broken.discard(name)
