@@ -66,6 +66,7 @@ def elsewhere() -> Iterator[None]:
 
 LONG = {"training", "export"}  # folders whose tests take most of the time
 MARKS = "slow", "gpu", "system"
+MOST_SECONDS = 5  # of the processor, in an unmarked test
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -97,6 +98,22 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         config.hook.pytest_deselected(items=long)
     files = {item.path for item in long}
     items.sort(key=lambda item: (item.path not in files, LONG.isdisjoint(item.path.parts)))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
+    """Let an unmarked test fail that takes long, with the processes it waits for and without its fixtures.
+
+    With --all, properties have more examples.
+    """
+    before = os.times()
+    result = yield
+    seconds = sum(os.times()[:4]) - sum(before[:4])
+    if seconds > MOST_SECONDS and not (item.config.getoption("--all") or any(map(item.get_closest_marker, MARKS))):
+        pytest.fail(
+            f"{seconds:.1f} s of the processor; an unmarked test has {MOST_SECONDS}: make it smaller, or mark it"
+        )
+    return result
 
 
 @pytest.hookimpl(wrapper=True)

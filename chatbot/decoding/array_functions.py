@@ -149,7 +149,7 @@ def _mapped(function: Callable[[Array], Array], arrays: Any) -> Any:
 
 def _largest(values: Array, number: int) -> npt.NDArray[np.int64]:
     least = np.partition(values, -number)[-number]
-    places = np.flatnonzero(values >= least)
+    places = np.flatnonzero(~(values < least))  # those that are no number, too: last, where numbers are too few
     return places[np.argsort(-values[places], kind="stable")[:number]]
 
 
