@@ -31,7 +31,10 @@ def picked(decoding: DecodingSettings, log_probs: Array, uniform: Array | None) 
 
 
 def truncated(decoding: DecodingSettings, log_probs: Array) -> Array:
-    """Return the log-probabilities that the settings sample from: -inf where an id must not be drawn."""
+    """Return the log-probabilities that the settings sample from: -inf where an id must not be drawn.
+
+    Those that are no numbers, of weights that are not finite, stay so.
+    """
     if decoding.temperature is not None and decoding.temperature != 1:
         log_probs = log_probs / np.float32(max(decoding.temperature, LEAST_TEMPERATURE))
     if decoding.top_k is not None:
@@ -48,7 +51,7 @@ def truncated(decoding: DecodingSettings, log_probs: Array) -> Array:
 def top_k(log_probs: Array, k: int) -> Array:
     """Keep the k most probable ids, and those that are as probable as the last of them (Fan et al., 2018)."""
     functions = functions_of(log_probs)
-    return functions.where(log_probs >= functions.kth_largest(log_probs, k), log_probs, -INFINITY)
+    return functions.where(log_probs < functions.kth_largest(log_probs, k), -INFINITY, log_probs)
 
 
 def top_p(log_probs: Array, mass: float) -> Array:
@@ -57,15 +60,15 @@ def top_p(log_probs: Array, mass: float) -> Array:
     weights = functions.exp(log_probs - functions.max(log_probs))
     total = functions.sum(weights)  # [rows, 1]
     # Ids that are left out at once, most of the vocabulary, are in none of the sums.
-    needed = functions.needed_columns(weights >= _least(log_probs, mass) * total)
+    needed = functions.needed_columns(~(weights < _least(log_probs, mass) * total))
     limit = _limit(log_probs[:, needed], weights[:, needed] / total, _least(log_probs, mass), mass)
-    return functions.where(log_probs >= limit, log_probs, -INFINITY)
+    return functions.where(log_probs < limit, -INFINITY, log_probs)
 
 
 def min_p(log_probs: Array, share: float) -> Array:
     """Keep the ids that are at least `share` times as probable as the most probable one (Nguyen et al., 2024)."""
     functions = functions_of(log_probs)
-    return functions.where(log_probs >= functions.max(log_probs) + np.log(np.float32(share)), log_probs, -INFINITY)
+    return functions.where(log_probs < functions.max(log_probs) + np.log(np.float32(share)), -INFINITY, log_probs)
 
 
 def typical(log_probs: Array, mass: float) -> Array:
@@ -79,7 +82,7 @@ def typical(log_probs: Array, mass: float) -> Array:
     information = functions.where(probabilities > 0, normalised, np.float32(0)) * probabilities
     nearness = -abs(normalised - functions.sum(information))  # -inf where an id is not allowed
     limit = _limit(nearness, probabilities, _least(log_probs, mass), mass)
-    return functions.where(nearness >= limit, log_probs, -INFINITY)
+    return functions.where(nearness < limit, -INFINITY, log_probs)
 
 
 def _least(log_probs: Array, mass: float) -> np.float32:
@@ -112,7 +115,7 @@ def sampled(log_probs: Array, uniform: Array) -> Array:
     uniform: [rows, 1] float32 in [0, 1). A row's id depends on its own number alone.
     """
     functions = functions_of(log_probs)
-    needed = functions.needed_columns(log_probs > -INFINITY)
+    needed = functions.needed_columns(log_probs != -INFINITY)
     weights = functions.exp(log_probs[:, needed] - functions.max(log_probs))
     padded = functions.with_zeros(weights, -weights.shape[1] % BLOCK)
     blocks = functions.reshape(padded, (-1, padded.shape[1] // BLOCK, BLOCK))

@@ -17,6 +17,8 @@ POSITIONS = 1024
 # The question of the anti-language model: the begin symbol alone. It is in no other question, and in no reply, so that
 # a model that copies gains nothing by it.
 EMPTY_QUESTION = [BOS]
+# The message of a UserError.
+NOT_FINITE = "no reply has a probability that is a number: the weights are not finite; train it again"
 
 Rows = Sequence[Sequence[int]]  # ids of each
 Floats = npt.NDArray[np.float32]

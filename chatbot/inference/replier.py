@@ -21,7 +21,7 @@ from chatbot.decoding.automaton import BoundedAutomaton, spelling_automaton, wit
 from chatbot.decoding.hypotheses import length_penalty
 from chatbot.display import counted
 from chatbot.errors import UserError
-from chatbot.inference.model import Floats, IsWanted, Model, Rows, log_probabilities
+from chatbot.inference.model import NOT_FINITE, Floats, IsWanted, Model, Rows, log_probabilities
 from chatbot.inference.reply_text import Origin, Reply, ReplyText, before_stop
 from chatbot.inference.retrieved_replies import RetrievedReplies
 
@@ -144,7 +144,7 @@ class Replier:
                 texts.setdefault(text, Reply(text, float(scores[index]), ids))
         replies = list(texts.values())
         if not replies:
-            raise UserError("no reply has a probability that is a number: the weights are not finite; train it again")
+            raise UserError(NOT_FINITE)
         return [reply for reply in replies if reply.text] or replies
 
     def _reranked(self, questions: Rows, candidates: list[list[Reply]], is_wanted: IsWanted) -> list[list[Reply]]:

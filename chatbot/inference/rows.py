@@ -20,7 +20,8 @@ from chatbot.decoding.array_functions import NumpyFunctions
 from chatbot.decoding.automaton import BoundedAutomaton
 from chatbot.decoding.processors import Prefix, processed
 from chatbot.decoding.sampling import picked, uniform_numbers
-from chatbot.inference.model import EMPTY_QUESTION, Model
+from chatbot.errors import UserError
+from chatbot.inference.model import EMPTY_QUESTION, NOT_FINITE, Model
 from chatbot.inference.questions import FinishReason, Piece, Request, TokenLogProb
 from chatbot.inference.replier import Replier, check_decoding, for_attempt, reply_automaton
 from chatbot.inference.reply_text import ReplyText
@@ -234,9 +235,11 @@ class RowBatch:
         self._has_ended = np.zeros(len(self._replies), np.bool_)
 
     def advance(self) -> None:
-        """Add an id to each reply."""
+        """Add an id to each reply. Raises UserError if the weights are not finite."""
         rows, number = self._rows, len(self._replies)
         logits, self._state = self._model.step(self._state, np.concatenate([rows.last, rows.last[self._generic]]))
+        if np.isnan(logits.max()):
+            raise UserError(NOT_FINITE)
         groups = defaultdict(list)
         for row, reply in enumerate(self._replies):
             groups[reply.rules].append(row)

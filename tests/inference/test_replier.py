@@ -139,11 +139,22 @@ def test_log_probabilities_are_those_of_the_oracle(begin: int, monkeypatch: pyte
     assert unfinished.nonzero()[0].tolist() == [0]
 
 
-def test_weights_that_are_no_numbers_are_an_error() -> None:
-    table = Table(check_interval=1)
+@pytest.mark.parametrize("check_interval", [0, 1])
+@pytest.mark.parametrize(
+    "flags",
+    [{"beam_size": 1}, {"beam_size": 4, "diverse_groups": 2, "rerank": 0.5}, {"candidates": 4}]
+    + [{name: value} for name, value in {"top_k": 3, "top_p": 0.9, "min_p": 0.1, "typical": 0.9}.items()],
+    ids=str,
+)
+def test_weights_that_are_no_numbers_are_an_error(flags: dict[str, Any], check_interval: int) -> None:
+    """With arrays, with tensors, and token by token."""
+    table = Table(check_interval=check_interval)
     table.after[:] = np.nan
+    responder = table.responder(DecodingSettings(**flags))
     with pytest.raises(UserError, match="the weights are not finite; train it again"):
-        table.responder(DecodingSettings(beam_size=3)).replier.candidates([[5]])
+        responder.replier.candidates([[5]])
+    with pytest.raises(UserError, match="the weights are not finite; train it again"):
+        list(responder.stream("你"))
 
 
 @pytest.mark.parametrize(
