@@ -1,6 +1,7 @@
 """From files to shards: equality with a slow loop, one or several processes, and the cache."""
 
 import dataclasses
+import json
 from collections import Counter
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import nullcontext
@@ -72,7 +73,10 @@ def test_shards_equal_a_slow_loop(
 
 
 def test_several_processes_write_the_bytes_of_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pairs = [(f"问题{i}号", f"回答{i % 50}号") for i in range(3000)]
+    """Of conversations, some of which are in two chunks, with the turns before each question."""
+    turns = [[f"话{8 * i + turn}号" for turn in range(8)] for i in range(428)]
+    (tmp_path / "chat.jsonl").write_text("".join(json.dumps(chat) + "\n" for chat in turns), encoding="utf-8")
+    of_chat = {"data": (str(tmp_path / "chat.jsonl"),), "columns": (), "history": 2}
     submitted: list[str] = []
     submit = ProcessPoolExecutor.submit
 
@@ -83,11 +87,11 @@ def test_several_processes_write_the_bytes_of_one(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(ProcessPoolExecutor, "submit", recorded)
     monkeypatch.setattr(workers, "cores", lambda: 2)
     monkeypatch.setattr(files, "PAIRS_PER_CHUNK", 500)
-    one = encoded_corpus(settings(tmp_path, pairs))
+    one = encoded_corpus(replace(settings(tmp_path, []), **of_chat))
     assert not submitted
     monkeypatch.setattr(files, "SERIAL_BYTES", 0)
     monkeypatch.setattr(dataset, "SERIAL_CHUNKS", 0)
-    two = encoded_corpus(replace(settings(tmp_path, pairs), cache=str(tmp_path / "other")))
+    two = encoded_corpus(replace(settings(tmp_path, []), cache=str(tmp_path / "other"), **of_chat))
     assert Counter(submitted) == {"_write_chunk": 7, "_count": 6, "_encode": 6}  # with the report of the file
     assert one.fingerprint == two.fingerprint
     for name in ("manifest.json", "corpus.json", "00000.tokens", "00000.lengths", "vocabulary.txt"):
