@@ -14,9 +14,8 @@ from chatbot.export.manifest import Manifest
 from tests.export.untrained import write_attempt
 
 
-@pytest.mark.parametrize(
-    ("card", "line"),
-    [
+def test_line_of_a_model() -> None:
+    for card, line in (
         (
             ModelCard("talk", 1200, ("a.tsv",), 1, 3.25),
             "talk: 1 pair of a.tsv; step 1,200; 3.250 nats per character on ",
@@ -24,10 +23,8 @@ from tests.export.untrained import write_attempt
         (ModelCard("talk", 0, ("a", "b"), 2000), "talk: 2,000 pairs of 2 files; step 0; not validated"),
         # It does not have the names of files.
         (card_of_export(Manifest("onnx", "float32", "talk", 250, True)), "talk; step 250; onnx"),
-    ],
-)
-def test_line_of_a_model(card: ModelCard, line: str) -> None:
-    assert card.line().startswith(line)
+    ):
+        assert card.line().startswith(line)
 
 
 @pytest.mark.parametrize(
@@ -71,19 +68,15 @@ def test_version_is_that_of_the_pointer_that_is_used(tmp_path: Path) -> None:
     assert version_of(tmp_path) == best
 
 
-@pytest.mark.parametrize(
-    ("data", "questions"),
-    [
-        ({"questions": ["晚安", "\x1b[2J", "加油"]}, ["晚安", "加油"]),  # the terminal would obey the second one
+def test_questions_that_an_attempt_offers(tmp_path: Path) -> None:
+    """An attempt of an earlier version has none; the terminal would obey one of them."""
+    for data, questions in (
+        ({"questions": ["晚安", "\x1b[2J", "加油"]}, ["晚安", "加油"]),
         ({"questions": 3}, []),
-        ({}, []),
         ([], []),
-    ],
-)
-def test_questions_that_an_attempt_offers(tmp_path: Path, data: object, questions: list[str]) -> None:
-    """An attempt of an earlier version has none."""
-    (tmp_path / DATA).write_text(json.dumps(data))
-    assert learned_questions(tmp_path) == questions
+    ):
+        (tmp_path / DATA).write_text(json.dumps(data))
+        assert learned_questions(tmp_path) == questions
 
 
 def test_model_that_only_replies_is_frozen(tmp_path: Path) -> None:

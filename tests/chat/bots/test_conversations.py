@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import re
 import threading
 from pathlib import Path
 from typing import Any
@@ -38,34 +37,31 @@ def test_each_conversation_has_its_last_turns() -> None:
     ]
 
 
-@pytest.mark.parametrize("turns", [0, 2])
-def test_the_engine_gets_the_last_reply(turns: int) -> None:
+@pytest.mark.parametrize("turns", [0, 1, 4])
+def test_the_engine_gets_the_last_reply_and_turns_before_are_forgotten(turns: int) -> None:
     def submit(question: Question, receive: Receive) -> Request:
         receive(Piece(0, f"{question.last_reply}+"))
         receive(Usage(0, 0))
         return Request(question, receive)
 
-    texts = ("1", "2", "3", "/reset", "4")
-    assert talk(conversations(submit, turns), *(("a", text) for text in texts)) == ["+", "++", "+++", module.RESET, "+"]
+    bot = conversations(submit, turns)
+    replies = talk(bot, *(("a", text) for text in ("1", "/reset", "2", "3", "4", "5")))
+    assert replies == ["+", module.RESET, "+", "++", "+++", "++++"]
+    (chat,) = bot._chats.values()
+    assert len(chat.conversation.exchanges) <= turns + 1
+    assert chat.conversation.last is not None
+    assert len(chat.conversation.last.before) == turns
 
 
 def test_commands_reset_and_explain() -> None:
     bot = conversations()
     replies = talk(bot, ("a", "1"), ("a", " /Reset now"), ("a", "2"), ("a", "/start"), ("a", "/help"), ("a", "/other"))
     assert replies[1:3] == [module.RESET, "2"]
+    assert replies[3] == replies[4] == module.help_of(9000)
     assert "9,000 question-answer pairs." in replies[3]
     assert "用 9,000 个问答对训练" in replies[3]
-    assert replies[3] == replies[4]
+    assert "on question-answer pairs." in module.help_of(None)
     assert replies[5] == "2/2//other"  # a text like any other
-
-
-def test_both_languages_of_the_help_have_the_same_commands() -> None:
-    for pairs in (1, 9000, None):
-        english, chinese = module.help_of(pairs).split("\n\n")
-        assert (
-            re.findall(r"/[a-z]+", english) == re.findall(r"/[a-z]+", chinese) == ["/reset", "/good", "/bad", "/help"]
-        )
-        assert re.findall(r"[\d,]*\d", english) == re.findall(r"[\d,]*\d", chinese)
 
 
 def records_of(file: Path) -> list[Any]:
@@ -74,48 +70,25 @@ def records_of(file: Path) -> list[Any]:
     return [{name: value for name, value in json.loads(line).items() if name != "time"} for line in lines]
 
 
-def test_a_rating_is_kept_once_with_the_turns_before(tmp_path: Path) -> None:
-    file = tmp_path / "data" / "ratings.jsonl"
-    bot = conversations(ratings=str(file))
-    texts = ["/good", "1", "2", "/good", "/good", "3", "/bad", "/reset", "/good"]
-    replies = talk(bot, *(("a", text) for text in texts))
-    assert replies[0] == replies[-1] == module.NOT_RATED
-    assert [replies[i] for i in (3, 4, 6)] == [module.RATED] * 3
-    good, bad = records_of(file)
-    replied = {"history": [["1", "1"]], "question": "2", "answer": "1/1/2"}
-    assert good == {"written_to": "", **replied, "rating": "good", "model": "talk"}
-    assert (bad["question"], bad["rating"]) == ("3", "bad")
-    assert "answer" not in bad
+def test_a_rating_is_kept_once_and_corrected(tmp_path: Path) -> None:
+    """With the turns before, but no bad reply among them, and the question that a looked-up reply was written to."""
 
-
-def test_a_rating_has_the_question_that_a_looked_up_reply_was_written_to(tmp_path: Path) -> None:
     def submit(question: Question, receive: Receive) -> Request:
-        receive(Piece(0, "嗨", finish_reason="stop", origin=Origin("您好")))
+        receive(Piece(0, f"re {question.text}", finish_reason="stop", origin=Origin("您好")))
         receive(Usage(1, 1))
         return Request(question, receive)
 
-    talk(conversations(submit, ratings=str(tmp_path / "ratings.jsonl")), ("a", "你好"), ("a", "/bad"))
-    (bad,) = records_of(tmp_path / "ratings.jsonl")
-    assert (bad["question"], bad["rejected"], bad["written_to"]) == ("你好", "嗨", "您好")
-
-
-def test_a_rating_is_corrected_and_training_learns_no_bad_reply(tmp_path: Path) -> None:
-    file = tmp_path / "ratings.jsonl"
-    texts = [("a", "1"), ("a", "/good"), ("b", "x"), ("b", "/bad"), ("a", "/bad"), ("a", "2"), ("a", "/good")]
-    talk(conversations(ratings=str(file)), *texts)
-    other, first, second = records_of(file)
-    assert (other["question"], first["question"], first["rating"]) == ("x", "1", "bad")
-    assert (second["question"], second["rating"], second["history"]) == ("2", "good", [])
-
-
-@pytest.mark.parametrize("turns", [0, 1, 4])
-def test_turns_of_a_long_conversation_are_forgotten(turns: int) -> None:
-    bot = conversations(turns=turns)
-    talk(bot, *(("a", str(number)) for number in range(12)))
-    (chat,) = bot._chats.values()
-    assert len(chat.conversation.exchanges) <= turns + 1
-    assert chat.conversation.last is not None
-    assert len(chat.conversation.last.before) == turns
+    file = tmp_path / "data" / "ratings.jsonl"
+    bot = conversations(submit, ratings=str(file))
+    texts = ("/good", "1", "/good", "/good", "2", "/good", "/bad", "3", "/good", "/reset", "/good")
+    replies = talk(bot, *(("a", text) for text in texts))
+    assert replies[0] == replies[-1] == module.NOT_RATED
+    assert [replies[i] for i in (2, 3, 5, 6, 8)] == [module.RATED] * 5
+    first, second, third = records_of(file)
+    common = {"model": "talk", "written_to": "您好"}
+    assert first == {**common, "history": [], "question": "1", "answer": "re 1", "rating": "good"}
+    assert second == {**common, "history": [["1", "re 1"]], "question": "2", "rejected": "re 2", "rating": "bad"}
+    assert (third["question"], third["history"]) == ("3", [])
 
 
 def test_a_rating_that_cannot_be_written_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -204,21 +177,18 @@ def refusal_of(submit: module.Submit, **settings: Any) -> RefusedError:
     return caught.value
 
 
-def test_a_busy_engine_refuses() -> None:
-    def submit(question: Question, receive: Receive) -> Request:
+def test_errors_of_the_engine_are_refusals_and_reported_without_the_text(capsys: pytest.CaptureFixture[str]) -> None:
+    def busy(question: Question, receive: Receive) -> Request:
         raise BusyError
 
-    refused = refusal_of(submit)
-    assert (str(refused), refused.status, refused.retry_after) == (module.BUSY, 503, 5)
-
-
-def test_an_error_of_the_model_is_reported_without_the_text(capsys: pytest.CaptureFixture[str]) -> None:
-    def submit(question: Question, receive: Receive) -> Request:
+    def failing(question: Question, receive: Receive) -> Request:
         receive(Piece(0, "half a re"))
         receive(ValueError(question.text))
         return Request(question, receive)
 
-    assert refusal_of(submit).status == 500
+    refused = refusal_of(busy)
+    assert (str(refused), refused.status, refused.retry_after) == (module.BUSY, 503, 5)
+    assert refusal_of(failing).status == 500
     printed = capsys.readouterr().err
     assert "ValueError" in printed
     assert "private" not in printed

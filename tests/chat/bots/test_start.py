@@ -5,12 +5,8 @@ import contextlib
 import http.client
 import importlib.util
 import json
-import os
-import signal
 import socket
-import sys
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,28 +23,20 @@ from chatbot.config.decoding import DecodingSettings
 from chatbot.config.training import Settings
 from chatbot.corpus.vocabulary import BYTES, Vocabulary
 from chatbot.errors import UserError
-from chatbot.flags import compose, unknown_flags
+from chatbot.flags import compose
 from chatbot.inference.responder import Responder
 from chatbot.model.new_model import built_model
 from chatbot.model.saved import Trained
 from tests.chat.bots.engines import conversations
 from tests.chat.bots.telegram_stand_in import TOKEN, StandIn
+from tests.chat.server.running import run_until_sigterm
 from tests.test_architecture import imported_at_once
 
 SECRET = "a secret of the test"
 
 
 @pytest.fixture
-def signals() -> Iterator[None]:
-    """Handlers of signals are restored."""
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    yield
-    for number, handler in before.items():
-        signal.signal(number, handler)
-
-
-@pytest.fixture
-def echoing(monkeypatch: pytest.MonkeyPatch, signals: None) -> None:
+def echoing(monkeypatch: pytest.MonkeyPatch) -> None:
     """In place of a model, an echo."""
 
     @contextlib.contextmanager
@@ -56,26 +44,6 @@ def echoing(monkeypatch: pytest.MonkeyPatch, signals: None) -> None:
         yield conversations()
 
     monkeypatch.setattr(bots, "opened", opened)
-
-
-def run_until_signal(command: str, arguments: list[str], session: Callable[[], None]) -> int:
-    """Run a command while the session goes on in a thread, and end it by SIGTERM. Return its exit code."""
-    ended = threading.Event()
-
-    def act() -> None:
-        try:
-            session()
-        finally:
-            if not ended.is_set():
-                os.kill(os.getpid(), signal.SIGTERM)
-
-    thread = threading.Thread(target=act)
-    thread.start()
-    try:
-        return commands.run(command, arguments)
-    finally:
-        ended.set()
-        thread.join()
 
 
 def secret_file(folder: Path, secret: str = SECRET) -> str:
@@ -101,7 +69,7 @@ def test_webhook_answers_until_sigterm(
         port = listener.getsockname()[1]
         monkeypatch.setattr(service, "listening_socket", lambda *address: listener)
         arguments = ["--secret-file", secret_file(tmp_path), "--seen-file", str(tmp_path / "seen")]
-        assert run_until_signal("bot webhook", arguments, session) == 0
+        assert run_until_sigterm(lambda: commands.run("bot webhook", arguments), session) == 0
     assert replies == [{"reply": "hello"}, {"status": "ok"}]
     printed = capsys.readouterr().err
     assert f"Answering at http://127.0.0.1:{port}/" in printed
@@ -117,7 +85,7 @@ def test_telegram_answers_until_sigterm(tmp_path: Path, echoing: None, capsys: p
 
     arguments = ["--token-file", secret_file(tmp_path, TOKEN), "--api-url", api.url]
     try:
-        assert run_until_signal("bot telegram", arguments, session) == 0
+        assert run_until_sigterm(lambda: commands.run("bot telegram", arguments), session) == 0
         assert len(api.sent(1, timeout=0)) == 1
     finally:
         api.close()
@@ -143,11 +111,9 @@ def test_model_answers_through_the_engine(monkeypatch: pytest.MonkeyPatch, tmp_p
 @pytest.mark.parametrize(
     ("content", "error"),
     [
-        (b"", "the file is empty; one line"),
-        (b" \n", "the file is empty"),
+        (b" \n", "the file is empty; one line"),
         (b"a\nb", "one line"),
         (b"\xff\xfe", "one line"),
-        (b"a" * 1001, "one line"),
         (b"a" + b" " * 1001, "one line"),
         (None, "No such"),
     ],
@@ -175,9 +141,6 @@ def test_mistakes_are_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         address = f"127.0.0.1:{used.getsockname()[1]}"
         with pytest.raises(UserError, match=f"--listen {address}: .*a free port"):
             commands.run("bot webhook", ["--secret-file", secret_file(tmp_path), "--listen", address])
-    monkeypatch.setattr(sys, "argv", ["bots", "telegrm"])
-    with pytest.raises(UserError, match="telegrm: no such command"):
-        commands.run("bot")
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(UserError, match="python-telegram-bot is not installed; run `make serve`"):
         commands.run("bot telegram", ["--token-file", file])
@@ -185,32 +148,16 @@ def test_mistakes_are_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         commands.run("bot webhook", ["--secret-file", file])
 
 
-@pytest.mark.parametrize(
-    ("arguments", "error"),
-    [
-        (["--callback", "ftp://a"], "--callback ftp://a: expected a URL"),
-        (["--callback", "http://"], "--callback http://: expected a URL"),
-        (["--callback", "http://a:99999"], "expected a URL"),
-        (["--listen", "9000"], "--listen 9000: expected HOST:PORT"),
-        (["--listen", "::1:9000x"], "expected HOST:PORT"),
-        (["--listen", "a:99999"], "expected HOST:PORT"),
-        (["--attempt", "a", "--export", "b"], "give one of the two"),
-        (["--messages-per-minute", "0"], "must be at least 1"),
-    ],
-)
-def test_values_that_are_not_allowed_are_refused(arguments: list[str], error: str) -> None:
-    with pytest.raises(UserError, match=error):
-        WEBHOOK.parse(["--secret-file", "f", *arguments])
-
-
 def test_flags_of_both_bots() -> None:
     settings = TELEGRAM.parse(["--token-file", "f", "--attempt", "weibo", "--beam-size", "3"])
     assert (settings.bot.attempt, settings.bot.decoding.beam_size) == ("weibo", 3)
-    with pytest.raises(UserError, match="--api-url x: expected a URL"):
-        TELEGRAM.parse(["--token-file", "f", "--api-url", "x"])
-    assert WEBHOOK.parse(["--secret-file", "f", "--listen", "[::1]:80"]).address == ("::1", 80)
-    near = [unknown_flags(WEBHOOK.fields, [flag]) for flag in ("--port", "--lisen")]
-    assert near == ["unrecognized arguments: --port", "unrecognized arguments: --lisen; the nearest is --listen"]
+    webhook = ["--secret-file", "f"]
+    assert WEBHOOK.parse([*webhook, "--listen", "[::1]:80"]).address == ("::1", 80)
+    for url in ("ftp://a", "http://", "http://a:99999"):
+        with pytest.raises(UserError, match=f"--callback {url}: expected a URL"):
+            WEBHOOK.parse([*webhook, "--callback", url])
+    with pytest.raises(UserError, match="give one of the two"):
+        WEBHOOK.parse([*webhook, "--attempt", "a", "--export", "b"])
 
 
 def test_commands_start_without_tensorflow_and_the_packages_of_the_services() -> None:

@@ -45,16 +45,27 @@ async def repeat(conversation: str, text: str) -> str:
     return f"{conversation}: {text}"
 
 
-def test_replies_are_plain_text(api: StandIn) -> None:
-    def session() -> None:
-        api.write("*你好* <b>_😀_")
-        (message,) = api.sent(1)
-        assert message["text"] == "telegram/1: *你好* <b>_😀_"
-        assert message["chat_id"] == "1"
-        assert "parse_mode" not in message
-        assert "reply_parameters" not in message
+def test_messages_of_a_chat(api: StandIn) -> None:
+    """Replies are plain text, and not too long; the reason of a refusal is a reply, unless it is empty."""
 
-    serve(api, repeat, session)
+    async def answer(conversation: str, text: str) -> str:
+        if text in ("", "wait"):
+            raise RefusedError(text, 429)
+        return "a" * 5000 if text == "long" else f"{conversation}: {text}"
+
+    def session() -> list[dict[str, Any]]:
+        for number, text in enumerate(("*你好* <b>_😀_", "wait", "long"), 1):
+            api.write("@TalkBot")  # its text is empty
+            api.write(text)
+            api.sent(number)
+        api.write(None, location={"longitude": 1.0, "latitude": 1.0})
+        return api.sent(4)
+
+    messages = serve(api, answer, session)
+    texts = ["telegram/1: *你好* <b>_😀_", "wait", "a" * 4096, ONLY_TEXT]
+    assert [message["text"] for message in messages] == texts
+    assert messages[0]["chat_id"] == "1"
+    assert messages[0].keys().isdisjoint(["parse_mode", "reply_parameters"])
     assert json.loads(api.sent(1, "getUpdates")[0]["allowed_updates"]) == ["message"]
 
 
@@ -101,44 +112,10 @@ def test_in_groups_only_messages_for_the_bot_are_answered(api: StandIn) -> None:
     assert messages[5]["message_thread_id"] == "44"
 
 
-def test_replies_of_a_chat_keep_their_order(api: StandIn) -> None:
-    """Also if a message has to be sent again."""
-    api.failures.append(("sendMessage", 502, {}))
-
-    async def immediate(conversation: str, text: str) -> str:
-        return text
-
-    def session() -> list[str]:
-        for text in ("1", "2", "3"):
-            api.write(text)
-        return [message["text"] for message in api.sent(4)]
-
-    assert serve(api, immediate, session) == ["1", "1", "2", "3"]
-
-
-def test_messages_without_text_get_a_note(api: StandIn) -> None:
-    def session() -> str:
-        api.write(None, location={"longitude": 1.0, "latitude": 1.0})
-        return api.sent(1)[0]["text"]
-
-    assert serve(api, repeat, session) == ONLY_TEXT
-
-
-def test_long_replies_are_cut(api: StandIn) -> None:
-    async def long(conversation: str, text: str) -> str:
-        return "a" * 5000
-
-    def session() -> list[dict[str, Any]]:
-        api.write("1")
-        return api.sent(1)
-
-    assert serve(api, long, session)[0]["text"] == "a" * 4096
-
-
 def test_errors_of_the_network_are_retried(
     api: StandIn, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """While polling, and for a reply; a message that Telegram refuses is not sent again."""
+    """While polling, and for a reply; a message that Telegram refuses is not sent again. Replies keep their order."""
     waits: list[float] = []
     sleep = asyncio.sleep
 
@@ -150,32 +127,19 @@ def test_errors_of_the_network_are_retried(
     api.failures += [("getUpdates", 502, {})]
     api.failures += [("sendMessage", 502, {}), ("sendMessage", 429, {"retry_after": 3}), ("sendMessage", 400, {})]
 
-    def session() -> list[str]:
-        api.write("1")
-        api.sent(3)
-        api.write("2")
-        return [message["text"] for message in api.sent(4)]
-
-    async def number(conversation: str, text: str) -> str:
+    async def immediate(conversation: str, text: str) -> str:
         return text
 
-    assert serve(api, number, session) == ["1", "1", "1", "2"]
+    def session() -> list[str]:
+        for text in ("1", "2", "3"):
+            api.write(text)
+        return [message["text"] for message in api.sent(5)]
+
+    assert serve(api, immediate, session) == ["1", "1", "1", "2", "3"]
     assert {1.0, 3.0} <= set(waits)
     printed = capsys.readouterr().err
     assert printed.count("error: Telegram: ") == 2  # getUpdates, and the refused message
     assert TOKEN not in printed
-
-
-def test_refused_messages_get_the_reason_once(api: StandIn) -> None:
-    async def refuse(conversation: str, text: str) -> str:
-        raise RefusedError(text if text != "silent" else "", 429)
-
-    def session() -> list[str]:
-        for text in ("silent", "wait"):
-            api.write(text)
-        return [message["text"] for message in api.sent(1)]
-
-    assert serve(api, refuse, session) == ["wait"]
 
 
 def test_a_stop_lets_begun_replies_end(api: StandIn) -> None:
@@ -194,11 +158,15 @@ def test_a_stop_lets_begun_replies_end(api: StandIn) -> None:
     assert [message["text"] for message in api.sent(1, timeout=0)] == ["late"]
 
 
-def test_a_token_that_is_refused_is_not_shown(api: StandIn, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_start_that_fails_is_one_line_without_the_token(api: StandIn, capsys: pytest.CaptureFixture[str]) -> None:
     wrong = TOKEN[:-1] + "x"
     with pytest.raises(UserError, match="Telegram refuses this token") as caught:
         serve(api, repeat, lambda: None, token=wrong)
     assert wrong not in f"{caught.value}{capsys.readouterr()}"
+    api.failures.append(("getMe", 502, {}))
+    with pytest.raises(UserError, match=r"^Telegram cannot be reached \(.*\); check the network") as caught:
+        serve(api, repeat, lambda: None)
+    assert TOKEN not in str(caught.value)
 
 
 def test_reports_of_errors_do_not_show_the_token(capsys: pytest.CaptureFixture[str]) -> None:
@@ -227,10 +195,3 @@ def test_logs_of_the_libraries_do_not_show_the_token(api: StandIn, capsys: pytes
     except ValueError:
         logging.getLogger("telegram.Bot").exception("failed")
     assert TOKEN not in capsys.readouterr().err
-
-
-def test_a_start_without_telegram_is_one_line(api: StandIn) -> None:
-    api.failures.append(("getMe", 502, {}))
-    with pytest.raises(UserError, match=r"^Telegram cannot be reached \(.*\); check the network") as caught:
-        serve(api, repeat, lambda: None)
-    assert TOKEN not in str(caught.value)

@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 from selenium import webdriver
+from starlette.types import Receive, Scope, Send
 
-from chatbot.chat.server.state import Limits
+from chatbot.chat.server.app import create_app
 from tests.chat.page.browser import Browser, Served
-from tests.chat.page.conftest import running
 from tests.chat.page.fake_models import fake_server
+from tests.chat.server.running import running
 
 pytestmark = pytest.mark.system
 
@@ -60,10 +61,14 @@ def test_card_of_the_model(browser: Browser) -> None:
 
 def test_card_follows_a_newer_checkpoint(tmp_path: Path, chromium: webdriver.Chrome) -> None:
     """By the next reply, and when the reader comes back to the page; the server is behind a proxy with a prefix."""
-    fake = fake_server(tmp_path, names=["weibo"])
-    server, thread, address = running(fake, Limits(), tmp_path / "ratings.jsonl", "/our/chat")
-    browser = Browser(chromium, Served(address, address, tmp_path / "ratings.jsonl", fake.engines))
-    browser.open()
+    fake, ratings = fake_server(tmp_path, names=["weibo"]), tmp_path / "ratings.jsonl"
+    app = create_app(fake.models, ratings=ratings)
+
+    async def behind_prefix(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            assert scope["path"].startswith("/our/chat")
+            scope = {**scope, "path": scope["path"].removeprefix("/our/chat")}
+        await app(scope, receive, send)
 
     def train(step: int) -> None:
         model = fake.models.loaded["weibo"]
@@ -74,17 +79,18 @@ def test_card_follows_a_newer_checkpoint(tmp_path: Path, chromium: webdriver.Chr
     def shown_step() -> str:
         return browser.one("#card-0").get_attribute("title") or ""
 
-    train(10_000)
-    browser.reload()
-    assert browser.texts("#facts dd")[-1] == "Your message and the one before it"
-    train(20_000)
-    browser.ask("你好")
-    browser.until(lambda: "step 20,000" in shown_step())
-    train(30_000)
-    browser.js("document.dispatchEvent(new Event('visibilitychange'))")
-    browser.until(lambda: "step 30,000" in shown_step())
-    server.should_exit = True
-    thread.join()
+    with running(behind_prefix) as address:
+        browser = Browser(chromium, Served(f"{address}/our/chat", address, ratings, fake.engines))
+        browser.open()
+        train(10_000)
+        browser.reload()
+        assert browser.texts("#facts dd")[-1] == "Your message and the one before it"
+        train(20_000)
+        browser.ask("你好")
+        browser.until(lambda: "step 20,000" in shown_step())
+        train(30_000)
+        browser.js("document.dispatchEvent(new Event('visibilitychange'))")
+        browser.until(lambda: "step 30,000" in shown_step())
 
 
 def test_comparison_of_two_models(browser: Browser) -> None:
@@ -135,52 +141,44 @@ def test_questions_to_try(browser: Browser) -> None:
     assert not browser.one("#empty").is_displayed()
 
 
-def test_both_cards_of_a_comparison_have_another_reply(browser: Browser) -> None:
-    browser.click("#compare")
-    browser.ask("你好")
-    browser.click("[data-key=retry-answer-0-1]")
-    browser.until(lambda: browser.replies == ["你好！", "嗨"] and not browser.running)
+def test_rating_of_a_reply_can_be_changed(browser: Browser) -> None:
+    """A reply that is rated bad is in no history, whose replies training learns, too."""
 
+    def rate(rating: str, number: int, answer: str = "你好呀，今天过得怎么样？") -> dict[str, Any]:
+        browser.click(f"[data-key={rating}-answer-{number}-0]")
+        browser.until(lambda: answer in last_rating(browser.served.ratings).values())
+        browser.until(lambda: last_rating(browser.served.ratings)["rating"] == rating)
+        browser.until(lambda: browser.texts("#announcement") == ["Recorded on the server."])
+        return last_rating(browser.served.ratings)
 
-@pytest.mark.parametrize("rating", ["good", "bad"])
-def test_rating_of_a_reply_can_be_changed(browser: Browser, rating: str) -> None:
+    def lines() -> list[str]:
+        return [line for line in browser.served.ratings.read_text(encoding="utf-8").splitlines() if line.strip()]
+
     browser.ask("今天天气真好")
     browser.ask("你好")
-    browser.click(f"[data-key={rating}-answer-1-0]")
-    browser.until(lambda: browser.texts("#announcement") == ["Recorded on the server."])
-    name = "answer" if rating == "good" else "rejected"
-    assert last_rating(browser.served.ratings) == {
+    expected = {
         "history": [["今天天气真好", "是啊，出去走走吧"]],
         "question": "你好",
-        name: "你好呀，今天过得怎么样？",
-        "rating": rating,
         "model": "weibo",
         "written_to": "",
     }
-    lines = browser.served.ratings.read_text(encoding="utf-8").splitlines()
+    assert rate("good", 1) == {**expected, "answer": "你好呀，今天过得怎么样？", "rating": "good"}
+    before = lines()
     assert browser.js("return document.activeElement.ariaPressed") == "true"
-    browser.click(f"[data-key={rating}-answer-1-0]")  # it has this rating
+    browser.click("[data-key=good-answer-1-0]")  # it has this rating
     browser.reload()
     browser.click(".conversation-open")
-    other = "bad" if rating == "good" else "good"
-    browser.click(f"[data-key={other}-answer-1-0]")
-    browser.until(lambda: last_rating(browser.served.ratings)["rating"] == other)
-    browser.until(lambda: browser.texts("#announcement") == ["Recorded on the server."])
-    after = browser.served.ratings.read_text(encoding="utf-8").splitlines()
-    assert [line for line in after if line.strip()][:-1] == [line for line in lines if line.strip()][:-1]
+    assert rate("bad", 1) == {**expected, "rejected": "你好呀，今天过得怎么样？", "rating": "bad"}
+    assert lines()[:-1] == before[:-1]
     pressed = browser.all(".answer button[aria-pressed=true]")
-    assert [button.get_attribute("data-key") for button in pressed] == [f"{other}-answer-1-0"]
-
-
-def test_bad_reply_is_in_no_history(browser: Browser) -> None:
-    """Training learns the replies of a history, too."""
-    browser.ask("今天天气真好")
-    browser.ask("你好")
-    browser.click("[data-key=bad-answer-0-0]")
-    browser.until(lambda: last_rating(browser.served.ratings)["rating"] == "bad")
-    browser.click("[data-key=good-answer-1-0]")
-    browser.until(lambda: last_rating(browser.served.ratings)["rating"] == "good")
-    assert last_rating(browser.served.ratings)["history"] == []
+    assert [button.get_attribute("data-key") for button in pressed] == ["bad-answer-1-0"]
+    rate("bad", 0, "是啊，出去走走吧")
+    assert rate("good", 1)["history"] == []
+    browser.js("[...document.querySelectorAll('[data-key^=retry]')].at(-1).click()")
+    browser.until(lambda: browser.texts(".versions > span") == ["2/2"] and not browser.running)
+    assert browser.all(".answer:last-of-type [aria-pressed=true]") == []  # a rating belongs to its version
+    browser.click("[data-key^=previous-reply]")
+    assert len(browser.all(".answer [aria-pressed=true]")) == 2
 
 
 def test_attention_over_the_words(browser: Browser) -> None:

@@ -1,10 +1,12 @@
 """A real server on the loopback, in a thread of a test's process."""
 
 import contextlib
+import os
+import signal
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import uvicorn
@@ -47,3 +49,26 @@ def received(client: socket.socket) -> bytes:
         while part := client.recv(1 << 16):
             data += part
     return data
+
+
+def run_until_sigterm(serve: Callable[[], int], session: Callable[[], None]) -> int:
+    """Serve in this thread while a session goes on in another one, and end it by SIGTERM. Return the exit code."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    ended = threading.Event()
+
+    def act() -> None:
+        try:
+            session()
+        finally:
+            if not ended.is_set():
+                os.kill(os.getpid(), signal.SIGTERM)
+
+    thread = threading.Thread(target=act)
+    thread.start()
+    try:
+        return serve()
+    finally:
+        ended.set()
+        thread.join()
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -16,7 +16,7 @@ from chatbot.chat.server.bodies import MOST_VALUES, check_values
 from chatbot.chat.server.errors import ApiError
 from chatbot.chat.server.state import MOST_BYTES
 from chatbot.inference.questions import Question
-from tests.chat.server.fake_models import FakeEngine, fake_models
+from tests.chat.server.fake_models import FakeEngine, echo, fake_models
 
 CHAT, COMPLETIONS, RATINGS = "/v1/chat/completions", "/v1/completions", "/chat/ratings"
 TEXTS = st.text('a\\"u,[{\ud83d\ude00\udbff\udc00d8')
@@ -50,63 +50,35 @@ TEXT = '{"messages": [{"role": "user", "content": "'
 PARTS = [{"type": "text", "text": "x"}] * 200
 REPLIED = {"model": "a", "question": "x" * 20_000, "reply": "x" * 20_000, "rating": "good"}
 WORST = {
-    "empty messages": (CHAT, filled('{"messages": [', '{"role": "user", "content": ""}', "]}"), 400),
     "wrong messages": (CHAT, filled('{"messages": [', "{}", "]}"), 400),
     "most messages": (CHAT, fields(messages=[{"role": "user", "content": "x" * 900}] * 2000), 200),
     "wrong roles": (CHAT, fields(messages=[{"role": "x"}] * 2000), 400),
-    "parts": (CHAT, filled('{"messages": [{"role": "user", "content": [', '{"type": ""}', "]}]}"), 400),
     "wrong parts": (CHAT, filled('{"messages": [{"role": "user", "content": [', "1", "]}]}"), 400),
     "most parts": (CHAT, fields(messages=[{"role": "user", "content": PARTS}] * 30), 200),
-    "objects": (CHAT, filled(f'{{{HELLO}, "x": [', "{}", "]}"), 400),
-    "lists": (CHAT, filled(f'{{{HELLO}, "x": [', "[" * 99 + "]" * 99, "]}"), 400),
     "open lists": (CHAT, b"[" * 2_000_000, 400),
     "most values": (CHAT, f'{{{HELLO}, "x": [{",".join(["[" * 99 + "]" * 99] * 195)}]}}'.encode(), 200),
-    "numbers": (CHAT, filled(f'{{{HELLO}, "x": [', "1e9", "]}"), 400),
-    "long numbers": (CHAT, filled(f'{{{HELLO}, "x": [', "9" * 1000, "]}"), 400),
     "longest number": (CHAT, filled(f'{{{HELLO}, "x": ', "9", "}", ""), 400),
-    "fields": (CHAT, filled(f"{{{HELLO}, ", '"x": 1', "}"), 400),
     "quotation marks": (CHAT, filled(f'{{{HELLO}, "x": [', '""', "]}"), 400),
     "spaces": (CHAT, filled(f"{{{HELLO} ", " ", "}", ""), 200),
-    "text": (CHAT, filled(TEXT, "你", '"}]}', ""), 200),
-    "commas": (CHAT, filled(TEXT, ",[{", '"}]}', ""), 200),
-    "escapes": (CHAT, filled(TEXT, "\\n", '"}]}', ""), 200),
-    "backslashes": (CHAT, filled(TEXT, "\\\\", '"}]}', ""), 200),
     "escaped quotes": (CHAT, filled(TEXT, '\\",', '"}]}', ""), 200),
     "halves": (CHAT, filled(TEXT, "\\ud800", '"}]}', ""), 400),
-    "stop texts": (CHAT, filled('{"stop": [', '"x"', f"], {HELLO}}}"), 400),
     "wrong value": (CHAT, filled('{"n": "', "x", f'", {HELLO}}}', ""), 400),
     "prompts": (COMPLETIONS, fields(prompt=["x" * 60_000] * 32, n=32), 200),
     "history": (RATINGS, json.dumps({**REPLIED, "history": ["x" * 9000] * 200}).encode(), 413),
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("path", "body", "status"), WORST.values(), ids=WORST)
-def test_no_body_keeps_other_requests_waiting(tmp_path: Path, path: str, body: bytes, status: int) -> None:
-    """The time of the event loop's thread between two answers of /health; other processes do not change it."""
-    waits = []
-    for _ in range(3):  # a collection of garbage may fall into one
-        models = fake_models({"a": FakeEngine(lambda question: FakeEngine().answer(short(question)))}, tmp_path)
-        app = create_app(models, ratings=tmp_path / "ratings.jsonl")
-        found, wait = asyncio.run(longest_wait(app, path, body))
-        assert found == status
-        waits.append(wait)
-        if wait < LONGEST_WAIT:
-            break
-    assert min(waits) < LONGEST_WAIT
-
-
-@pytest.mark.parametrize("name", ["halves", "objects"])
-def test_many_bodies_at_once_keep_no_other_request_waiting(tmp_path: Path, name: str) -> None:
-    path, body, _ = WORST[name]
-    waits = []
-    for _ in range(3):
-        app = create_app(
-            fake_models({"a": FakeEngine(lambda question: FakeEngine().answer(short(question)))}, tmp_path)
-        )
-        waits.append(asyncio.run(longest_wait(app, path, body, requests=12))[1])
-        if waits[-1] < LONGEST_WAIT:
-            break
-    assert min(waits) < LONGEST_WAIT
+@pytest.mark.parametrize(
+    ("path", "body", "status", "requests"),
+    [*((*worst, 1) for worst in WORST.values()), (*WORST["quotation marks"], 12)],
+    ids=[*WORST, "twelve at once"],
+)
+def test_no_body_keeps_other_requests_waiting(
+    tmp_path: Path, path: str, body: bytes, status: int, requests: int
+) -> None:
+    found, wait = longest_wait(tmp_path, path, body, requests=requests)
+    assert found == status
+    assert wait < LONGEST_WAIT
 
 
 @pytest.mark.parametrize(
@@ -120,28 +92,37 @@ def test_many_bodies_at_once_keep_no_other_request_waiting(tmp_path: Path, name:
     ids=["query", "cookies", "headers", "path"],
 )
 def test_no_head_keeps_other_requests_waiting(tmp_path: Path, changes: dict[str, Any]) -> None:
-    app = create_app(fake_models({"a": FakeEngine()}, tmp_path))
-    waits = [asyncio.run(longest_wait(app, "/v1/models", b"", {"method": "GET", **changes}))[1] for _ in range(3)]
-    assert min(waits) < LONGEST_WAIT
+    assert longest_wait(tmp_path, "/v1/models", b"", {"method": "GET", **changes})[1] < LONGEST_WAIT
 
 
-def short(question: Question) -> Question:
-    """A question whose reply is short: the time of answers is measured elsewhere."""
-    return dataclasses.replace(question, text=question.text[:20])
+def longest_wait(folder: Path, path: str, body: bytes, changes: Any = None, requests: int = 1) -> tuple[int, float]:
+    """The status of equal requests, and the longest time for which /health was not answered meanwhile.
 
+    It is the time of the event loop's thread, which other processes do not change, and the shortest of three: a
+    collection of garbage may fall into one. Replies are short, since their time is measured elsewhere.
+    """
 
-async def longest_wait(app: Any, path: str, body: bytes, changes: Any = None, requests: int = 1) -> tuple[int, float]:
-    """The status of equal requests, and the longest time for which /health was not answered meanwhile."""
-    await asked(app, "GET", "/health")
-    asking = asyncio.gather(*(asked(app, "POST", path, body, changes) for _ in range(requests)))
-    waits = []
-    while not asking.done():
-        begin = time.thread_time()
-        await asyncio.sleep(0)  # the others have their turn
+    async def measured() -> tuple[int, float]:
+        engine = FakeEngine(lambda question: echo(short(question)))
+        app = create_app(fake_models({"a": engine}, folder), ratings=folder / "ratings.jsonl")
         await asked(app, "GET", "/health")
-        waits.append(time.thread_time() - begin)
-    (status,) = set(await asking)
-    return status, max(waits)
+        asking = asyncio.gather(*(asked(app, "POST", path, body, changes) for _ in range(requests)))
+        waits = []
+        while not asking.done():
+            begin = time.thread_time()
+            await asyncio.sleep(0)  # the others have their turn
+            await asked(app, "GET", "/health")
+            waits.append(time.thread_time() - begin)
+        (status,) = set(await asking)
+        return status, max(waits)
+
+    def short(question: Question) -> Question:
+        return dataclasses.replace(question, text=question.text[:20])
+
+    found = []
+    while len(found) < 3 and (not found or found[-1][1] >= LONGEST_WAIT):
+        found.append(asyncio.run(measured()))
+    return found[-1]
 
 
 async def asked(app: Any, method: str, path: str, body: bytes = b"", changes: Any = None) -> int:

@@ -12,16 +12,22 @@ from langchain_openai import ChatOpenAI
 from chatbot.chat.server.app import create_app
 from chatbot.chat.server.state import Limits
 from chatbot.inference.questions import Piece, Question
-from tests.chat.server.fake_models import FakeEngine, fake_models
+from tests.chat.server.fake_models import FakeEngine, echo, fake_models
 from tests.chat.server.running import running
 
 KEY = "key-1"
-HELLO: Any = [{"role": "system", "content": "Be brief"}, {"role": "user", "content": "你好吗"}]
+HELLO: Any = {"model": "a", "messages": [{"role": "system", "content": "x"}, {"role": "user", "content": "你好吗"}]}
+FAILING = "a text whose reply fails"
+
+
+def answer(question: Question) -> Any:
+    """Reply with the question, or fail within the reply."""
+    return [Piece(0, "你"), RuntimeError("secret")] if question.text == FAILING else echo(question)
 
 
 @pytest.fixture(scope="module")
 def engine() -> FakeEngine:
-    return FakeEngine()
+    return FakeEngine(answer)
 
 
 @pytest.fixture(scope="module")
@@ -46,60 +52,36 @@ def test_models(client: openai.OpenAI) -> None:
     assert client.models.retrieve("b") == models[1]
 
 
-def test_create(client: openai.OpenAI, engine: FakeEngine) -> None:
-    made = client.chat.completions.create(model="a", messages=HELLO, n=2, temperature=0, max_completion_tokens=1)
-    assert [choice.message.content for choice in made.choices] == ["你好吗"] * 2
-    assert [choice.finish_reason for choice in made.choices] == ["length"] * 2
+def test_whole_replies(client: openai.OpenAI) -> None:
+    made = client.chat.completions.create(**HELLO, n=2, max_completion_tokens=1, logprobs=True, top_logprobs=2)
+    assert [(choice.message.content, choice.finish_reason) for choice in made.choices] == [("你好吗", "length")] * 2
     assert made.usage is not None
     assert made.usage.total_tokens == 5
-    decoding = engine.questions[-1].decoding
-    assert decoding is not None
-    assert decoding.beam_size == 1
-    assert made.choices[0].model_extra == {
-        "chatbot": {"score": None, "looked_up": False, "question": None, "read": None}
-    }
-    assert made._request_id
-
-
-def test_create_with_log_probs(client: openai.OpenAI) -> None:
-    made = client.chat.completions.create(model="a", messages=HELLO, logprobs=True, top_logprobs=2)
     assert made.choices[0].logprobs is not None
     tokens = made.choices[0].logprobs.content or []
-    assert [(token.token, token.logprob, len(token.top_logprobs)) for token in tokens] == [
-        ("你", -0.5, 2),
-        ("好吗", -0.5, 2),
-    ]
+    assert [(token.token, len(token.top_logprobs)) for token in tokens] == [("你", 2), ("好吗", 2)]
+    assert (made.choices[0].model_extra or {})["chatbot"]["looked_up"] is False
+    assert made._request_id
+    prompts = client.completions.create(model="a", prompt=["你好", "吗"], n=2, logprobs=1)
+    assert [choice.text for choice in prompts.choices] == ["你好", "你好", "吗", "吗"]
 
 
-@pytest.mark.parametrize("usage", [True, False])
-def test_create_stream(client: openai.OpenAI, usage: bool) -> None:
-    options: Any = {"stream_options": {"include_usage": True}} if usage else {}
-    chunks = list(client.chat.completions.create(model="a", messages=HELLO, stream=True, n=2, **options))
-    assert len({(chunk.id, chunk.created, chunk.system_fingerprint, chunk.object) for chunk in chunks}) == 1
-    assert [chunk.usage is not None for chunk in chunks] == [False] * (len(chunks) - usage) + [True] * usage
+def test_streams(client: openai.OpenAI) -> None:
+    chunks = [*client.chat.completions.create(**HELLO, stream=True, n=2, stream_options={"include_usage": True})]
+    assert [chunk.usage is not None for chunk in chunks] == [False] * (len(chunks) - 1) + [True]
     for index in range(2):
         choices = [choice for chunk in chunks for choice in chunk.choices if choice.index == index]
         assert choices[0].delta.role == "assistant"
         assert "".join(choice.delta.content or "" for choice in choices) == "你好吗"
-        assert [choice.finish_reason for choice in choices][-1] == "stop"
+        assert choices[-1].finish_reason == "stop"
+    with client.chat.completions.stream(**HELLO, logprobs=True) as stream:
+        assert "".join(event.delta for event in stream if event.type == "content.delta") == "你好吗"
+        assert stream.get_final_completion().choices[0].message.content == "你好吗"
+    prompt = client.completions.create(model="a", prompt="你好", stream=True)
+    assert "".join(chunk.choices[0].text for chunk in prompt) == "你好"
 
 
-def test_stream_helper(client: openai.OpenAI) -> None:
-    with client.chat.completions.stream(model="a", messages=HELLO, logprobs=True) as stream:
-        deltas = [event.delta for event in stream if event.type == "content.delta"]
-        final = stream.get_final_completion()
-    assert "".join(deltas) == "你好吗"
-    assert final.choices[0].message.content == "你好吗"
-
-
-def test_completions(client: openai.OpenAI) -> None:
-    made = client.completions.create(model="a", prompt=["你好", "吗"], n=2, logprobs=1)
-    assert [choice.text for choice in made.choices] == ["你好", "你好", "吗", "吗"]
-    chunks = list(client.completions.create(model="a", prompt="你好", stream=True))
-    assert "".join(chunk.choices[0].text for chunk in chunks) == "你好"
-
-
-def test_asynchronous(url: str) -> None:
+def test_many_at_once_get_each_its_own_reply(url: str) -> None:
     async def together() -> list[str | None]:
         async with openai.AsyncOpenAI(base_url=url, api_key=KEY) as client:
 
@@ -116,50 +98,24 @@ def test_asynchronous(url: str) -> None:
     assert asyncio.run(together()) == [f"你好{number}" for number in range(16)]
 
 
-@pytest.mark.parametrize(
-    ("key", "fields", "error", "param"),
-    [
-        ("wrong", {}, openai.AuthenticationError, None),
-        (KEY, {"model": "../a"}, openai.NotFoundError, "model"),
-        (KEY, {"model": "b"}, openai.RateLimitError, None),
-        (KEY, {"temperature": 3}, openai.BadRequestError, "temperature"),
-        (KEY, {"response_format": {"type": "json_object"}}, openai.BadRequestError, "response_format.type"),
-        (KEY, {"extra_body": {"beam_size": 99}}, openai.BadRequestError, "beam_size"),
-        (KEY, {"messages": [{"role": "robot", "content": "x"}]}, openai.BadRequestError, "messages[0].role"),
-        (KEY, {"messages": []}, openai.BadRequestError, "messages"),
-    ],
-)
-def test_errors(url: str, key: str, fields: Any, error: type[openai.APIStatusError], param: str | None) -> None:
-    with openai.OpenAI(base_url=url, api_key=key, max_retries=0) as client, pytest.raises(error) as raised:
-        client.chat.completions.create(**{"model": "a", "messages": HELLO, **fields})
-    assert raised.value.param == param
-    assert raised.value.type
-    if error is openai.RateLimitError:
-        assert raised.value.response.headers["retry-after"] == "1"
-
-
-def test_error_within_a_stream(client: openai.OpenAI, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch) -> None:
-    def answer(question: Question) -> list[Any]:
-        return [Piece(0, "你"), RuntimeError("secret")]
-
-    monkeypatch.setattr(engine, "answer", answer)
+def test_errors(client: openai.OpenAI) -> None:
+    with pytest.raises(openai.AuthenticationError):
+        client.with_options(api_key="wrong").models.list()
+    with pytest.raises(openai.RateLimitError) as busy:
+        client.chat.completions.create(**{**HELLO, "model": "b"})
+    assert busy.value.response.headers["retry-after"] == "1"
+    with pytest.raises(openai.BadRequestError) as bad:
+        client.chat.completions.create(**HELLO, extra_body={"beam_size": 99})
+    assert (bad.value.param, bad.value.type) == ("beam_size", "invalid_request_error")
     with pytest.raises(openai.APIError, match="The server failed"):
-        list(client.chat.completions.create(model="a", messages=HELLO, stream=True))
+        [*client.completions.create(model="a", prompt=FAILING, stream=True)]
 
 
 def test_langchain(url: str, engine: FakeEngine) -> None:
     chat = ChatOpenAI(base_url=url, api_key=KEY, model="a", temperature=0.5, stop_sequences=["。"])  # type: ignore[arg-type]
     messages = [SystemMessage("s"), HumanMessage("一"), AIMessage("二"), HumanMessage("三")]
     assert chat.invoke(messages).content == "三"
-    assert engine.questions[-1].history == ("一", "二")
-    assert engine.questions[-1].decoding is not None
-    assert engine.questions[-1].stop == ("。",)
-    assert engine.questions[-1].client
+    asked = engine.questions[-1]
+    assert (asked.history, asked.stop, asked.decoding is None) == (("一", "二"), ("。",), False)
     assert "".join(str(chunk.content) for chunk in chat.stream(messages)) == "三"
     assert [message.content for message in chat.batch(["一", "二"])] == ["一", "二"]
-
-    async def asynchronous() -> tuple[Any, str]:
-        invoked = await chat.ainvoke("四")
-        return invoked.content, "".join([str(chunk.content) async for chunk in chat.astream("五五")])
-
-    assert asyncio.run(asynchronous()) == ("四", "五五")

@@ -1,17 +1,19 @@
-"""What a connection takes and holds, on the loopback: the size and the time of a head, and unread answers."""
+"""Connections on the loopback, and what no good client sends: sizes, times, unread answers, and those who leave."""
 
 import contextlib
 import json
 import socket
 import time
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Callable, Iterator
 from typing import Any
 
+import httpx
 import pytest
 
-from chatbot.chat.bots.webhook import Verifier, webhook_app
-from chatbot.chat.server.connection import LARGEST_HEAD, Connection
+from chatbot.chat.server.app import create_app
+from chatbot.chat.server.connection import LARGEST_HEAD, Connection, server_config
+from chatbot.chat.server.state import Limits
+from tests.chat.server.fake_models import FakeEngine, fake_models, nothing
 from tests.chat.server.running import connection, received, running
 
 GET = b"GET / HTTP/1.1\r\nHost: localhost\r\n"
@@ -41,17 +43,22 @@ async def app(scope: Any, receive: Any, send: Any) -> None:
     await send({"type": "http.response.body", "body": body})
 
 
-@pytest.fixture(scope="module", params=["asyncio", "uvloop"])
-def url(request: pytest.FixtureRequest) -> Iterator[str]:
-    """A server on each event loop."""
-    if request.param == "uvloop":
-        pytest.importorskip("uvloop")
+@pytest.fixture(scope="module", autouse=True)
+def _short_times() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         for name in ("header_timeout", "linger_timeout"):
             patch.setattr(Connection, name, SECONDS)
         patch.setattr(Connection, "unread_timeout", UNREAD_SECONDS)
-        with running(app, loop=request.param, limit_concurrency=40) as url:
-            yield url
+        yield
+
+
+@pytest.fixture(scope="module", params=["asyncio", "uvloop"])
+def url(request: pytest.FixtureRequest) -> Iterator[str]:
+    """A server of `app` on each event loop."""
+    if request.param == "uvloop":
+        pytest.importorskip("uvloop")
+    with running(app, loop=request.param, limit_concurrency=40) as url:
+        yield url
 
 
 def sent(url: str, *parts: bytes) -> bytes:
@@ -77,12 +84,10 @@ HEADS = {
     "one header": (GET + b"X: " + b"x" * LARGEST_HEAD + b"\r\n\r\n",),
     "headers": (GET + b"X: x\r\n" * 300 + b"\r\n",),
     "line": (b"GET /" + b"x" * LARGEST_HEAD + b" HTTP/1.1\r\n\r\n",),
-    "endless line": (b"GET /", *ENDLESS),
-    "endless name": (GET, *ENDLESS),
-    "endless value": (GET + b"X: ", *ENDLESS),
-    "endless headers": (GET, *[b"X: x\r\n" * 10_000] * 50),
+    "endless": (GET + b"X: ", *ENDLESS),
     "after a body": (CHUNKED + b"1\r\nx\r\n0\r\nX: ", *ENDLESS),
     "after a request": (GET + b"\r\n", GET + b"X: ", *ENDLESS),
+    "extension of a chunk": (CHUNKED + b"1;", *ENDLESS),
 }
 
 
@@ -91,14 +96,6 @@ def test_large_heads_are_refused(url: str, parts: tuple[bytes, ...]) -> None:
     answer = sent(url, *parts)
     assert TOO_LARGE in answer
     assert json.loads(answer.rpartition(b"\r\n")[2])["error"]["code"] == "headers_too_large"
-
-
-def test_webhook_refuses_large_heads(tmp_path: Path) -> None:
-    async def answer(conversation: str, text: str) -> str:
-        return text
-
-    with running(webhook_app(answer, Verifier(b"secret", tmp_path / "seen.sqlite"))) as url:
-        assert sent(url, GET + b"X: ", *ENDLESS).startswith(TOO_LARGE)
 
 
 def test_head_within_the_limits_is_answered(url: str) -> None:
@@ -110,15 +107,9 @@ def test_head_within_the_limits_is_answered(url: str) -> None:
     assert answer.endswith(b"\r\n\r\n0")
 
 
-@pytest.mark.parametrize("extension", [b"1;" + b"x" * 100_000, b"0" * 100_000], ids=["extension", "size"])
-def test_line_of_a_chunk_is_bounded(url: str, extension: bytes) -> None:
-    assert not sent(url, CHUNKED, *[extension] * 50).startswith(b"HTTP/1.1 2")
-
-
-@pytest.mark.parametrize("piece", [b"x", b"X: x\r\n", b"\r\n"], ids=["name", "headers", "empty lines"])
-@pytest.mark.parametrize("before", [b"", GET + b"\r\n"], ids=["first", "second"])
+@pytest.mark.parametrize(("before", "piece"), [(b"", b"x"), (GET + b"\r\n", b"X: x\r\n"), (GET + b"\r\n", b"\r\n")])
 def test_slow_heads_end_in_time(url: str, before: bytes, piece: bytes) -> None:
-    """Each byte in time does not suffice."""
+    """Each byte in time does not suffice; nor do empty lines before the next request."""
     begin = time.monotonic()
     with connection(url) as client:
         client.sendall(before + (b"" if piece == b"\r\n" else GET))
@@ -130,14 +121,19 @@ def test_slow_heads_end_in_time(url: str, before: bytes, piece: bytes) -> None:
     assert time.monotonic() < begin + 5
 
 
-def test_requests_that_are_sent_at_once_are_few(url: str) -> None:
+def test_connection_without_requests_is_kept_longer_than_by_clients_and_proxies(url: str) -> None:
+    """Else one may send a request while the server closes it: httpx keeps it for 5 s, and nginx for 60 s."""
+    with connection(url) as client:
+        for seconds in (2 * SECONDS, 0):  # longer than a head may take
+            assert asked(client).startswith(b"HTTP/1.1 200")
+            time.sleep(seconds)
+    assert server_config(None, 1.0).timeout_keep_alive == 75
+
+
+def test_requests_that_are_sent_at_once_are_few_and_those_before_a_wrong_one_are_answered(url: str) -> None:
     answer = sent(url, (GET + b"\r\n") * 10 + GET + b"Connection: close\r\n\r\n")
     assert answer.count(b"HTTP/1.1 200 OK") == 11
-    answer = sent(url, (GET + b"\r\n") * 10_000)
-    assert answer.count(b"HTTP/1.1 200 OK") < 40
-
-
-def test_requests_before_a_wrong_one_are_answered(url: str) -> None:
+    assert sent(url, (GET + b"\r\n") * 10_000).count(b"HTTP/1.1 200 OK") < 40
     answer = sent(url, (GET + b"\r\n") * 3 + b"\xff" * 100)
     assert (answer.count(b"HTTP/1.1 200 OK"), answer.count(b"HTTP/1.1 ")) == (3, 3)
     assert b"not valid HTTP" in sent(url, CHUNKED + b"x\r\n")
@@ -173,18 +169,100 @@ def test_body_that_is_not_read_closes_the_connection(url: str, method: bytes) ->
 
 
 def test_new_connection_takes_the_place_of_the_oldest_idle_one(url: str) -> None:
+    """Beyond the limit, where all others are being answered, it is refused."""
     with contextlib.ExitStack() as stack:
         many = [stack.enter_context(connection(url)) for _ in range(60)]
         assert asked(many[-1]).startswith(b"HTTP/1.1 200")
         assert received(many[0]) == b""
-
-
-def test_connections_beyond_the_limit_are_refused(url: str) -> None:
-    """While all others are being answered."""
     with contextlib.ExitStack() as stack:
         for _ in range(39):
             other = stack.enter_context(connection(url))
             other.sendall(CHUNKED.replace(b"Host", b"Expect: 100-continue\r\nHost"))
             assert other.recv(1 << 16) == b"HTTP/1.1 100 Continue\r\n\r\n"
-        client = stack.enter_context(connection(url))
-        assert received(client).startswith(b"HTTP/1.1 503 ")
+        assert received(stack.enter_context(connection(url))).startswith(b"HTTP/1.1 503 ")
+
+
+CHAT = "/v1/chat/completions"
+HEADERS = f"POST {CHAT} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n".encode()
+MEBIBYTES = [b"100000\r\n" + b" " * (1 << 20) + b"\r\n"] * 3
+
+
+@pytest.fixture(scope="module")
+def silent() -> FakeEngine:
+    return FakeEngine(nothing)
+
+
+@pytest.fixture(scope="module")
+def api(silent: FakeEngine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A server of the API, whose second model never answers."""
+    models = fake_models({"a": FakeEngine(), "silent": silent}, tmp_path_factory.mktemp("models"))
+    with running(create_app(models, Limits(body_timeout=SECONDS))) as url:
+        yield url
+
+
+@pytest.fixture
+def works_after(api: str, caplog: pytest.LogCaptureFixture) -> Iterator[None]:
+    """After the test, the server of the API answers, and it has logged nothing."""
+    yield
+    response = httpx.post(api + CHAT, json={"messages": [{"role": "user", "content": "你好"}]})
+    assert response.json()["choices"][0]["message"]["content"] == "你好"
+    assert [record for record in caplog.get_records("call") if record.name.startswith("chatbot.")] == []
+
+
+@pytest.mark.parametrize("head", [b"Content-Length: 2000000\r\n\r\n", b"Transfer-Encoding: chunked\r\n\r\n"])
+@pytest.mark.parametrize(
+    ("line", "start"),
+    [
+        ("POST /health", b"HTTP/1.1 405 "),
+        (f"GET {CHAT}", b"HTTP/1.1 400 "),
+        ("POST /nothing", b"HTTP/1.1 404 "),
+        (f"POST {CHAT}", b"HTTP/1.1 415 "),
+    ],
+)
+def test_bodies_that_no_route_needs_are_refused_unread(api: str, line: str, start: bytes, head: bytes) -> None:
+    """Before they are sent; the connection is closed soon."""
+    begin = time.monotonic()
+    assert sent(api, line.encode() + b" HTTP/1.1\r\nHost: localhost\r\n" + head).startswith(start)
+    assert time.monotonic() - begin < 2
+
+
+@pytest.mark.usefixtures("works_after")
+@pytest.mark.parametrize(
+    ("parts", "closes", "start"),
+    [
+        ((b"Content-Length: -1\r\n\r\n",), False, b"HTTP/1.1 400 "),
+        ((b"Content-Length: 99999999999999999999\r\n\r\n",), False, b"HTTP/1.1 4"),
+        ((b"Content-Length: 50\r\n\r\n", b"{"), True, b""),
+        ((b"Content-Length: 50\r\n\r\n", b"{"), False, b"HTTP/1.1 408 "),
+        ((b"Transfer-Encoding: chunked\r\n\r\n", *MEBIBYTES), False, b"HTTP/1.1 413 "),
+    ],
+    ids=["negative", "too many digits", "client closes", "slow", "endless"],
+)
+def test_incomplete_bodies(api: str, parts: tuple[bytes, ...], closes: bool, start: bytes) -> None:
+    begin = time.monotonic()
+    with connection(api) as client:
+        for part in (HEADERS, *parts):
+            client.sendall(part)
+        if closes:
+            client.shutdown(socket.SHUT_WR)
+        assert received(client).startswith(start)
+    assert time.monotonic() - begin < 5
+
+
+@pytest.mark.usefixtures("works_after")
+@pytest.mark.parametrize("stream", [False, True])
+def test_question_of_a_client_that_leaves_is_cancelled(api: str, silent: FakeEngine, stream: bool) -> None:
+    asked = {"model": "silent", "stream": stream, "messages": [{"role": "user", "content": "x"}]}
+    body, before = json.dumps(asked).encode(), len(silent.requests)
+    with connection(api) as client:
+        client.sendall(HEADERS + b"Content-Length: %d\r\n\r\n" % len(body) + body)
+        wait_until(lambda: len(silent.requests) > before)
+    wait_until(lambda: silent.requests[-1].cancelled.is_set())
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    """Wait for a condition for at most 5 seconds."""
+    end = time.monotonic() + 5
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.01)

@@ -9,16 +9,12 @@ import pytest
 from fastapi.testclient import TestClient
 
 from chatbot.chat.server.app import create_app
-from chatbot.chat.server.errors import ApiError
 from chatbot.chat.server.models import ServedModel
 from chatbot.chat.server.questions import Searches
-from chatbot.chat.server.state import Limits
 from chatbot.config.decoding import DecodingSettings
 from tests.chat.server.fake_models import FakeEngine, fake_models, served
 
-CHAT, COMPLETIONS, RESPONSES, COMPARISONS = WAYS = (
-    *("/v1/chat/completions", "/v1/completions", "/v1/responses", "/chat/comparisons"),
-)
+CHAT, COMPLETIONS, RESPONSES = WAYS = "/v1/chat/completions", "/v1/completions", "/v1/responses"
 HELLO: dict[str, Any] = {"messages": [{"role": "user", "content": "你好"}], "prompt": "你好", "input": "你好"}
 BEGIN = b'{"messages": [{"role": "user", "content": "x"}], '
 OBJECT = "Input should be a valid dictionary or object to extract fields from"
@@ -57,11 +53,7 @@ def refusal(client: TestClient, path: str, body: Any) -> dict[str, Any]:
     [
         (CHAT, b"", None, "Field required"),
         (CHAT, [], None, OBJECT),
-        (CHAT, b"null", None, OBJECT),
-        (CHAT, {}, "messages", "Field required"),
         (CHAT, {"messages": []}, "messages", "List should have at least 1 item after validation, not 0"),
-        (CHAT, {"messages": {}}, "messages", "Input should be a valid list"),
-        (CHAT, {"messages": ["你"]}, "messages[0]", OBJECT),
         (CHAT, {"messages": [{}]}, "messages[0].role", "Field required"),
         (CHAT, {"messages": [{"role": "x"}]}, "messages[0].role", f"Input should be {ROLES}"),
         *[
@@ -69,13 +61,11 @@ def refusal(client: TestClient, path: str, body: Any) -> dict[str, Any]:
             for content, field, message in (
                 (5, "", "Input should be a valid string"),
                 (["x"], "[0]", OBJECT),
-                ([{"type": "a"}, {}], "[1].type", "Field required"),
                 ([{"type": "a", "text": 1}], "[0].text", "Input should be a valid string"),
             )
         ],
         *[
-            (path, {**HELLO, name: value}, name, message)
-            for path in (CHAT, COMPLETIONS, RESPONSES)
+            (CHAT, {**HELLO, name: value}, name, message)
             for name, value, message in (
                 ("temperature", 5, "Input should be less than or equal to 2"),
                 ("temperature", -0.1, "Input should be greater than or equal to 0"),
@@ -83,21 +73,17 @@ def refusal(client: TestClient, path: str, body: Any) -> dict[str, Any]:
                 ("top_p", -0.5, "Input should be greater than or equal to 0"),
                 ("top_k", 1.5, "Input should be a valid integer"),
                 ("n", 33, "Input should be less than or equal to 32"),
-                ("n", "2", "Input should be a valid integer"),
                 ("n", True, "Input should be a valid integer"),
-                ("n", 10**50, "Input should be less than or equal to 32"),
                 ("beam_size", 11, "Input should be less than or equal to 10"),
                 ("retrieve", 101, "Input should be less than or equal to 100"),
                 ("stream", "yes", "Input should be a valid boolean"),
-                ("stream_options", 5, OBJECT),
                 ("stop", 5, "Input should be a valid string"),
                 ("stop", "x" * 101, "String should have at most 100 characters"),
                 ("stop", ["x"] * 17, "List should have at most 16 items after validation, not 17"),
-                ("model", ["a"], "Input should be a valid string"),
                 ("logit_bias", {"1": -100}, "Dictionary should have at most 0 items after validation, not more"),
             )
         ],
-        (CHAT, {**HELLO, "stop": ["a", 1]}, "stop[1]", "Input should be a valid string"),
+        *[(path, {**HELLO, "n": "2"}, "n", "Input should be a valid integer") for path in WAYS],
         (CHAT, {**HELLO, "stop": ["a", "x" * 10**6]}, "stop[1]", "String should have at most 100 characters"),
         (CHAT, BEGIN + b'"n": ' + b"[" * 900 + b"]" * 900 + b"}", "n", "Input should be a valid integer"),
         *[
@@ -105,13 +91,12 @@ def refusal(client: TestClient, path: str, body: Any) -> dict[str, Any]:
             for prompt, field, message in (
                 ([], "prompt", "List should have at least 1 item after validation, not 0"),
                 (["x"] * 33, "prompt", "List should have at most 32 items after validation, not 33"),
-                (None, "prompt", "Input should be a valid string"),
                 ([1, 2], "prompt[0]", "Input should be a valid string"),
             )
         ],
         (RESPONSES, {"input": []}, "input", "List should have at least 1 item after validation, not 0"),
         *[
-            (COMPARISONS, {**COMPARED, "replies": replies}, field, message)
+            ("/chat/comparisons", {**COMPARED, "replies": replies}, field, message)
             for replies, field, message in (
                 (["x"], "replies", "List should have at least 2 items after validation, not 1"),
                 (["x", "y" * 20_001], "replies[1]", "String should have at most 20000 characters"),
@@ -150,7 +135,6 @@ def test_what_no_model_can_do_is_refused(client: TestClient, path: str, field: s
     assert refusal(client, path, {**HELLO, **value})["param"] == field
 
 
-@pytest.mark.parametrize("path", [CHAT, COMPLETIONS, RESPONSES])
 @pytest.mark.parametrize(
     ("model", "fields", "param"),
     [
@@ -158,7 +142,6 @@ def test_what_no_model_can_do_is_refused(client: TestClient, path: str, field: s
         ("a", {"retrieve": 3}, "retrieve"),
         ("looking up", {"retrieve": 3, "temperature": 0.5}, "retrieve"),
         ("looking up", {"beam_size": 3, "presence_penalty": 1}, "presence_penalty"),
-        ("looking up", {"retrieve": 3, "anti_lm": 1}, "anti_lm"),
         ("looking up", {"temperature": 1, "min_score": 1}, "min_score"),
         ("sample", {"min_score": 1}, "min_score"),
         ("a", {"min_score": 1, "fallback": "a\nb"}, "fallback"),
@@ -166,12 +149,13 @@ def test_what_no_model_can_do_is_refused(client: TestClient, path: str, field: s
     ],
 )
 def test_fields_that_exclude_each_other_are_named(
-    client: TestClient, path: str, model: str, fields: dict[str, Any], param: str
+    client: TestClient, model: str, fields: dict[str, Any], param: str
 ) -> None:
-    error = refusal(client, path, {"model": model, **HELLO, **fields})
-    assert (error["param"], error["code"]) == (param, "unsupported_value")
-    assert error["message"].startswith(f"{param}: ")
-    assert "--" not in error["message"]
+    for path in WAYS:
+        error = refusal(client, path, {"model": model, **HELLO, **fields})
+        assert (error["param"], error["code"]) == (param, "unsupported_value")
+        assert error["message"].startswith(f"{param}: ")
+        assert "--" not in error["message"]
 
 
 def message(text: Any = "x", **fields: Any) -> bytes:
@@ -186,37 +170,26 @@ PARTS, TURN = [{"type": "text"}], {"role": "user", "content": "x"}
     ("body", "status"),
     [
         (b"{", 400),
-        (b'"text"', 400),
-        (b"\xff\xfe{}", 400),
         (b'{"messages": [{"role": "user", "content": "\xff"}]}', 400),
         (b'{"messages": [{"role": "user", "content": "\\ud800"}]}', 400),
-        (b"[" * 100_000, 400),
         (b'{"messages": ' * 50_000, 400),
         # Deeper than the JSON parser of any version of Python reads; that of 3.13 reads 5,000 levels.
         (BEGIN + b'"x": ' + b"[" * 50_000 + b"]" * 50_000 + b"}", 400),
-        (BEGIN + b'"x": ' + b"[" * 400 + b"]" * 400 + b"}", 200),
         (BEGIN + b'"user": ' + b"[" * 900 + b"]" * 900 + b"}", 200),
-        (BEGIN + b'"fallback": ' + b"[" * 900 + b"]" * 900 + b"}", 400),
-        (BEGIN + b'"logit_bias": {"1": ' + b"[" * 900 + b"]" * 900 + b"}}", 400),
         (BEGIN + b'"top_p": 1e999}', 400),
         (BEGIN + b'"seed": ' + b"9" * 5000 + b"}", 400),
-        *[(message(min_score=value), 400) for value in (float("nan"), float("inf"))],
+        (message(min_score=float("inf")), 400),
         (message(min_score=-1e300), 200),
         (message(temperature=float("nan")), 400),
         (message(seed=10**300, max_tokens=10**300, top_k=10**300), 200),
         (message(seed=-(2**70)), 200),
-        (message(model="../../etc/passwd"), 404),
         (message(model="a\0"), 404),
-        (message(x={"y": [1] * 1000}), 200),
         (b'{"messages": 3, ' + BEGIN[1:-2] + b"}", 200),
-        (message(""), 200),
-        (message("x" * 1_000_000), 200),
         (message("\0\x07\x1b[31m\u202e\u0627\u200f👩‍👩‍👧"), 200),
         (json.dumps({"messages": [TURN] * 1000}).encode(), 200),
         (json.dumps({"messages": [TURN] * 2001}).encode(), 400),
         (message(PARTS * 200), 200),
         (message(PARTS * 201), 400),
-        (b" " * 3_000_000, 413),
     ],
     ids=lambda value: repr(value[:60]) if isinstance(value, bytes) else None,
 )
@@ -230,27 +203,36 @@ def test_hostile_bodies(client: TestClient, caplog: pytest.LogCaptureFixture, bo
     assert [record for record in caplog.records if record.name.startswith("chatbot.")] == []
 
 
+def posted(content: bytes, content_type: str) -> dict[str, Any]:
+    """The content of a request."""
+    return {"content": content, "headers": {"Content-Type": content_type}}
+
+
 @pytest.mark.parametrize(
     ("method", "path", "options", "status", "message"),
     [
         ("GET", "/nothing", {}, 404, "No such path: /nothing"),
         *[
-            (method, before + path, {}, 404, f"No such path: {before}{path}; use /v1{path}: the base URL ends in")
-            for method in ("GET", "POST")
-            for before in ("", "/v1/v1")
-            for path in ("/chat/completions", "/completions", "/responses")
+            (method, path, {}, 404, f"No such path: {path}; use /v1{end}: the base URL ends in /v1, once")
+            for method, path, end in (
+                ("POST", "/chat/completions", "/chat/completions"),
+                ("POST", "/completions", "/completions"),
+                ("GET", "/v1/v1/responses", "/responses"),
+                ("GET", "/models", "/models"),
+            )
         ],
-        ("GET", "/models", {}, 404, "No such path: /models; use /v1/models: the base URL ends in /v1, once"),
         ("GET", "/v1/models/..%2f..%2fetc%2fpasswd", {}, 404, "No model is named '../../etc/passwd'; there are: "),
         ("POST", CHAT, {"json": {"model": "x", **HELLO}}, 404, "No model is named 'x'; there are: a, sample"),
         ("GET", CHAT, {}, 405, f"GET is not allowed for {CHAT}; use POST"),
         ("POST", "/v1/models", {"json": {}}, 405, "POST is not allowed for /v1/models; use GET"),
+        ("POST", CHAT, posted(b" " * (2**21 + 1), "application/json"), 413, "The body has more than 2,097,152 bytes"),
         ("POST", CHAT, {"content": b"x" * (2**21 + 1)}, 415, "The body must be JSON, with"),
-        ("POST", CHAT, {"content": b"{}", "headers": {"Content-Type": "text/plain"}}, 415, "The body must be JSON"),
-        ("POST", CHAT, {"content": b"{}", "headers": {"Content-Type": "x/a+json"}}, 415, "The body must be JSON"),
-        ("POST", CHAT, {"content": b"{}", "headers": {"Content-Type": "application/a+json"}}, 400, "messages: Field"),
-        ("POST", CHAT, {"content": b"{}", "headers": {"Content-Type": "application/json; charset=utf-8"}}, 400, ""),
-        ("POST", CHAT, {"content": b"x", "headers": {"Content-Type": "application/json"}}, 400, "The body is not JSON"),
+        # A browser sends such requests to other sites without asking them first.
+        ("POST", "/chat/ratings", posted(b"{}", "text/plain"), 415, "The body must be JSON"),
+        ("POST", CHAT, posted(b"{}", "x/a+json"), 415, "The body must be JSON"),
+        ("POST", CHAT, posted(b"{}", "application/a+json"), 400, "messages: Field"),
+        ("POST", CHAT, posted(b"{}", "application/json; charset=utf-8"), 400, "messages: Field"),
+        ("POST", CHAT, posted(b"x", "application/json"), 400, "The body is not JSON"),
     ],
 )  # fmt: skip
 def test_errors_have_openais_form_and_a_remedy(
@@ -264,12 +246,6 @@ def test_errors_have_openais_form_and_a_remedy(
     assert len(error["message"]) < 200
 
 
-def test_body_of_an_error() -> None:
-    assert ApiError(418, "x").body() == (
-        b'{"error":{"message":"x","type":"invalid_request_error","param":null,"code":null}}'
-    )
-
-
 def test_log_probs_are_bounded(client: TestClient) -> None:
     for prompts, top, status in ((32, 0, 200), (1, 20, 200), (2, 20, 400)):
         body = {"prompt": ["x"] * prompts, "n": 32, "logprobs": top}
@@ -277,13 +253,3 @@ def test_log_probs_are_bounded(client: TestClient) -> None:
         assert response.status_code == status
     expected = "logprobs: with 64 replies, at most 15 others are allowed for each token, not 20"
     assert response.json()["error"]["message"] == expected
-
-
-@pytest.mark.parametrize("path", [CHAT, COMPLETIONS, RESPONSES])
-def test_body_that_is_too_large(tmp_path: Path, path: str) -> None:
-    app = create_app(fake_models({"a": FakeEngine()}, tmp_path), Limits(most_bytes=100))
-    with TestClient(app) as client:
-        response = client.post(path, content=b" " * 101, headers={"Content-Type": "application/json"})
-    error = response.json()["error"]
-    assert (response.status_code, error["code"]) == (413, "body_too_large")
-    assert error["message"] == "The body has more than 100 bytes"

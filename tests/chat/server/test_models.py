@@ -2,13 +2,14 @@
 
 import asyncio
 import contextlib
+import dataclasses
 import itertools
 import json
 import logging
 import threading
 import weakref
 from collections import deque
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,6 @@ from chatbot.chat.server import models as module
 from chatbot.chat.server.errors import ApiError
 from chatbot.chat.server.models import (
     BESIDE_WEIGHTS,
-    Models,
     ServedModel,
     client_names,
     leave_out_of_collections,
@@ -38,19 +38,43 @@ def _few_collections(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyP
         monkeypatch.setattr(module, "leave_out_of_collections", lambda: None)
 
 
-def run(test: Coroutine[Any, Any, None]) -> None:
-    asyncio.run(test)
+@dataclasses.dataclass
+class Opened:
+    """Models, each time with an engine of its own, whose step is the number of those that were opened.
 
+    engines: by the order in which they were opened. begun, goes_on: of each opening.
+    """
 
-def newest(models: Models, opened: list[FakeEngine]) -> Models:
-    """Models, each time with an engine of its own, which is added to a list."""
+    folder: Path
+    names: str = "a"
+    most: int = 10**6  # models in memory
+    engines: list[FakeEngine] = dataclasses.field(default_factory=list)
+    begun: threading.Event = dataclasses.field(default_factory=threading.Event)
+    goes_on: threading.Event = dataclasses.field(default_factory=threading.Event)
+    damaged: str = ""  # the name of a model that cannot be opened
 
-    def open_model(directory: Path) -> ServedModel:
-        opened.append(FakeEngine())
-        return served(opened[-1], step=len(opened), directory=directory.name)
+    def __post_init__(self) -> None:
+        self.goes_on.set()
+        limit = self.most * BESIDE_WEIGHTS + 1000  # bytes of empty checkpoints
+        self.models = fake_models(dict.fromkeys(self.names), self.folder, limit, self.open_model)
 
-    models._open = open_model
-    return models
+    def open_model(self, directory: Path) -> ServedModel:
+        self.begun.set()
+        self.goes_on.wait(5)
+        if directory.name == self.damaged:
+            raise UserError(f"{directory}: damaged")
+        self.engines.append(FakeEngine())
+        return served(self.engines[-1], step=len(self.engines), directory=directory.name)
+
+    async def use(self, name: str = "a") -> int:
+        """Use a model shortly. Returns its step."""
+        async with self.models.use(name) as model:
+            return model.loaded.card.step
+
+    async def error_of(self, name: str) -> ApiError:
+        with pytest.raises(ApiError) as raised:
+            await self.use(name)
+        return raised.value
 
 
 @hypothesis.given(st.lists(st.integers(0, 11), max_size=40))
@@ -130,121 +154,121 @@ def test_models_in_memory_never_exceed_the_limit_whatever_happens_in_which_order
         patch.setattr(module, "estimated_bytes", lambda directory: sizes[directory.name])
         patch.setattr(module, "checked_step", checked_step)
         patch.setattr(asyncio, "to_thread", to_thread)
-        run(test())
+        asyncio.run(test())
 
 
 def test_memory_of_a_replaced_model_is_freed_although_collections_leave_its_objects_out(tmp_path: Path) -> None:
-    opened: list[FakeEngine] = []
-    models = newest(fake_models({"a": FakeEngine()}, tmp_path), opened)
+    opened = Opened(tmp_path)
 
     async def test() -> None:
-        async with models.use("a"):
-            opened[0].itself = opened[0]  # type: ignore[attr-defined]  # as graphs, it is part of a cycle
-            leave_out_of_collections()
-            point(tmp_path / "a", 2)
-            await models.refresh()
-        replaced = weakref.ref(opened.pop(0))
-        await asyncio.gather(*models._closing)
+        await opened.use()
+        opened.engines[0].itself = opened.engines[0]  # type: ignore[attr-defined]  # as graphs, it is part of a cycle
+        leave_out_of_collections()
+        point(tmp_path / "a", 2)
+        await opened.models.refresh()
+        replaced = weakref.ref(opened.engines.pop(0))
+        await asyncio.gather(*opened.models._closing)
         assert replaced() is None
-        await models.close()
+        await opened.models.close()
 
-    run(test())
+    asyncio.run(test())
 
 
 def test_damaged_newer_checkpoint_keeps_the_old_one(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    opened: list[FakeEngine] = []
-    models = newest(fake_models({"a": FakeEngine()}, tmp_path), opened)
+    opened = Opened(tmp_path)
 
     async def test() -> None:
-        async with models.use("a"):
-            pass
+        await opened.use()
         point(tmp_path / "a", 2, whole=False)
         for _ in range(3):
-            await models.refresh()
-        assert len(opened) == 1
+            await opened.models.refresh()
+        assert len(opened.engines) == 1
         assert caplog.text.count("newer checkpoint is not used") == 1
         (tmp_path / "a" / LAST).unlink()
-        await models.refresh()
+        await opened.models.refresh()
         point(tmp_path / "a", 3)  # an engine with another step is loaded in its place
-        await models.refresh()
-        async with models.use("a") as model:
-            assert model.loaded.card.step == 1
-        assert [engine.closed.is_set() for engine in opened] == [False, True]
+        await opened.models.refresh()
+        assert await opened.use() == 1
+        assert [engine.closed.is_set() for engine in opened.engines] == [False, True]
         assert "step 3 is missing or damaged" in caplog.text
 
     with caplog.at_level(logging.WARNING):
-        run(test())
+        asyncio.run(test())
 
 
-def test_model_without_room_is_refused_for_now(tmp_path: Path) -> None:
-    models = fake_models({"a": FakeEngine(), "b": FakeEngine()}, tmp_path, limit=BESIDE_WEIGHTS)
-
-    async def test() -> None:
-        async with models.use("a"):
-            with pytest.raises(ApiError) as raised:
-                async with models.use("b"):
-                    pass
-            assert (raised.value.status_code, raised.value.code) == (503, "memory")
-            assert raised.value.headers == {"Retry-After": "5"}
-
-    run(test())
-
-
-def test_model_that_cannot_be_loaded(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    models = fake_models({"a": FakeEngine()}, tmp_path)
-
-    def open_model(directory: Path) -> ServedModel:
-        raise UserError(f"{directory}: damaged")
-
-    models._open = open_model
+def test_model_that_cannot_be_loaded_or_has_no_room_is_refused(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """For one that cannot be loaded, another has room."""
+    opened = Opened(tmp_path, "abc", most=1, damaged="a")
 
     async def test() -> None:
-        with pytest.raises(ApiError) as raised:
-            async with models.use("a"):
-                pass
-        assert raised.value.status_code == 503
-        assert str(tmp_path) not in raised.value.detail
+        error = await opened.error_of("a")
+        assert (error.status_code, str(tmp_path) in error.detail) == (503, False)
         assert f"{tmp_path / 'a'}: damaged" in caplog.text
+        async with opened.models.use("b"):
+            error = await opened.error_of("c")
+            assert (error.status_code, error.code, error.headers) == (503, "memory", {"Retry-After": "5"})
+        assert await opened.use("c") == 2
 
-    run(test())
+    asyncio.run(test())
+
+
+def test_newer_checkpoint_is_as_old_for_others_that_need_room_as_the_one_before(tmp_path: Path) -> None:
+    opened = Opened(tmp_path, "abc", most=3)
+
+    async def test() -> None:
+        for name in "bab":
+            await opened.use(name)
+        point(tmp_path / "b", 3)
+        await opened.models.refresh()
+        await asyncio.gather(*opened.models._closing)
+        opened.models._limit = 2 * BESIDE_WEIGHTS + 1000
+        await opened.use("c")
+        assert [*opened.models.loaded] == ["b", "c"]
+
+    asyncio.run(test())
+
+
+def test_model_that_is_loaded_while_the_server_stops_is_closed(tmp_path: Path) -> None:
+    opened = Opened(tmp_path)
+    opened.goes_on.clear()
+
+    async def test() -> None:
+        asked = asyncio.create_task(opened.error_of("a"))
+        await asyncio.to_thread(opened.begun.wait, 5)
+        await opened.models.close()
+        opened.goes_on.set()
+        assert (await asked).detail == "The server stops"
+        await asyncio.gather(*opened.models._closing)
+        assert opened.engines[0].closed.is_set()
+
+    asyncio.run(test())
 
 
 def test_questions_at_once_load_a_model_once(tmp_path: Path) -> None:
     """Also if the client of the first one leaves meanwhile."""
-    opened: list[FakeEngine] = []
-    models = newest(fake_models({"a": FakeEngine()}, tmp_path), opened)
-    begun, may_open, open_model = threading.Event(), threading.Event(), models._open
-
-    def slow(directory: Path) -> ServedModel:
-        begun.set()
-        may_open.wait(5)
-        return open_model(directory)
-
-    models._open = slow
-
-    async def use() -> int:
-        async with models.use("a") as model:
-            return model.loaded.card.step
+    opened = Opened(tmp_path)
+    opened.goes_on.clear()
 
     async def test() -> None:
-        first, *others = [asyncio.create_task(use()) for _ in range(10)]
-        await asyncio.to_thread(begun.wait, 5)
+        first, *others = [asyncio.create_task(opened.use()) for _ in range(10)]
+        await asyncio.to_thread(opened.begun.wait, 5)
         first.cancel()
-        may_open.set()
+        opened.goes_on.set()
         assert await asyncio.gather(*others) == [1] * 9
-        assert len(opened) == 1
+        assert len(opened.engines) == 1
 
-    run(test())
+    asyncio.run(test())
 
 
-@pytest.mark.parametrize("name", ["x", "", ".", "..", "../a", "a/", "A", "a\0", "a" * 100_000])
-def test_unknown_names(tmp_path: Path, name: str) -> None:
+def test_unknown_names(tmp_path: Path) -> None:
     models = fake_models({"a": FakeEngine()}, tmp_path)
-    with pytest.raises(ApiError) as raised:
-        models.name_of(name)
-    assert (raised.value.status_code, raised.value.code) == (404, "model_not_found")
-    assert len(raised.value.detail) < 200
-    assert raised.value.detail.endswith("; there are: a; /v1/models lists all")
+    for name in ("x", "", "../a", "A", "a\0", "a" * 100_000):
+        with pytest.raises(ApiError, match=r"; there are: a; /v1/models lists all$") as raised:
+            models.name_of(name)
+        assert (raised.value.status_code, raised.value.code) == (404, "model_not_found")
+        assert len(raised.value.detail) < 200
     assert models.name_of(None) == "a"
 
 

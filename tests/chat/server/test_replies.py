@@ -1,15 +1,18 @@
 """From what the engine answers to the objects and events of the three ways to ask."""
 
 import json
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 from unittest.mock import ANY
 
+import httpx
 import pytest
 from fastapi.testclient import TestClient
 
 from chatbot.chat.server.app import create_app
+from chatbot.chat.server.state import MOST_WAITING, LineLog, Recent
 from chatbot.inference.questions import Message, Piece, TokenLogProb, Usage
 from chatbot.inference.reply_text import Origin
 from tests.chat.server.fake_models import FakeEngine, fake_models
@@ -31,27 +34,25 @@ IN_CHAT = [
 
 
 class Server:
-    """A client of a server whose engine gives the same messages to each question. lines: of the log."""
+    """A client of a server whose engine gives the same messages to each question.
 
-    def __init__(self, folder: Path) -> None:
+    write: of the log; by default, it adds to `lines`.
+    """
+
+    def __init__(self, folder: Path, write: Callable[[str], None] | None = None) -> None:
         self.engine, self.lines = FakeEngine(), list[str]()
-        self.client = TestClient(
-            create_app(fake_models({"a": self.engine}, folder), log_conversation=self.lines.append)
-        )
+        app = create_app(fake_models({"a": self.engine}, folder), log_conversation=write or self.lines.append)
+        self.client = TestClient(app)
 
     def whole(self, path: str, *messages: Message, **fields: Any) -> Any:
         """The object for these messages."""
-        self.engine.answer = lambda question: messages
-        question = {"messages": [{"role": "user", "content": "q"}], "prompt": "q", "input": "q"}
-        response = self.client.post(path, json={**question, **fields})
+        response = self._posted(path, messages, fields)
         assert response.headers["content-type"] == "application/json"
         return response.json()
 
     def events(self, path: str, *messages: Message, **fields: Any) -> list[Any]:
         """The events of a stream for these messages, without the last one of the chat's and completions' streams."""
-        self.engine.answer = lambda question: messages
-        question = {"messages": [{"role": "user", "content": "q"}], "prompt": "q", "input": "q"}
-        response = self.client.post(path, json={**question, "stream": True, **fields})
+        response = self._posted(path, messages, {"stream": True, **fields})
         assert response.headers["content-type"].startswith("text/event-stream")
         assert response.headers["x-accel-buffering"] == "no"  # a proxy passes each event on
         *events, end = response.text.split("\n\n")
@@ -62,6 +63,11 @@ class Server:
             return [json.loads(data) for _, data in named]
         assert events.pop() == "data: [DONE]"
         return [json.loads(event.removeprefix("data: ")) for event in events]
+
+    def _posted(self, path: str, messages: Iterable[Message], fields: dict[str, Any]) -> httpx.Response:
+        self.engine.answer = lambda question: messages
+        question = {"messages": [{"role": "user", "content": "q"}], "prompt": "q", "input": "q"}
+        return self.client.post(path, json={**question, **fields})
 
 
 @pytest.fixture
@@ -246,10 +252,53 @@ def test_lines_of_the_log_hold_the_turns(server: Server) -> None:
     server.client.__exit__()  # the lines that wait are written
     assert all(line.isprintable() and "created" in json.loads(line) for line in server.lines)
     found = [json.loads(line) for line in server.lines]
-    assert [(line["turns"], line["replies"]) for line in found] == [
-        (["h", "i", text], ["你好", "b"]),
-        (["q"], ["d"]),
-        (["r"], ["d"]),
+    assert [(line["model"], line["turns"], line["replies"]) for line in found] == [
+        ("a", ["h", "i", text], ["你好", "b"]),
+        ("a", ["q"], ["d"]),
+        ("a", ["r"], ["d"]),
     ]
-    assert {line["model"] for line in found} == {"a"}
     assert "你" in server.lines[0]
+
+
+def test_log_that_cannot_be_written_fails_no_reply(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """It is said once."""
+    lines: list[str] = []
+
+    def write(line: str) -> None:
+        lines.append(line)
+        raise BrokenPipeError(32, "Broken pipe")
+
+    server = Server(tmp_path, write)
+    with server.client:
+        assert server.whole(CHAT, *TWO)["choices"]
+        assert server.events(CHAT, *TWO)[-1]["choices"]
+    assert len(lines) == 2
+    lost = "the log cannot be written, and lines of it are lost: BrokenPipeError: [Errno 32] Broken pipe"
+    assert caplog.text.count(lost) == 1
+
+
+def test_log_whose_reader_has_stopped(caplog: pytest.LogCaptureFixture) -> None:
+    goes_on, begun = threading.Event(), threading.Event()
+
+    def write(line: str) -> None:
+        begun.set()
+        goes_on.wait(10)
+
+    conversations = LineLog("--log-conversations", write)
+    conversations.add("0")
+    begun.wait(10)
+    for number in range(MOST_WAITING + 5):
+        conversations.add(str(number))
+    goes_on.set()
+    conversations.close()
+    assert caplog.text.count("lines of it are lost: its reader has stopped") == 1
+
+
+def test_only_what_was_kept_last_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is kept again is as if it was new."""
+    monkeypatch.setattr("chatbot.chat.server.state.MOST_RECENT", 2)
+    recent = Recent[int]()
+    for number, key in enumerate("abac"):
+        recent.keep(("weibo", key), number)
+    assert [recent.get(("weibo", key)) for key in "abc"] == [2, None, 3]
+    assert recent.get(("other", "a")) is None

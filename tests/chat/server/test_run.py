@@ -1,4 +1,4 @@
-"""chat.py --serve as a process, with a small model: what users of the server see."""
+"""chat.py --serve: the whole server, what it refuses to start with, and how it stops."""
 
 import asyncio
 import builtins
@@ -6,7 +6,6 @@ import contextlib
 import json
 import os
 import signal
-import socket
 import subprocess
 import threading
 import time
@@ -17,6 +16,7 @@ from typing import Any
 import httpx
 import pytest
 
+from chatbot.chat.server import run
 from chatbot.chat.server.app import create_app
 from chatbot.chat.server.connection import server_config
 from chatbot.chat.server.run import (
@@ -31,58 +31,21 @@ from chatbot.chat.server.run import (
 )
 from chatbot.chat.service import listening_socket
 from chatbot.commands import run as run_command
+from chatbot.config.attempts import CONFIG
 from chatbot.config.chat import CHAT as CHAT_LINE
 from chatbot.errors import UserError
 from chatbot.inference.questions import Message, Piece, Question, Usage
-from tests.chat.server.fake_models import FakeEngine, fake_models
-from tests.chat.server.running import running
+from tests.chat.server.fake_models import FakeEngine, fake_models, point, served
+from tests.chat.server.running import run_until_sigterm, running
 from tests.commands import ENVIRONMENT, command
 from tests.export.untrained import write_attempt
 from tests.inference.texts import EMPTY, UNUSUAL
 
 CHAT = "/v1/chat/completions"
-TASK = """### Task:
-Generate a concise, 3-5 word title with an emoji summarizing the chat history.
-### Output:
-JSON format: { "title": "your concise title here" }
-### Chat History:
-<chat_history>
-USER: 你好
-ASSISTANT: 你好吗
-</chat_history>"""
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, "subprocess.Popen[str]"]]:
-    """The URL of a server of two attempts, and its process, which a test may end."""
-    folder = tmp_path_factory.mktemp("server")
-    for name, history in {"small": 2, "gpt-5": 0, "private": 0}.items():
-        write_attempt(folder / "checkpoints" / name, history=history)
-    (folder / "keys").write_text("secret-of-a-test\n")
-    flags = ("--serve", "127.0.0.1:0", "--attempt", "small", "--also", "gpt-5", "--api-key-file", "keys")
-    process = subprocess.Popen(
-        command("chat.py", *flags, "--log-conversations", "--no-ratings"),
-        cwd=folder,
-        env=ENVIRONMENT,
-        text=True,
-        encoding="utf-8",
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    )
-    assert process.stdout is not None
-    first = process.stdout.readline()
-    assert first.startswith("Serving small, chatbot-gpt-5 at http://127.0.0.1:"), process.communicate()
-    try:
-        yield first.split("; ")[0].split(" at ")[1], process
-    finally:
-        process.kill()
-        process.communicate()
-
-
-@pytest.fixture(scope="module")
-def client(server: tuple[str, Any]) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=server[0], headers={"Authorization": "Bearer secret-of-a-test"}, timeout=60) as client:
-        yield client
+KEY, OTHER_KEY = "secret-of-a-test", "another-key-of-a-test"
+# Of which one is not offered.
+ATTEMPTS = {"small": 2, "gpt-5": 0, "private": 0}
+FLAGS = ("--attempt", "small", "--also", "gpt-5", "--api-key-file", "keys", "--log-conversations", "--no-ratings")
 
 
 def chat(client: httpx.Client, *texts: str, **fields: Any) -> httpx.Response:
@@ -93,55 +56,87 @@ def chat(client: httpx.Client, *texts: str, **fields: Any) -> httpx.Response:
 
 
 @pytest.mark.slow
-def test_replies_are_those_of_the_model(client: httpx.Client) -> None:
-    """As a stream, and as a whole; in the second model, which is loaded at its first use, too."""
-    assert client.get("/ready").status_code == 200
-    for model in ("small", "chatbot-gpt-5"):
-        whole = chat(client, "你", "好", "你好", model=model, seed=1).json()
-        events = chat(client, "你", "好", "你好", model=model, seed=1, stream=True).text.split("\n\n")
-        assert events[-2:] == ["data: [DONE]", ""]
-        pieces = [json.loads(event.removeprefix("data: "))["choices"][0] for event in events[:-2]]
-        text = "".join(piece["delta"].get("content", "") for piece in pieces)
-        assert text == whole["choices"][0]["message"]["content"]
-        assert whole["system_fingerprint"].endswith("-step-2")
+def test_a_process_answers_as_the_models_until_ctrl_c(work_dir: Path) -> None:
+    """In a stream, and as a whole; in the second model, which is loaded at its first use, too."""
+    for name, history in ATTEMPTS.items():
+        write_attempt(work_dir / "checkpoints" / name, history=history)
+    (work_dir / "keys").write_text(KEY)
+    process = subprocess.Popen(
+        command("chat.py", "--serve", "127.0.0.1:0", *FLAGS),
+        env=ENVIRONMENT,
+        text=True,
+        encoding="utf-8",
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    assert process.stdout is not None
+    first = process.stdout.readline()
+    assert first.startswith("Serving small, chatbot-gpt-5 at http://127.0.0.1:"), process.communicate()
+    url = first.split("; ")[0].split(" at ")[1]
+    try:
+        with httpx.Client(base_url=url, headers={"Authorization": f"Bearer {KEY}"}, timeout=60) as client:
+            for model in ("small", "chatbot-gpt-5"):
+                whole = chat(client, "你", "好", "你好", model=model, seed=1).json()
+                events = chat(client, "你", "好", "你好", model=model, seed=1, stream=True).text.split("\n\n")
+                pieces = [json.loads(event.removeprefix("data: "))["choices"][0] for event in events[:-2]]
+                text = "".join(piece["delta"].get("content", "") for piece in pieces)
+                assert text == whole["choices"][0]["message"]["content"]
+                assert whole["system_fingerprint"].endswith("-step-2")
+            again = [chat(client, "吗你", **fields).json()["choices"][0]["message"] for fields in ({}, {}, {"seed": 1})]
+            assert again[0] != again[1]
+            assert again[0] == again[2]
+            for question in [*EMPTY, *UNUSUAL, "你好"]:
+                for fields in ({"temperature": 1, "seed": 1}, {"stream": True}, {}):
+                    assert chat(client, question, **fields).status_code == 200
+        process.send_signal(signal.SIGINT)
+        output, errors = process.communicate(timeout=30)
+        assert (process.returncode, errors) == (0, "")
+        assert json.loads(output.splitlines()[-1])["turns"] == ["你好"]
+    finally:
+        process.kill()
+        process.communicate()
 
 
-@pytest.mark.slow
-def test_who_asks_again_gets_another_reply(client: httpx.Client) -> None:
-    def reply(**fields: Any) -> str:
-        text: str = chat(client, "吗你", **fields).json()["choices"][0]["message"]["content"]
-        return text
-
-    first, second = reply(), reply()
-    assert first != second
-    assert reply(seed=1) == reply(user={"id": "another"}) == first
-    assert reply(min_score=1e9, fallback="？") == "？"
-    assert reply(beam_size=2, seed=1) == reply(beam_size=2, seed=1)
-
-
-@pytest.mark.slow
-def test_keys_are_read_again_at_a_signal(
-    server: tuple[str, "subprocess.Popen[str]"], client: httpx.Client, tmp_path_factory: pytest.TempPathFactory
+def test_models_keys_and_logs_are_those_of_the_command_line(
+    work_dir: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Those of before stay if the file cannot be used."""
-    keys, (_, process) = tmp_path_factory.getbasetemp() / "server0" / "keys", server
+    """Keys are read again at a signal. Neither an attempt that is not named is offered, nor ratings are collected."""
+    for name in ATTEMPTS:
+        (work_dir / "checkpoints" / name).mkdir(parents=True)
+        (work_dir / "checkpoints" / name / CONFIG).touch()
+        point(work_dir / "checkpoints" / name, 1)
+    Path("keys").write_text(KEY)
+    monkeypatch.setattr(run, "opener", lambda *_: lambda directory: served(FakeEngine(), directory=directory.name))
+    monkeypatch.setattr(run, "_log_to_standard_error", lambda: None)  # it changes the logs of all tests
 
     def status(key: str) -> int:
-        return client.get("/v1/models", headers={"Authorization": f"Bearer {key}"}).status_code
+        return httpx.get(f"{url}/v1/models", headers={"Authorization": f"Bearer {key}"}).status_code
 
-    try:
-        for content, new in (("", 401), ("another-key-of-a-test\n", 200)):
-            keys.write_text(content)
-            process.send_signal(signal.SIGHUP)
-            deadline = time.monotonic() + 10
-            while (found := status("another-key-of-a-test")) != new and time.monotonic() < deadline:
-                time.sleep(0.02)
-            assert (found, status("secret-of-a-test")) == (new, 601 - new)
-    finally:
-        keys.write_text("secret-of-a-test\n")
-        process.send_signal(signal.SIGHUP)
-        while status("secret-of-a-test") != 200:
-            time.sleep(0.02)
+    def session() -> None:
+        with httpx.Client(base_url=url, headers={"Authorization": f"Bearer {KEY}"}) as client:
+            assert client.get("/ready").status_code == 200  # the first model is loaded
+            assert [model["id"] for model in client.get("/v1/models").json()["data"]] == ["small", "chatbot-gpt-5"]
+            assert client.get("/v1/models", headers={"Host": "evil.example"}).status_code == 403
+            assert client.get("/chat/models").json()["ratings"] is False
+            assert chat(client, "你好").status_code == 200
+            assert chat(client, "你好", model="private").status_code == 404
+        Path("keys").write_text(OTHER_KEY)
+        os.kill(os.getpid(), signal.SIGHUP)
+        while status(KEY) == 200:
+            time.sleep(0.01)
+        assert status(OTHER_KEY) == 200
+
+    with listening_socket("--serve", "127.0.0.1", 0) as listener:
+        listener.listen()  # the session does not wait for uvicorn
+        url = url_of(listener)
+        monkeypatch.setattr(run, "listening_socket", lambda *address: listener)
+        settings = CHAT_LINE.parse(["--serve", "127.0.0.1:0", *FLAGS, "--log-access"])
+        assert run_until_sigterm(lambda: serve(settings), session) == 0
+    printed = capsys.readouterr()
+    first, line = printed.out.splitlines()
+    assert first == f"Serving small, chatbot-gpt-5 at {url}; Ctrl-C stops it"
+    assert json.loads(line)["turns"] == ["你好"]
+    assert printed.err.count(f"POST {CHAT} 200") == 1
 
 
 def test_keys_that_cannot_be_read_again_leave_the_earlier_ones(
@@ -163,84 +158,6 @@ def test_keys_that_cannot_be_read_again_leave_the_earlier_ones(
         (record,) = caplog.records
         assert line in record.getMessage()
         assert record.levelname == ("WARNING" if "2 keys" in line else "ERROR")
-
-
-@pytest.mark.slow
-def test_an_attempt_that_is_not_named_answers_nobody(client: httpx.Client) -> None:
-    assert [model["id"] for model in client.get("/v1/models").json()["data"]] == ["small", "chatbot-gpt-5"]
-    assert chat(client, "你好", model="private").status_code == 404
-    body = {"model": "private", "question": "你好", "reply": "你好吗"}
-    assert client.post("/chat/attention", json=body).status_code == 404
-
-
-@pytest.mark.slow
-def test_ratings_are_collected_by_choice(client: httpx.Client) -> None:
-    assert client.get("/chat/models").json()["ratings"] is False
-    assert client.post("/chat/ratings", json={}).status_code == 404
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("question", [*EMPTY, *UNUSUAL], ids=lambda question: ascii(question[:9]))
-def test_unusual_questions_get_a_reply(client: httpx.Client, question: str) -> None:
-    for fields in ({}, {"temperature": 1, "seed": 1}, {"stream": True}):
-        assert chat(client, question, **fields).status_code == 200
-    assert client.post("/v1/completions", json={"prompt": "你好"}).status_code == 200
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "payload",
-    [
-        {"stream": True, "stream_options": {"include_usage": True}, "messages": [{"role": "user", "content": "你好"}]},
-        {
-            "stream": False,
-            "messages": [{"role": "user", "content": TASK * 50}],
-            "max_completion_tokens": 1000,
-            "metadata": {"task": "title_generation", "chat_id": "1", "task_body": {}},
-        },
-        {
-            "stream": True,
-            "messages": [
-                {"role": "system", "content": "s"},
-                {"role": "user", "content": [{"type": "text", "text": "好"}]},
-            ],
-            "params": {},
-            "tool_ids": None,
-            "features": {"web_search": False},
-            "variables": {"{{USER_NAME}}": "x"},
-            "session_id": "1",
-            "chat_id": "2",
-            "id": "3",
-            "background_tasks": {"title_generation": True, "tags_generation": True, "follow_up_generation": True},
-            "temperature": None,
-            "top_k": 40,
-            "repeat_penalty": 1.1,
-            "user": {"name": "x", "id": "1", "email": "x@example.org", "role": "admin"},
-        },
-    ],
-    ids=["chat", "title", "fields"],
-)
-def test_what_open_webui_sends(client: httpx.Client, payload: dict[str, Any]) -> None:
-    response = client.post(CHAT, json={"model": "small", **payload})
-    assert response.status_code == 200
-    if payload["stream"]:
-        assert response.headers["content-type"].startswith("text/event-stream")
-        assert response.text.endswith("data: [DONE]\n\n")
-    else:
-        assert response.json()["choices"][0]["message"]["content"]
-
-
-@pytest.mark.slow
-def test_ctrl_c_ends_the_server(server: tuple[str, "subprocess.Popen[str]"], client: httpx.Client) -> None:
-    """Without a traceback; it printed what was asked for, and said that it read the keys."""
-    chat(client, "你好")
-    client.get("/nothing")
-    process = server[1]
-    process.send_signal(signal.SIGINT)
-    output, errors = process.communicate(timeout=30)
-    assert process.returncode == 0
-    assert all("--api-key-file" in line for line in errors.splitlines())
-    assert json.loads(output.splitlines()[-1])["turns"] == ["你好"]
 
 
 def test_streams_are_finished_when_the_server_stops(tmp_path: Path) -> None:
@@ -278,40 +195,22 @@ def test_second_signal_ends_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (["--serve", "8000"], "--serve 8000: expected HOST:PORT"),
-        (["--serve", "localhost:x"], "--serve localhost:x: expected HOST:PORT"),
-        (["--serve", "localhost:70000"], "--serve localhost:70000: expected"),
         (["--api-key-file", "keys"], "--api-key-file: for the server; add --serve"),
+        (["--port", "81"], "--port: for the server; add --serve HOST:PORT"),
         (["--serve", "localhost:0", "--cors-origin", "a.example"], "--cors-origin a.example: give an origin such as"),
-        (
-            ["--serve", "localhost:0", "--allowed-host", "http://a"],
-            "--allowed-host http://a: give a name without scheme",
-        ),
         (["--serve", "localhost:0", "--allowed-host", "a:80"], "--allowed-host a:80: give a name without"),
         (["--serve", "localhost:0", "--export", "x"], "x: no such folder; give a folder that"),
-        (["--rate-limit", "5"], "--rate-limit: for the server; add --serve"),
-        (["--serve", "localhost:0", "--beam-size", "5", "--n-best", "2"], "--n-best and --serve"),
         (["--serve", "localhost:0", "--api-key-file", "missing"], "--api-key-file missing: No such file"),
-        (["--serve", "192.0.2.1:80"], "--serve 192.0.2.1:80: .*; give an address of this machine"),
         (
             ["--serve", "192.0.2.1:80", "--port", "81"],
-            "--serve 192.0.2.1:81: .*; .* and a free port, such as --port 8001",
+            "--serve 192.0.2.1:81: .*; give an address of this machine and a free port, such as --port 8001",
         ),
-        (["--port", "81"], "--port: for the server; add --serve HOST:PORT"),
         (["--serve", "localhost:0"], "--attempt default: no such attempt"),
-        (["--serve", "localhost:0", "--attempt", "x"], "--attempt x: no such attempt"),
     ],
 )
 def test_mistakes_on_the_command_line(work_dir: Path, flags: list[str], message: str) -> None:
     with pytest.raises(UserError, match=message):
         serve(CHAT_LINE.parse(flags))
-
-
-def test_port_in_use(work_dir: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as other:
-        port = other.getsockname()[1]
-        with pytest.raises(UserError, match=f"--serve 127.0.0.1:{port}: .*in use; give .* a free port"):
-            serve(CHAT_LINE.parse(["--serve", f"127.0.0.1:{port}"]))
 
 
 def test_missing_package(work_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -330,7 +229,7 @@ def test_missing_package(work_dir: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 
 @pytest.mark.parametrize(
     ("trusted", "client"),
-    [((), "127.0.0.1"), (("127.0.0.1",), "192.0.2.9"), (("127.0.0.0/8",), "192.0.2.9"), (("10.0.0.0/8",), "127.0.0.1")],
+    [((), "127.0.0.1"), (("127.0.0.0/8",), "192.0.2.9"), (("10.0.0.0/8",), "127.0.0.1")],
 )
 def test_a_client_is_named_by_trusted_proxies_only(trusted: tuple[str, ...], client: str) -> None:
     seen = []
@@ -368,11 +267,9 @@ def test_models_of_the_command_line(work_dir: Path, flags: tuple[str, ...], name
 
 
 def test_addresses() -> None:
-    loopback = ("127.0.0.1", "127.1.2.3", "::1", "localhost", "LocalHost")
-    assert [is_loopback(host) for host in (*loopback, "0.0.0.0", "10.0.0.1")] == [*[True] * 5, *[False] * 2]
+    loopback = ("127.0.0.1", "127.1.2.3", "::1", "LocalHost")
+    assert [is_loopback(host) for host in (*loopback, "0.0.0.0", "10.0.0.1")] == [*[True] * 4, *[False] * 2]
     assert CHAT_LINE.parse(["--serve", "[::1]:80"]).server.address == ("::1", 80)
-    with listening_socket("--serve", "127.0.0.1", 0) as listener:
-        assert url_of(listener) == f"http://127.0.0.1:{listener.getsockname()[1]}"
     with contextlib.suppress(UserError), listening_socket("--serve", "::1", 0) as listener:  # not of every machine
         assert url_of(listener) == f"http://[::1]:{listener.getsockname()[1]}"
     assert memory_limit(5) == 5_000_000

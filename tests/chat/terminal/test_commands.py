@@ -2,8 +2,11 @@
 
 import dataclasses
 import json
+import shutil
+import stat
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -12,31 +15,31 @@ from prompt_toolkit.document import Document
 
 from chatbot.chat.terminal import commands
 from chatbot.chat.terminal.commands import COMMANDS, FIELDS
-from chatbot.chat.terminal.prompt import completer
+from chatbot.chat.terminal.prompt import completer, history_path, make_private
+from chatbot.chat.terminal.screen import Screen, attention_rows
 from chatbot.inference.reply_text import Origin
-from chatbot.inference.text_responder import EMPTY_QUESTION_REPLY
+from chatbot.inference.text_responder import EMPTY_QUESTION_REPLY, END, WordAttention
 from tests.chat.terminal.fake_model import FakeReplier, fake_model
 from tests.chat.terminal.typed import Line, Printed, printed, typed
 
 
 def test_introduction_says_what_the_model_was_trained_on(capsys: Printed) -> None:
-    typed(fake_model(), [])
+    model = fake_model()
+    card = dataclasses.replace(model.card, questions=("晚安", "加油"))
+    typed(dataclasses.replace(model, card=card), [])
     assert capsys.readouterr().err.splitlines() == [
         "Talking to fake: 1,000 pairs of pairs.tsv; step 1,200; 3.200 nats per character on held-out pairs.",
+        "Questions that it has learned: 晚安  加油",
         "/help lists the commands; Ctrl-D or /exit exits.",
     ]
 
 
-def test_introduction_has_questions_that_were_learned(capsys: Printed) -> None:
-    model = fake_model()
-    card = dataclasses.replace(model.card, questions=("晚安", "加油"))
-    typed(dataclasses.replace(model, card=card), [])
-    assert capsys.readouterr().err.splitlines()[1] == "Questions that it has learned: 晚安  加油"
-
-
-@pytest.mark.parametrize("word", ["exit", " Quit ", "/exit", "/QUIT"])
-def test_words_that_exit(capsys: Printed, word: str) -> None:
-    assert printed(capsys, ["hi", word, "more"]) == (["hi/1"], [])
+def test_words_that_exit_and_interrupts_at_the_prompt(capsys: Printed) -> None:
+    for word in (" Quit ", "/exit"):
+        assert printed(capsys, ["hi", word, "more"]) == (["hi/1"], [])
+    again = "Ctrl-C again, Ctrl-D or /exit exits."
+    out, err = printed(capsys, [KeyboardInterrupt, "a", KeyboardInterrupt, KeyboardInterrupt, "b"])
+    assert (out, err) == (["a/1"], [again, again])
 
 
 def test_two_slashes_ask_a_question_that_begins_with_one(capsys: Printed) -> None:
@@ -145,6 +148,15 @@ def test_why_explains_the_last_reply(capsys: Printed, attention: bool) -> None:
     assert "error: /why now: /why takes nothing after it" in err
 
 
+def test_table_of_attention_is_aligned_with_wide_characters(capsys: Printed) -> None:
+    words = ["什么", "是", "ai", "?"], ["人工智能", "a\x1b[2J", END]
+    weights = np.array([[0.1, 0.2, 0.7, 0], [0.6, 0, 0, 0.4], [1, 0, 0, 0]])
+    Screen().table(attention_rows(WordAttention(*words, weights)))
+    lines = [line.rstrip() for line in capsys.readouterr().out.splitlines()]
+    assert lines[0] == "人工智能  ai 0.70    是 0.20  什么 0.10"
+    assert lines[1] == "a\ufffd[2J     什么 0.60  ? 0.40   是 0.00"
+
+
 @pytest.fixture
 def other_model(work_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two models for /model: `none_read`, which reads no turns, and `fake`, which reads two."""
@@ -171,65 +183,50 @@ def test_another_model_reads_as_many_turns_as_it_was_trained_with(capsys: Printe
 
 @pytest.mark.usefixtures("other_model")
 def test_rating_has_the_model_that_replied_and_the_turns_that_it_read(capsys: Printed) -> None:
-    lines: list[Line] = ["a", "b", "/model none_read", "/good", "/retry", "/good", "/model fake", "c", "/good"]
-    printed(capsys, lines, turns=2)
-    lines_left = [line for line in Path("data/ratings.jsonl").read_text().splitlines() if line.strip()]
-    assert [(r["model"], r["answer"], r["history"]) for r in map(json.loads, lines_left)] == [
+    lines: list[Line] = ["/good", "a", "b", "/bad", "/model none_read", "/bad", "/good", "/retry", "/good"]
+    _, err = printed(capsys, [*lines, "/model fake", "c", "/good"], turns=2)
+    assert [line for line in err if "good" in line or "bad" in line][:4] == [
+        "error: /good: no reply to rate yet; ask a question first",
+        "data/ratings.jsonl: rated bad.",
+        "error: /bad: the reply is in data/ratings.jsonl already",
+        "data/ratings.jsonl: rated good.",
+    ]
+    written = [line for line in Path("data/ratings.jsonl").read_text().splitlines() if line.strip()]
+    assert [(r["model"], r["answer"], r["history"]) for r in map(json.loads, written)] == [
         ("fake", "b/1+2", [["a", "a/1"]]),
         ("none_read", "b/1", []),
         ("fake", "c/1+2", [["b", "b/1"]]),
     ]
 
 
-def test_model_that_fails_leaves_the_old_one(capsys: Printed, work_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    other = fake_model(turns=0, name="other")
-    monkeypatch.setattr("chatbot.chat.terminal.session.load_model", lambda folder: other)
-    config = Path("checkpoints/other/config.json")
-    config.parent.mkdir(parents=True)
-    config.touch()
-    lines: list[Line] = ["a", "/model none", "b", "/model other", "c", "/model ~no.such.user/x", "/model .", "/model"]
-    out, err = printed(capsys, lines, turns=2)
+@pytest.mark.usefixtures("other_model")
+def test_model_that_fails_leaves_the_old_one(capsys: Printed) -> None:
+    lines: list[Line] = ["a", "/model none", "b", "/model none_read", "c", "/model ~no.such.user/x", "/model ."]
+    out, err = printed(capsys, [*lines, "/model"], turns=2)
     assert out[:3] == ["a/1", "b/1+2", "c/1"]
-    assert out[3].startswith("other: 1,000 pairs")
+    assert out[3].startswith("none_read: 1,000 pairs")
     assert err[0].startswith("error: /model none: no such attempt in ")
-    assert err[0].endswith("there are: other, or give the path of its folder")
-    assert err[1].startswith("Talking to other: 1,000 pairs of pairs.tsv; step 1,200; ")
+    assert err[0].endswith("there are: fake, none_read, or give the path of its folder")
+    assert err[1].startswith("Talking to none_read: 1,000 pairs of pairs.tsv; step 1,200; ")
     assert err[2].startswith("error: /model ~no.such.user/x: no attempt, ")
     assert err[3].startswith("error: /model .: no attempt, ")
 
 
-def test_ratings_are_stored(capsys: Printed, work_dir: Path) -> None:
-    _, err = printed(capsys, ["/good", "a", "/bad", "/bad", "/good", "b", "/good"], turns=2)
-    assert err[0] == "error: /good: no reply to rate yet; ask a question first"
-    assert err[1:4] == [
-        "data/ratings.jsonl: rated bad.",
-        "error: /bad: the reply is in data/ratings.jsonl already",
-        "data/ratings.jsonl: rated good.",
-    ]
-    lines = Path("data/ratings.jsonl").read_text().splitlines()
-    records = [json.loads(line) for line in lines if line.strip()]  # the line of the corrected one is blank
-    assert [(r["question"], r["answer"], r["history"], r["rating"], r["model"]) for r in records] == [
-        ("a", "a/1", [], "good", "fake"),
-        ("b", "b/1+2", [["a", "a/1"]], "good", "fake"),
-    ]
-
-
-def test_help_needs_no_slash(capsys: Printed) -> None:
-    for line in ("help", "帮助"):
-        out, err = printed(capsys, [line])
-        assert out == printed(capsys, ["/help"])[0] != []
-        assert err == []
-
-
-def test_rating_says_that_no_reply_changes(capsys: Printed, work_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rating_that_changes_no_reply_or_cannot_be_written_says_so(
+    capsys: Printed, work_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(FakeReplier, "follows_ratings", False)
     _, err = printed(capsys, ["a", "/bad"])
     unchanged = "Replies stay as they are: this model looks none up, or not by ratings."
     assert err == [f"data/ratings.jsonl: rated bad. {unchanged}"]
+    shutil.rmtree("data")
+    Path("data").touch()
+    assert printed(capsys, ["a", "/good", "b"])[1][0].startswith("error: data/ratings.jsonl: ")
 
 
 def test_help_explains_commands_and_settings(capsys: Printed) -> None:
-    lines: list[Line] = ["/help", "/help /n", "/help anti_lm", "/help /ood", "/help zzz", "/help ban"]
+    """It needs no slash."""
+    lines: list[Line] = ["帮助", "/help /n", "/help anti_lm", "/help /ood", "/help zzz", "/help ban"]
     out, err = printed(capsys, lines)
     assert "separated by commas, ban=one,two" in " ".join(" ".join(out).split())
     assert [name for name in COMMANDS if not any(line.startswith(f"/{name}") for line in out)] == []
@@ -237,18 +234,6 @@ def test_help_explains_commands_and_settings(capsys: Printed) -> None:
     assert any(line.startswith("anti_lm  subtract R times") for line in out)
     assert err[0].startswith("error: /ood: no such command; the nearest is /good")
     assert err[1].startswith("error: /zzz: no such command; /help lists the commands")
-
-
-def test_interrupts_at_the_prompt(capsys: Printed) -> None:
-    again = "Ctrl-C again, Ctrl-D or /exit exits."
-    out, err = printed(capsys, [KeyboardInterrupt, "a", KeyboardInterrupt, KeyboardInterrupt, "b"])
-    assert out == ["a/1"]
-    assert err == [again, again]
-
-
-def test_error_of_the_system_is_one_line(capsys: Printed, work_dir: Path) -> None:
-    Path("data").touch()
-    assert printed(capsys, ["a", "/good", "b"])[1][0].startswith("error: data/ratings.jsonl: ")
 
 
 def test_completions(work_dir: Path) -> None:
@@ -286,6 +271,24 @@ def test_halves_of_characters_and_null_bytes(capsys: Printed, work_dir: Path) ->
     assert err[0].startswith("error: a\ufffdb: No such file")
     assert err[1] == "?x.jsonl: 1 question saved."
     assert err[-1].startswith("error: /\ufffd[31m: no such command")
+
+
+def test_history_of_questions_is_a_private_file_in_the_folder_of_states(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", "/home/me")
+    for value in ("", "relative"):
+        monkeypatch.setenv("XDG_STATE_HOME", value)
+        assert history_path() == Path("/home/me/.local/state/chatbot/chat_history")
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    path = tmp_path / "chatbot" / "chat_history"
+    assert history_path() == path
+    for content in ("", "+a question\n"):
+        make_private(path)
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+        assert path.read_text() == content
+        path.write_text("+a question\n")
+        path.chmod(0o644)
 
 
 WORDS = st.sampled_from([*COMMANDS, *(f"{name}=" for name in FIELDS), "default", "~", "..", "/", "'"])

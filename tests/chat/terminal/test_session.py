@@ -7,7 +7,6 @@ import pytest
 
 from chatbot.chat.terminal import session
 from chatbot.chat.terminal.session import CurrentModel
-from chatbot.config.chat import CHAT
 from chatbot.config.decoding import DecodingSettings
 from chatbot.errors import UserError
 from tests.chat.terminal.fake_model import fake_model, renamed
@@ -88,15 +87,3 @@ def test_without_the_flag_nothing_is_followed(loaded: list[int]) -> None:
     current = CurrentModel(fake_model(), DecodingSettings())
     point("last", 1300)
     current.update(pytest.fail)
-
-
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        (["--export", "x"], "--follow and --export x: an export has no newer checkpoints"),
-        (["--serve", "127.0.0.1:0"], "--follow and --serve: a server takes newer checkpoints by itself"),
-    ],
-)
-def test_what_cannot_be_followed(flags: list[str], message: str) -> None:
-    with pytest.raises(UserError, match=message):
-        CHAT.parse(["--follow", *flags])
