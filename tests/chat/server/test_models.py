@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import dataclasses
+import gc
 import itertools
 import json
 import logging
@@ -23,7 +24,6 @@ from chatbot.chat.server.models import (
     BESIDE_WEIGHTS,
     ServedModel,
     client_names,
-    leave_out_of_collections,
     models_of,
 )
 from chatbot.config.attempts import CONFIG, LAST
@@ -163,7 +163,7 @@ def test_memory_of_a_replaced_model_is_freed_although_collections_leave_its_obje
     async def test() -> None:
         await opened.use()
         opened.engines[0].itself = opened.engines[0]  # type: ignore[attr-defined]  # as graphs, it is part of a cycle
-        leave_out_of_collections()
+        gc.freeze()  # as `leave_out_of_collections` does
         point(tmp_path / "a", 2)
         await opened.models.refresh()
         replaced = weakref.ref(opened.engines.pop(0))

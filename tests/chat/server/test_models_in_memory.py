@@ -87,7 +87,7 @@ class ModelsInMemory(RuleBasedStateMachine):
         """Begin something, and finish all that can be."""
 
         async def settle() -> None:
-            for _ in range(100):
+            for _ in range(30):
                 await asyncio.sleep(0)
 
         if begun is not None:

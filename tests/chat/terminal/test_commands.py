@@ -295,7 +295,7 @@ WORDS = st.sampled_from([*COMMANDS, *(f"{name}=" for name in FIELDS), "default",
 LINES = st.lists(WORDS | st.text(max_size=6), max_size=4).map(" ".join)
 
 
-@settings(max_examples=50)
+@settings(max_examples=25)
 @given(st.lists(st.sampled_from(["", "/", "//", "/set ", "/load ", "/n "]).flatmap(lambda a: LINES.map(a.__add__))))
 def test_no_line_ends_in_a_traceback(tmp_path_factory: pytest.TempPathFactory, lines: list[str]) -> None:
     with pytest.MonkeyPatch.context() as patch:
