@@ -1,24 +1,23 @@
-"""Stand-ins for the engine."""
+"""The conversations of a bot with an engine that is none."""
 
-from collections.abc import Callable
+from collections.abc import Iterator
 from typing import Any
 
 from chatbot.chat.bots.conversations import Conversations
 from chatbot.config.bots import BotSettings
 from chatbot.flags import compose
-from chatbot.inference.questions import Piece, Question, Receive, Request, Usage
+from chatbot.inference.questions import Message, Piece, Question, Usage
+from tests.chat.server.fake_models import FakeEngine
 
 
-def echo(question: Question, receive: Receive) -> Request:
-    """Replies with the history and the question, in two pieces."""
+def echo(question: Question) -> Iterator[Message]:
+    """Reply with the history and the question, in two pieces."""
     for text in ("".join(f"{turn}/" for turn in question.history), question.text):
-        receive(Piece(0, text))
-    receive(Usage(1, 2))
-    return Request(question, receive)
+        yield Piece(0, text)
+    yield Usage(1, 2)
 
 
-def conversations(
-    submit: Callable[[Question, Receive], Request] = echo, turns: int = 2, **settings: Any
-) -> Conversations:
-    """The conversations of a bot with these settings."""
+def conversations(engine: FakeEngine | None = None, turns: int = 2, **settings: Any) -> Conversations:
+    """The conversations of a bot with these settings, by default with an echo."""
+    submit = (engine or FakeEngine(echo)).submit
     return Conversations(submit, compose(BotSettings, **settings), "talk", 9000, turns)

@@ -15,7 +15,6 @@ from chatbot.chat.bots import telegram_bot
 from chatbot.chat.bots.conversations import Answer, RefusedError
 from chatbot.chat.bots.telegram_bot import ONLY_TEXT, application_of, run
 from chatbot.errors import UserError
-from tests.chat.bots.engines import conversations
 from tests.chat.bots.telegram_stand_in import BOT, TOKEN, USER, StandIn
 
 
@@ -67,20 +66,6 @@ def test_messages_of_a_chat(api: StandIn) -> None:
     assert messages[0]["chat_id"] == "1"
     assert messages[0].keys().isdisjoint(["parse_mode", "reply_parameters"])
     assert json.loads(api.sent(1, "getUpdates")[0]["allowed_updates"]) == ["message"]
-
-
-def test_conversation_with_history_and_commands(api: StandIn) -> None:
-    def session() -> list[str]:
-        for number, text in enumerate(("1", "2", "/reset", "/reset@TalkBot", "3", "/start"), start=1):
-            api.write(text)
-            api.sent(number)
-        return [message["text"] for message in api.sent(6)]
-
-    replies = serve(api, conversations().answer, session)
-    assert replies[1] == "1/1/2"
-    assert replies[2] == replies[3]
-    assert replies[4] == "3"
-    assert "9,000 question-answer pairs" in replies[5]
 
 
 def test_in_groups_only_messages_for_the_bot_are_answered(api: StandIn) -> None:
@@ -184,10 +169,6 @@ def test_reports_of_errors_do_not_show_the_token(capsys: pytest.CaptureFixture[s
     assert TOKEN.partition(":")[2] not in printed
     assert printed.count("(the token)") == 2
     assert "\x1b" not in printed
-
-
-def test_logs_of_the_libraries_do_not_show_the_token(api: StandIn, capsys: pytest.CaptureFixture[str]) -> None:
-    application_of(repeat, TOKEN, api.url)
     logging.getLogger("httpx").info("POST https://api.telegram.org/bot%s/getMe", TOKEN)
     logging.getLogger("telegram.ext").warning("the token `%s` was rejected", TOKEN)
     try:

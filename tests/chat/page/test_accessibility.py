@@ -60,6 +60,24 @@ SCROLLERS = "[document.documentElement, document.getElementById('scroll')]"
 SMALL = f"{CONTROLS} return shown.filter((e) => e.getBoundingClientRect().height < 24).map((e) => e.outerHTML)"
 
 
+# Scrolls an element into view with all that is around it, as a browser does for the focus or a search in the page.
+LAST_INTO_VIEW = "[...document.querySelectorAll('h3, dialog[open] *, .answer *')].at(-1)?.scrollIntoView()"
+# Whether the header is at the top, is not covered but by a dialog or the sidebar, and nothing but the window scrolls.
+HEADER_IS_SHOWN = """
+const root = document.scrollingElement, header = document.querySelector("header").getBoundingClientRect();
+const middle = document.elementFromPoint(innerWidth - 4, header.height / 2);
+const covered = !middle.closest("header, dialog, #backdrop");
+return header.top === 0 && !covered && root.scrollTop === 0 && root.scrollHeight <= innerHeight;
+"""
+
+
+def faults(browser: Browser) -> list[Any]:
+    """What is wrong with the page as it is shown now: of contrast and names, and whether its header has left."""
+    browser.js(LAST_INTO_VIEW)
+    left = [] if browser.js(HEADER_IS_SHOWN) else ["the header is not shown"]
+    return [*browser.js(LOW_CONTRAST), *browser.js(UNNAMED), *left]
+
+
 def full_page(browser: Browser, **settings: Any) -> None:
     """Show the page with everything that it can show beside a conversation."""
     browser.open(n=2, **settings)
@@ -73,24 +91,23 @@ def full_page(browser: Browser, **settings: Any) -> None:
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
-def test_contrast_and_names(browser: Browser, theme: str) -> None:
+def test_contrast_names_and_header(browser: Browser, theme: str) -> None:
     browser.open(theme=theme)
-    states = [browser.js(LOW_CONTRAST), browser.js(UNNAMED)]
+    states = [faults(browser)]
     full_page(browser, theme=theme, language="zh")
-    states += [browser.js(LOW_CONTRAST), browser.js(UNNAMED)]
+    states.append(faults(browser))
     browser.click(".conversation:nth-child(2) .conversation-open")
     assert browser.texts(".attention table")  # is still open
-    states += [browser.js(LOW_CONTRAST), browser.js(UNNAMED)]
+    states.append(faults(browser))
     for dialog in ("settings-button", "shortcuts-button", "delete-all"):
         browser.js("document.getElementById(arguments[0]).click()", dialog)
-        states += [browser.js(LOW_CONTRAST), browser.js(UNNAMED)]
+        states.append(faults(browser))
         browser.press(Keys.ESCAPE)
     browser.expect_error("401")
     browser.open(browser.served.key_address, theme=theme)
     browser.press("wrong", Keys.ENTER)
     browser.until(lambda: browser.texts("#key-error") != [""])
-    states += [browser.js(LOW_CONTRAST), browser.js(UNNAMED)]
-    assert states == [[]] * 14
+    assert [*states, faults(browser)] == [[]] * 7
 
 
 def test_landmarks_and_order_of_the_focus(browser: Browser) -> None:
@@ -157,6 +174,13 @@ def test_small_screens(browser: Browser) -> None:
     browser.until(lambda: browser.one("#sidebar").rect["x"] == 0)
     browser.click(".conversation:nth-child(2) .conversation-open")
     assert browser.questions == ["今天天气真好"]
+    browser.ask("long reply " * 150)
+    assert faults(browser) == []
+    browser.press(Keys.ARROW_UP)
+    assert faults(browser) == []
+    browser.click("#cancel-editing")
+    browser.write("line\n" * 50)
+    assert faults(browser) == []
 
 
 def test_language_and_theme_follow_the_system(browser: Browser) -> None:

@@ -13,7 +13,8 @@ import pytest
 from chatbot.chat.server.app import create_app
 from chatbot.chat.server.connection import LARGEST_HEAD, Connection, server_config
 from chatbot.chat.server.state import Limits
-from tests.chat.server.fake_models import FakeEngine, fake_models, nothing
+from chatbot.inference.questions import Piece
+from tests.chat.server.fake_models import FakeEngine, fake_models
 from tests.chat.server.running import connection, received, running
 
 GET = b"GET / HTTP/1.1\r\nHost: localhost\r\n"
@@ -188,14 +189,14 @@ MEBIBYTES = [b"100000\r\n" + b" " * (1 << 20) + b"\r\n"] * 3
 
 
 @pytest.fixture(scope="module")
-def silent() -> FakeEngine:
-    return FakeEngine(nothing)
+def endless() -> FakeEngine:
+    """An engine whose replies begin and never end."""
+    return FakeEngine(lambda question: [Piece(0, "x")])
 
 
 @pytest.fixture(scope="module")
-def api(silent: FakeEngine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A server of the API, whose second model never answers."""
-    models = fake_models({"a": FakeEngine(), "silent": silent}, tmp_path_factory.mktemp("models"))
+def api(endless: FakeEngine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    models = fake_models({"a": FakeEngine(), "endless": endless}, tmp_path_factory.mktemp("models"))
     with running(create_app(models, Limits(body_timeout=SECONDS))) as url:
         yield url
 
@@ -251,13 +252,14 @@ def test_incomplete_bodies(api: str, parts: tuple[bytes, ...], closes: bool, sta
 
 @pytest.mark.usefixtures("works_after")
 @pytest.mark.parametrize("stream", [False, True])
-def test_question_of_a_client_that_leaves_is_cancelled(api: str, silent: FakeEngine, stream: bool) -> None:
-    asked = {"model": "silent", "stream": stream, "messages": [{"role": "user", "content": "x"}]}
-    body, before = json.dumps(asked).encode(), len(silent.requests)
+def test_question_of_a_client_that_leaves_is_cancelled(api: str, endless: FakeEngine, stream: bool) -> None:
+    asked = {"model": "endless", "stream": stream, "messages": [{"role": "user", "content": "x"}]}
+    body, before = json.dumps(asked).encode(), len(endless.requests)
     with connection(api) as client:
         client.sendall(HEADERS + b"Content-Length: %d\r\n\r\n" % len(body) + body)
-        wait_until(lambda: len(silent.requests) > before)
-    wait_until(lambda: silent.requests[-1].cancelled.is_set())
+        wait_until(lambda: len(endless.requests) > before)
+        assert not stream or client.recv(1 << 16).startswith(b"HTTP/1.1 200")
+    wait_until(lambda: endless.requests[-1].cancelled.is_set())
 
 
 def wait_until(condition: Callable[[], bool]) -> None:

@@ -17,10 +17,13 @@ from chatbot.chat.terminal import commands
 from chatbot.chat.terminal.commands import COMMANDS, FIELDS
 from chatbot.chat.terminal.prompt import completer, history_path, make_private
 from chatbot.chat.terminal.screen import Screen, attention_rows
+from chatbot.errors import UserError
 from chatbot.inference.reply_text import Origin
-from chatbot.inference.text_responder import EMPTY_QUESTION_REPLY, END, WordAttention
+from chatbot.inference.text_responder import END, WordAttention
 from tests.chat.terminal.fake_model import FakeReplier, fake_model
-from tests.chat.terminal.typed import Line, Printed, printed, typed
+from tests.chat.terminal.typed import Line, Printed, printed, session, typed
+
+SESSIONS = Path(__file__).parent / "sessions"
 
 
 def test_introduction_says_what_the_model_was_trained_on(capsys: Printed) -> None:
@@ -34,53 +37,28 @@ def test_introduction_says_what_the_model_was_trained_on(capsys: Printed) -> Non
     ]
 
 
-def test_words_that_exit_and_interrupts_at_the_prompt(capsys: Printed) -> None:
-    for word in (" Quit ", "/exit"):
-        assert printed(capsys, ["hi", word, "more"]) == (["hi/1"], [])
-    again = "Ctrl-C again, Ctrl-D or /exit exits."
-    out, err = printed(capsys, [KeyboardInterrupt, "a", KeyboardInterrupt, KeyboardInterrupt, "b"])
-    assert (out, err) == (["a/1"], [again, again])
+@pytest.fixture
+def other_model(work_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two models for /model: `none_read`, which reads no turns, and `fake`, which reads two."""
+    models = {"none_read": fake_model(turns=0, name="none_read"), "fake": fake_model(turns=2)}
+    monkeypatch.setattr("chatbot.chat.terminal.session.load_model", lambda folder: models[folder.name])
+    for name in models:
+        config = Path("checkpoints", name, "config.json")
+        config.parent.mkdir(parents=True)
+        config.touch()
 
 
-def test_two_slashes_ask_a_question_that_begins_with_one(capsys: Printed) -> None:
-    out, err = printed(capsys, ["//bin", "/bin", ""])
-    assert out == ["/bin/1", EMPTY_QUESTION_REPLY]
-    assert err[0] == "error: /bin: no such command; /help lists the commands; //bin asks it as a question"
-
-
-def test_n_best_of_the_last_question(capsys: Printed) -> None:
-    out, err = printed(capsys, ["/n", "a", "/n 2", "/n 101", "/set temperature=1", "/n 1", "/n 0", "/n 1001", "/n ten"])
-    assert out == ["a/1", "1. a/1  (-0.50)", "2. a/2  (-1.50)", "1. a/s1.1  (-0.50)"]
-    assert err[0] == "error: /n: no reply yet; ask a question first"
-    whole = "expected a whole number of at least 1, such as /n 3"
-    assert err[1:] == [
-        "error: beam_size 101: must be at most 100",
-        "temperature=1.0",
-        f"error: /n 0: {whole}",
-        "error: candidates 1001: must be at most 1000",
-        f"error: /n ten: {whole}",
-    ]
-
-
-def test_n_best_flag_shows_replies_with_scores(capsys: Printed) -> None:
-    out, _ = printed(capsys, ["a", "b"], "--beam-size", "3", "--n-best", "2", turns=2)
-    assert out == ["1. a/1  (-0.50)", "2. a/2  (-1.50)", "1. b/1+2  (-0.50)", "2. b/2+2  (-1.50)"]
-
-
-def test_retry_takes_the_next_best_or_another_sample(capsys: Printed) -> None:
-    lines: list[Line] = ["/retry", "a", *["/retry"] * 5, "/set temperature=1", "b", "/retry", "/retry", "c"]
-    out, err = printed(capsys, lines, turns=2)
-    assert out == [*(f"a/{n}" for n in range(1, 7)), "b/s1.1+2", "b/s2.1+2", "b/s3.1+2", "c/s1.1+2"]
-    assert err[0] == "error: /retry: no reply yet; ask a question first"
-
-
-@pytest.mark.parametrize("turns", [0, 2])
-def test_looked_up_reply_is_not_given_twice_in_a_row(capsys: Printed, turns: int) -> None:
-    """Nor is it by /retry and /n, although the model reads no turns."""
-    lines: list[Line] = ["/set history=0", "a", "a", "/n 2", "a", "/retry", "a", "/new", "a"]
-    out, _ = printed(capsys, lines, "--retrieve", "2", "--beam-size", "3", turns=turns)
-    best_two = ["1. a/2  (-1.50)", "2. a/3  (-2.50)"]
-    assert out == ["a/1", "a/2", *best_two, "a/1", "a/3", "a/1", "a/1"]
+@pytest.mark.usefixtures("other_model")
+@pytest.mark.parametrize("path", sorted(SESSIONS.glob("*.txt")), ids=lambda path: path.stem)
+def test_sessions(path: Path, work_dir: Path) -> None:
+    """All that the terminal shows for the lines that are typed after `>`. The first line of a file has the flags."""
+    text = path.read_text(encoding="utf-8")
+    flags, *lines = text.splitlines()
+    words = [line.removeprefix(">").removeprefix(" ") for line in lines if line.startswith(">")]
+    left: list[Line] = [KeyboardInterrupt if word == "^C" else word for word in words]
+    screen = session(fake_model(turns=2), left, *flags.split()[2:]).replace(str(work_dir), "/home/me")
+    shown = "\n".join(line.rstrip() for line in screen.splitlines())
+    assert f"{flags}\n{shown}\n" == text
 
 
 def test_retry_without_another_reply(capsys: Printed, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -101,13 +79,6 @@ def test_responders_are_kept_for_settings_that_come_again() -> None:
     lines = ["a", "/n 3", "/n 3", "/set temperature=1", "b", "/retry", "/set seed=4", "b", "/set temperature=", "c"]
     typed(fake_model(made=made), lines)
     assert made == ["None", "3", "1.0", "1.0", "None"]  # another seed is another search
-
-
-def test_history_and_reset(capsys: Printed) -> None:
-    questions: list[Line] = [f"q{n}" for n in range(40)]
-    out, err = printed(capsys, [*questions, "/history 2", "/new", "/history", "q", "/reset", "q"], turns=2)
-    assert out[40:] == [" 39 > q38", "      q38/1+2", " 40 > q39", "      q39/1+2", "q/1", "q/1"]
-    assert err == ["A new conversation.", "No questions yet.", "A new conversation."]
 
 
 @pytest.mark.parametrize(
@@ -140,12 +111,10 @@ def test_a_fallback_is_no_reply_of_the_model(capsys: Printed) -> None:
 
 @pytest.mark.parametrize("attention", [True, False])
 def test_why_explains_the_last_reply(capsys: Printed, attention: bool) -> None:
-    typed(fake_model(attention=attention), ["/why", "你好", " ", "/WHY", "/why now"])
-    out, err = capsys.readouterr()
+    typed(fake_model(attention=attention), ["你好", " ", "/WHY"])
+    out = capsys.readouterr().out
     shown = ["你", "0.50"] if attention else ["--attention", "none"]
     assert [word in out for word in shown] == [True, True]
-    assert "error: /why: no reply yet" in err
-    assert "error: /why now: /why takes nothing after it" in err
 
 
 def test_table_of_attention_is_aligned_with_wide_characters(capsys: Printed) -> None:
@@ -157,59 +126,30 @@ def test_table_of_attention_is_aligned_with_wide_characters(capsys: Printed) -> 
     assert lines[1] == "a\ufffd[2J     什么 0.60  ? 0.40   是 0.00"
 
 
-@pytest.fixture
-def other_model(work_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two models for /model: `none_read`, which reads no turns, and `fake`, which reads two."""
-    models = {"none_read": fake_model(turns=0, name="none_read"), "fake": fake_model(turns=2)}
-    monkeypatch.setattr("chatbot.chat.terminal.session.load_model", lambda folder: models[folder.name])
-    for name in models:
-        config = Path("checkpoints", name, "config.json")
-        config.parent.mkdir(parents=True)
-        config.touch()
-
-
 @pytest.mark.usefixtures("other_model")
-def test_another_model_reads_as_many_turns_as_it_was_trained_with(capsys: Printed) -> None:
-    lines: list[Line] = ["/set history=1", "/settings", "/model none_read", "/settings", "/set history=1"]
-    out, err = printed(capsys, [*lines, "/model fake", "/settings"], turns=2)
-    assert [line.split() for line in out if line.startswith("history ")] == [
-        ["history", "1", "set"],
-        ["history", "0", "model"],
-        ["history", "2", "model"],
+def test_settings_are_shown_with_where_they_come_from(capsys: Printed) -> None:
+    lines: list[Line] = ["/set history=1 beam_size=5", "/settings", "/model none_read", "/settings", "/model fake"]
+    out, _ = printed(capsys, [*lines, "/settings"], turns=2)
+    assert [line.split() for line in out if line.startswith(("history ", "beam_size", "top_p"))] == [
+        *(["history", "1", "set"], ["beam_size", "5", "set"], ["top_p", "-"]),
+        *(["history", "0", "model"], ["beam_size", "5", "set"], ["top_p", "-"]),
+        *(["history", "2", "model"], ["beam_size", "5", "set"], ["top_p", "-"]),
     ]
-    assert err[2].startswith("error: /set history=1: the model was trained to read 0 turns before a question; ")
-    assert [line for line in err if line.startswith("It reads")] == ["It reads 2 turns before a question."]
 
 
 @pytest.mark.usefixtures("other_model")
 def test_rating_has_the_model_that_replied_and_the_turns_that_it_read(capsys: Printed) -> None:
-    lines: list[Line] = ["/good", "a", "b", "/bad", "/model none_read", "/bad", "/good", "/retry", "/good"]
-    _, err = printed(capsys, [*lines, "/model fake", "c", "/good"], turns=2)
-    assert [line for line in err if "good" in line or "bad" in line][:4] == [
-        "error: /good: no reply to rate yet; ask a question first",
-        "data/ratings.jsonl: rated bad.",
-        "error: /bad: the reply is in data/ratings.jsonl already",
-        "data/ratings.jsonl: rated good.",
-    ]
+    """It is corrected in place, also in a conversation that is loaded."""
+    lines: list[Line] = ["a", "b", "/bad", "/model none_read", "/good", "/retry", "/good", "/model fake", "c", "/good"]
+    printed(capsys, [*lines, "/save chat.jsonl", "/reset", "/load chat.jsonl", "/bad"], turns=2)
     written = [line for line in Path("data/ratings.jsonl").read_text().splitlines() if line.strip()]
-    assert [(r["model"], r["answer"], r["history"]) for r in map(json.loads, written)] == [
+    replies = [(r["model"], r.get("answer", r.get("rejected")), r["history"]) for r in map(json.loads, written)]
+    assert replies == [
         ("fake", "b/1+2", [["a", "a/1"]]),
         ("none_read", "b/1", []),
         ("fake", "c/1+2", [["b", "b/1"]]),
     ]
-
-
-@pytest.mark.usefixtures("other_model")
-def test_model_that_fails_leaves_the_old_one(capsys: Printed) -> None:
-    lines: list[Line] = ["a", "/model none", "b", "/model none_read", "c", "/model ~no.such.user/x", "/model ."]
-    out, err = printed(capsys, [*lines, "/model"], turns=2)
-    assert out[:3] == ["a/1", "b/1+2", "c/1"]
-    assert out[3].startswith("none_read: 1,000 pairs")
-    assert err[0].startswith("error: /model none: no such attempt in ")
-    assert err[0].endswith("there are: fake, none_read, or give the path of its folder")
-    assert err[1].startswith("Talking to none_read: 1,000 pairs of pairs.tsv; step 1,200; ")
-    assert err[2].startswith("error: /model ~no.such.user/x: no attempt, ")
-    assert err[3].startswith("error: /model .: no attempt, ")
+    assert [json.loads(line)["rating"] for line in written] == ["good", "good", "bad"]
 
 
 def test_rating_that_changes_no_reply_or_cannot_be_written_says_so(
@@ -289,6 +229,11 @@ def test_history_of_questions_is_a_private_file_in_the_folder_of_states(
         assert path.read_text() == content
         path.write_text("+a question\n")
         path.chmod(0o644)
+
+
+def test_user_error_for_bad_settings_at_the_start() -> None:
+    with pytest.raises(UserError, match="--rerank"):
+        typed(fake_model(), [], "--rerank", "1", "--beam-size", "2")
 
 
 WORDS = st.sampled_from([*COMMANDS, *(f"{name}=" for name in FIELDS), "default", "~", "..", "/", "'"])

@@ -1,6 +1,5 @@
 """Conversations in files."""
 
-import json
 import stat
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,7 +14,6 @@ from chatbot.corpus.reading.report import Report
 from chatbot.corpus.reading.sources import find_sources
 from chatbot.errors import UserError
 from chatbot.inference.ratings import rating_of
-from tests.chat.terminal.typed import Line, Printed, printed
 
 TURNS = [("你好", "你好呀"), ('a "b"', "c"), ("你几岁", "三岁"), ("再见", "再见啦")]
 
@@ -56,39 +54,6 @@ def test_file_that_holds_no_conversation(tmp_path: Path, monkeypatch: pytest.Mon
     (tmp_path / "file").write_bytes(content)
     with pytest.raises(UserError, match=r"holds no conversation; give a file as /save writes it$"):
         load(tmp_path / "file")
-
-
-def test_saved_conversation_is_continued(capsys: Printed, work_dir: Path) -> None:
-    name = "chat.jsonl"
-    lines: list[Line] = ["/save x.jsonl", "a", "b", f"/save {name}", f"/save {name}", "c", f"/overwrite {name}"]
-    _, err = printed(capsys, [*lines, "/save", "/save .", "/overwrite no/x.jsonl", "/load none", "/load ."], turns=2)
-    assert err[:6] == [
-        "error: x.jsonl: there is no reply to save; ask a question first",
-        f"{name}: 2 questions saved.",
-        f"error: {name} exists; /overwrite {name} replaces it",
-        f"{name}: 3 questions saved.",
-        "error: /save: the name of a file is missing, such as /save chat.jsonl",
-        "error: .: expected a name that ends in .jsonl, such as /save chat.jsonl",
-    ]
-    assert ["No such file" in line for line in err[6:8]] == [True, True]
-    assert err[8].startswith("error: .: Is a directory")
-    assert [path.name for path in work_dir.iterdir()] == [name]
-    out, err = printed(capsys, ["old", f"/load {name}", "d", "/history"], turns=2)
-    assert out[1] == "d/1+2"
-    assert [line[:7] for line in out[2::2]] == ["  1 > a", "  2 > b", "  3 > c", "  4 > d"]
-    assert err == [f"{name}: 3 questions loaded. The conversation continues."]
-
-
-def test_ratings_are_saved_and_can_be_corrected(capsys: Printed, work_dir: Path) -> None:
-    printed(capsys, ["a", "/bad", "b", "/good", "/save chat.jsonl"])
-    out, err = printed(capsys, ["/load chat.jsonl", "/history", "/good", "/bad"])
-    assert out == ["  1 > a", "      a/1  (bad)", "  2 > b", "      b/1  (good)"]
-    assert err[1:] == [
-        "error: /good: the reply is in data/ratings.jsonl already",
-        "data/ratings.jsonl: rated bad.",
-    ]
-    records = [line for line in Path("data/ratings.jsonl").read_text().splitlines() if line.strip()]
-    assert [json.loads(line)["rating"] for line in records] == ["bad", "bad"]  # not good, which was corrected
 
 
 def test_overwrite_keeps_the_mode_and_touches_no_other_file(tmp_path: Path) -> None:

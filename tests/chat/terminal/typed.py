@@ -1,8 +1,9 @@
 """The chat in the process of a test, with lines in place of keys."""
 
 import io
+import itertools
 import signal
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import pytest
 
@@ -22,9 +23,9 @@ class Keyboard(io.StringIO):
         return True
 
 
-def typed(model: LoadedModel, lines: Sequence[Line], *flags: str) -> int:
+def typed(model: LoadedModel, lines: Iterable[Line], *flags: str) -> int:
     """Talk to a model by these lines; an exception is a key, such as Ctrl-C. Returns the exit code."""
-    left = iter([*lines, EOFError])
+    left = itertools.chain(lines, [EOFError])
 
     def read_line() -> str:
         line = next(left)
@@ -43,6 +44,23 @@ def printed(capsys: Printed, lines: list[Line], *flags: str, turns: int = 0) -> 
     out, err = capsys.readouterr()
     assert "\x1b" not in out + err
     return out.splitlines(), err.rstrip("\n").splitlines()[3 if turns else 2 :]
+
+
+def session(model: LoadedModel, lines: Iterable[Line], *flags: str) -> str:
+    """All that the terminal shows, with the lines that are typed after the prompt, and ^C."""
+    screen = io.TextIOWrapper(io.BytesIO(), encoding="utf-8", write_through=True)
+
+    def shown() -> Iterator[Line]:
+        for line in lines:
+            print(f"> {line if isinstance(line, str) else '^C'}".rstrip(), file=screen)
+            yield line
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("sys.stdout", screen)
+        patch.setattr("sys.stderr", screen)
+        assert typed(model, shown(), *flags) == 0
+    screen.seek(0)
+    return screen.read()
 
 
 def piped(model: LoadedModel, text: str, *flags: str) -> int:
