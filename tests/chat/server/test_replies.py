@@ -1,11 +1,11 @@
 """From what the engine answers to the objects and events of the three ways to ask."""
 
 import json
+import re
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
-from unittest.mock import ANY
 
 import httpx
 import pytest
@@ -18,19 +18,26 @@ from chatbot.inference.reply_text import Origin
 from tests.chat.server.fake_models import FakeEngine, fake_models
 
 CHAT, COMPLETIONS, RESPONSES = "/v1/chat/completions", "/v1/completions", "/v1/responses"
+EXCHANGES = Path(__file__).parent / "exchanges"
+ENDED = Usage(3, 4)
 FIRST, SECOND = TokenLogProb("你", -0.5, (("你", -0.5), ("我", -1.0))), TokenLogProb("好", -0.25)
-HEAD = {"id": ANY, "created": ANY, "model": "a", "system_fingerprint": "a-step-1"}
-USAGE = {"prompt_tokens": 3, "completion_tokens": 4, "total_tokens": 7}
-GENERATED = {"score": None, "looked_up": False, "question": None, "read": None}
-# The log-probabilities of FIRST and SECOND in a chat.
-OTHERS = [
-    {"token": "你", "logprob": -0.5, "bytes": [228, 189, 160]},
-    {"token": "我", "logprob": -1.0, "bytes": [230, 136, 145]},
+# Two replies, which arrive in turns.
+TWO = (
+    *(Piece(1, "b"), Piece(0, "你", (FIRST,)), Piece(0, "好", (SECOND,))),
+    *(Piece(1, "", finish_reason="length"), Piece(0, "", finish_reason="stop"), ENDED),
+)
+SECOND_FIRST = Piece(1, "好", (SECOND,), "stop"), Piece(0, "", finish_reason="length"), ENDED
+# Both were written by a person, the second one as a reply to another user, who rated it.
+LOOKED_UP = [
+    *(Piece(i, "a", (), "stop", Origin("你好", is_rated=i == 1), 1.5, "的一部分") for i in range(2)),
+    ENDED,
 ]
-IN_CHAT = [
-    {**OTHERS[0], "top_logprobs": OTHERS},
-    {"token": "好", "logprob": -0.25, "bytes": [229, 165, 189], "top_logprobs": []},
-]
+# One of two replies to a prompt.
+FOUND = Piece(0, "你", finish_reason="stop"), Usage(1, 1)
+
+
+def one_reply(reason: Any) -> tuple[Message, ...]:
+    return Piece(0, "你", (FIRST,)), Piece(0, "好", (SECOND,), finish_reason=reason), ENDED
 
 
 class Server:
@@ -44,28 +51,9 @@ class Server:
         app = create_app(fake_models({"a": self.engine}, folder), log_conversation=write or self.lines.append)
         self.client = TestClient(app)
 
-    def whole(self, path: str, *messages: Message, **fields: Any) -> Any:
-        """The object for these messages."""
-        response = self._posted(path, messages, fields)
-        assert response.headers["content-type"] == "application/json"
-        return response.json()
-
-    def events(self, path: str, *messages: Message, **fields: Any) -> list[Any]:
-        """The events of a stream for these messages, without the last one of the chat's and completions' streams."""
-        response = self._posted(path, messages, {"stream": True, **fields})
-        assert response.headers["content-type"].startswith("text/event-stream")
-        assert response.headers["x-accel-buffering"] == "no"  # a proxy passes each event on
-        *events, end = response.text.split("\n\n")
-        assert end == ""
-        if path == RESPONSES:
-            named = [event.removeprefix("event: ").split("\ndata: ") for event in events]
-            assert [json.loads(data)["type"] for _, data in named] == [name for name, _ in named]
-            return [json.loads(data) for _, data in named]
-        assert events.pop() == "data: [DONE]"
-        return [json.loads(event.removeprefix("data: ")) for event in events]
-
-    def _posted(self, path: str, messages: Iterable[Message], fields: dict[str, Any]) -> httpx.Response:
-        self.engine.answer = lambda question: messages
+    def answer(self, path: str, given: Iterable[Message], **fields: Any) -> httpx.Response:
+        """The response for what the engine gives."""
+        self.engine.answer = lambda question: given
         question = {"messages": [{"role": "user", "content": "q"}], "prompt": "q", "input": "q"}
         return self.client.post(path, json={**question, **fields})
 
@@ -77,168 +65,39 @@ def server(tmp_path: Path) -> Iterator[Server]:
         yield server
 
 
-# Two replies, which arrive in turns.
-TWO = (
-    Piece(1, "b"),
-    Piece(0, "你", (FIRST,)),
-    Piece(0, "好", (SECOND,)),
-    Piece(1, "", finish_reason="length"),
-    Piece(0, "", finish_reason="stop"),
-    Usage(3, 4),
-)
-
-
-def test_whole_chat(server: Server) -> None:
-    made = server.whole(CHAT, *TWO, n=2, logprobs=True, top_logprobs=2)
-    first, second = made.pop("choices")
-    assert made == {**HEAD, "object": "chat.completion", "usage": USAGE}
-    assert made["id"].startswith("chatcmpl-")
-    assert made["created"] > 10**9
-    message = {"role": "assistant", "content": "你好", "refusal": None}
-    log_probs = {"content": IN_CHAT, "refusal": None}
-    assert first == {
-        "index": 0,
-        "message": message,
-        "logprobs": log_probs,
-        "finish_reason": "stop",
-        "chatbot": GENERATED,
-    }
-    assert (second["index"], second["message"]["content"], second["finish_reason"]) == (1, "b", "length")
-    again = server.whole(CHAT, *TWO, n=2)
-    assert again["choices"][0]["logprobs"] is None
-    assert again["id"] != made["id"]
-
-
-def test_whole_completion(server: Server) -> None:
-    """Its log-probabilities are in another form, with the place of each token in the text."""
-    made = server.whole(COMPLETIONS, *TWO, n=2, logprobs=2)
-    first, second = made.pop("choices")
-    assert made == {**HEAD, "object": "text_completion", "usage": USAGE}
-    assert made["id"].startswith("cmpl-")
-    log_probs = {
-        "tokens": ["你", "好"],
-        "token_logprobs": [-0.5, -0.25],
-        "top_logprobs": [{"你": -0.5, "我": -1.0}, {}],
-        "text_offset": [0, 1],
-    }
-    assert first == {"index": 0, "text": "你好", "logprobs": log_probs, "finish_reason": "stop", "chatbot": GENERATED}
-    assert (second["index"], second["text"], second["finish_reason"]) == (1, "b", "length")
-
-
-RESPONSE: dict[str, Any] = {
-    "id": ANY,
-    "object": "response",
-    "created_at": ANY,
-    "model": "a",
-    "status": "completed",
-    "usage": {
-        "input_tokens": 3,
-        "input_tokens_details": {"cached_tokens": 0},
-        "output_tokens": 4,
-        "output_tokens_details": {"reasoning_tokens": 0},
-        "total_tokens": 7,
-    },
-    **dict.fromkeys(("error", "instructions", "max_output_tokens", "previous_response_id", "temperature", "top_p")),
-    "metadata": {},
-    "parallel_tool_calls": False,
-    "tools": [],
-    "tool_choice": "none",
-    "incomplete_details": None,
-}
-
-
-def part(text: str) -> dict[str, Any]:
-    return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
-
-
 @pytest.mark.parametrize(
-    ("reason", "changes", "status"),
+    ("name", "path", "messages", "fields"),
     [
-        ("stop", {}, "completed"),
-        ("length", {"incomplete_details": {"reason": "max_output_tokens"}}, "incomplete"),
+        ("chat with log-probabilities", CHAT, TWO, {"n": 2, "logprobs": True, "top_logprobs": 2}),
+        ("chat that was looked up", CHAT, LOOKED_UP, {"n": 2}),
+        ("stream of a chat", CHAT, SECOND_FIRST, {"n": 2, "stream": True, "stream_options": {"include_usage": False}}),
+        ("stream of a chat with all", CHAT, SECOND_FIRST,
+         {"n": 2, "stream": True, "logprobs": True, "stream_options": {"include_usage": True}}),
+        ("completion", COMPLETIONS, TWO, {"n": 2, "logprobs": 2}),
+        ("completion of fewer than asked for", COMPLETIONS, FOUND, {"prompt": ["q", "r"], "n": 2}),
+        ("stream of a completion", COMPLETIONS, one_reply("stop"), {"stream": True, "logprobs": 2}),
+        ("stream of fewer than asked for", COMPLETIONS, FOUND, {"prompt": ["q", "r"], "n": 2, "stream": True}),
+        ("response", RESPONSES, one_reply("stop"), {}),
+        ("stream of a response", RESPONSES, one_reply("stop"), {"stream": True}),
+        ("stream of a response that was cut", RESPONSES, one_reply("length"), {"stream": True}),
     ],
-)
-def test_whole_response_and_its_events(server: Server, reason: Any, changes: dict[str, Any], status: str) -> None:
-    pieces = Piece(0, "你", (FIRST,)), Piece(0, "好", finish_reason=reason), Usage(3, 4)
-    made = server.whole(RESPONSES, *pieces)
-    output = made.pop("output")
-    assert made == {**RESPONSE, "status": status, **changes}
-    key = made["id"].removeprefix("resp_")
-    message = {"type": "message", "id": f"msg_{key}", "status": status, "role": "assistant", "content": [part("你好")]}
-    assert output == [{**message, "chatbot": GENERATED}]
-    assert len(key) == 24
-
-    events = server.events(RESPONSES, *pieces)
-    assert [event.pop("sequence_number") for event in events] == [*range(9)]
-    created, added, begun, first, second, text, content, item, completed = events
-    whole = completed["response"]
-    key = whole["id"].removeprefix("resp_")
-    place = {"item_id": f"msg_{key}", "output_index": 0, "content_index": 0}
-    begin = {**message, "id": f"msg_{key}", "status": "in_progress", "content": []}
-    end = {**message, "id": f"msg_{key}", "chatbot": GENERATED}
-    assert created == {
-        "type": "response.created",
-        "response": {**RESPONSE, "id": whole["id"], "status": "in_progress", "output": [], "usage": None},
-    }
-    assert added == {"type": "response.output_item.added", "output_index": 0, "item": begin}
-    assert begun == {"type": "response.content_part.added", **place, "part": part("")}
-    for event, delta in ((first, "你"), (second, "好")):
-        assert event == {"type": "response.output_text.delta", **place, "delta": delta, "logprobs": []}
-    assert text == {"type": "response.output_text.done", **place, "text": "你好", "logprobs": []}
-    assert content == {"type": "response.content_part.done", **place, "part": part("你好")}
-    assert item == {"type": "response.output_item.done", "output_index": 0, "item": end}
-    assert completed == {"type": f"response.{status}", "response": {**made, "id": whole["id"], "output": [end]}}
-
-
-def test_chunks_of_a_chat(server: Server) -> None:
-    """The replies begin in the order of their numbers, whichever comes first."""
-    pieces = Piece(1, "好", (SECOND,), "stop"), Piece(0, "", finish_reason="length"), Usage(3, 4)
-    events = server.events(CHAT, *pieces, n=2, logprobs=True, stream_options={"include_usage": True})
-    assert len({event["id"] for event in events}) == 1
-    head = {**HEAD, "object": "chat.completion.chunk"}
-    begin = {"delta": {"role": "assistant", "content": "", "refusal": None}, "logprobs": None, "finish_reason": None}
-    empty = {"delta": {}, "logprobs": None, "chatbot": GENERATED}
-    log_probs = {"content": IN_CHAT[1:], "refusal": None}
-    choices = [
-        {"index": 0, **begin},
-        {"index": 1, **begin},
-        {"index": 1, "delta": {"content": "好"}, "logprobs": log_probs, "finish_reason": None},
-        {"index": 1, **empty, "finish_reason": "stop"},
-        {"index": 0, **empty, "finish_reason": "length"},
-    ]
-    assert events[:-1] == [{**head, "choices": [choice], "usage": None} for choice in choices]
-    assert events[-1] == {**head, "choices": [], "usage": USAGE}
-    without = server.events(CHAT, *pieces, n=2, stream_options={"include_usage": False})
-    assert len(without) == 5
-    assert not any("usage" in event for event in without)
-
-
-def test_chunks_of_a_completion(server: Server) -> None:
-    pieces = Piece(0, "你", (FIRST,)), Piece(0, "好", (SECOND,), "stop"), Usage(3, 4)
-    events = server.events(COMPLETIONS, *pieces, logprobs=2)
-    assert {event["object"] for event in events} == {"text_completion"}
-    choices = [event["choices"][0] for event in events]
-    assert [choice["text"] for choice in choices] == ["", "你", "好", ""]
-    assert [choice["logprobs"] and choice["logprobs"]["text_offset"] for choice in choices] == [None, [0], [1], None]
-    assert [choice["finish_reason"] for choice in choices] == [None, None, None, "stop"]
-
-
-def test_where_a_reply_comes_from_and_what_was_read(server: Server) -> None:
-    origins = Origin("你好"), Origin("你好", is_rated=True)
-    pieces = [Piece(number, "a", (), "stop", origin, 1.5, "的一部分") for number, origin in enumerate(origins)]
-    first, second = (choice["chatbot"] for choice in server.whole(CHAT, *pieces, Usage(1, 2), n=2)["choices"])
-    assert first == {"score": 1.5, "looked_up": True, "question": "你好", "read": "的一部分"}
-    assert second == {**first, "question": None}  # of another user, who rated it
-
-
-def test_replies_that_were_not_found_are_left_out(server: Server) -> None:
-    """A search finds one of two replies to the first prompt, and the first one to the second."""
-    found = Piece(0, "你", finish_reason="stop"), Usage(1, 1)
-    events = server.events(COMPLETIONS, *found, prompt=["q", "r"], n=2)
-    assert [event["choices"][0]["index"] for event in events] == [0, 0, 0, 2, 2, 2]
-    made = server.whole(COMPLETIONS, *found, prompt=["q", "r"], n=2)
-    assert [choice["index"] for choice in made["choices"]] == [0, 2]
-    assert made["usage"]["total_tokens"] == 4
+)  # fmt: skip
+def test_replies_have_exactly_the_fields_of_openai_and_our_own(
+    server: Server, name: str, path: str, messages: Iterable[Message], fields: dict[str, Any]
+) -> None:
+    """The files have what a client receives, without the number of the reply and the time."""
+    response = server.answer(path, messages, **fields)
+    text, kind = response.text, response.headers["content-type"]
+    if fields.get("stream"):
+        assert response.headers["x-accel-buffering"] == "no"  # a proxy passes each event on
+        assert kind.startswith("text/event-stream")
+    else:
+        assert kind == "application/json"
+        text = json.dumps(response.json(), ensure_ascii=False, indent=1, sort_keys=True) + "\n"
+    (number,) = set(re.findall("[0-9a-f]{24}", text))
+    shown = re.sub(r'("created(?:_at)?": ?)\d{10}\b', r"\1TIME", text.replace(number, "NUMBER"))
+    assert shown == (EXCHANGES / f"{name}.txt").read_text(encoding="utf-8")
+    assert number not in server.answer(path, messages, **fields).text
 
 
 def test_lines_of_the_log_hold_the_turns(server: Server) -> None:
@@ -247,12 +106,12 @@ def test_lines_of_the_log_hold_the_turns(server: Server) -> None:
     turns = [
         {"role": role, "content": content} for role, content in (("user", "h"), ("assistant", "i"), ("user", text))
     ]
-    server.whole(CHAT, *TWO, n=2, messages=turns)
-    server.events(COMPLETIONS, Piece(1, "d", finish_reason="stop"), Usage(1, 1), prompt=["q", "r"], n=2)
+    server.answer(CHAT, TWO, n=2, messages=turns)
+    found = Piece(1, "d", finish_reason="stop"), ENDED
+    server.answer(COMPLETIONS, found, prompt=["q", "r"], n=2, stream=True)
     server.client.__exit__()  # the lines that wait are written
     assert all(line.isprintable() and "created" in json.loads(line) for line in server.lines)
-    found = [json.loads(line) for line in server.lines]
-    assert [(line["model"], line["turns"], line["replies"]) for line in found] == [
+    assert [(line["model"], line["turns"], line["replies"]) for line in map(json.loads, server.lines)] == [
         ("a", ["h", "i", text], ["你好", "b"]),
         ("a", ["q"], ["d"]),
         ("a", ["r"], ["d"]),
@@ -270,8 +129,8 @@ def test_log_that_cannot_be_written_fails_no_reply(tmp_path: Path, caplog: pytes
 
     server = Server(tmp_path, write)
     with server.client:
-        assert server.whole(CHAT, *TWO, n=2)["choices"]
-        assert server.events(CHAT, *TWO, n=2)[-1]["choices"]
+        assert server.answer(CHAT, TWO, n=2).json()["choices"]
+        assert server.answer(CHAT, TWO, n=2, stream=True).text.endswith("data: [DONE]\n\n")
     assert len(lines) == 2
     lost = "the log cannot be written, and lines of it are lost: BrokenPipeError: [Errno 32] Broken pipe"
     assert caplog.text.count(lost) == 1
