@@ -52,6 +52,7 @@ def test_host(tmp_path: Path) -> None:
         for host in ("evil.example:8000", "", "localhost.evil.example", "127.0.0.1.x"):
             error = error_of(client.get("/v1/models", headers={"Host": host}), 403)
             assert error["message"].endswith("one of 127.0.0.1, ::1, localhost")
+            assert error["code"] == "host_not_allowed"
 
 
 def test_rate_of_each_client(tmp_path: Path) -> None:
