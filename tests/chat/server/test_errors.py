@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from fastapi.testclient import TestClient
 
 from chatbot.chat.server.app import create_app
@@ -14,12 +15,10 @@ from chatbot.chat.server.questions import Searches
 from chatbot.config.decoding import DecodingSettings
 from tests.chat.server.fake_models import FakeEngine, fake_models, served
 
-CHAT, COMPLETIONS, RESPONSES = WAYS = "/v1/chat/completions", "/v1/completions", "/v1/responses"
+CHAT, COMPLETIONS, _ = WAYS = "/v1/chat/completions", "/v1/completions", "/v1/responses"
 HELLO: dict[str, Any] = {"messages": [{"role": "user", "content": "你好"}], "prompt": "你好", "input": "你好"}
 BEGIN = b'{"messages": [{"role": "user", "content": "x"}], '
-OBJECT = "Input should be a valid dictionary or object to extract fields from"
-ROLES = "'system', 'developer', 'user', 'assistant', 'tool' or 'function'"
-COMPARED = {"question": "q", "histories": [[], []], "models": ["a", "a"], "better": "first"}
+REFUSED = yaml.safe_load(Path(__file__).with_name("refused.yaml").read_text(encoding="utf-8"))
 SEARCHES = {
     "a": Searches(DecodingSettings(), DecodingSettings(beam_size=5)),
     "sample": Searches(DecodingSettings(), DecodingSettings(top_p=0.8)),
@@ -40,7 +39,8 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClient]:
 
 
 def refusal(client: TestClient, path: str, body: Any) -> dict[str, Any]:
-    """The error in the answer to a body of JSON, or to bytes."""
+    """The error in the answer to a body of JSON, with a question if it has none, or to bytes."""
+    body = {**HELLO, **body} if isinstance(body, dict) else body
     content = body if isinstance(body, bytes) else json.dumps(body).encode()
     response = client.post(path, content=content, headers={"Content-Type": "application/json"})
     error: dict[str, Any] = response.json()["error"]
@@ -48,60 +48,22 @@ def refusal(client: TestClient, path: str, body: Any) -> dict[str, Any]:
     return error
 
 
+def rows(part: str) -> list[list[Any]]:
+    """The rows of a part of refused.yaml, each with its path."""
+    return [[path, *row] for path, rows in REFUSED[part].items() for row in rows]
+
+
 @pytest.mark.parametrize(
     ("path", "body", "param", "message"),
     [
+        *rows("declared"),
+        *[(path, {"n": "2"}, "n", "Input should be a valid integer") for path in WAYS],
         (CHAT, b"", None, "Field required"),
-        (CHAT, [], None, OBJECT),
-        (CHAT, {"messages": []}, "messages", "List should have at least 1 item after validation, not 0"),
-        (CHAT, {"messages": [{}]}, "messages[0].role", "Field required"),
-        (CHAT, {"messages": [{"role": "x"}]}, "messages[0].role", f"Input should be {ROLES}"),
-        *[
-            (CHAT, {"messages": [{"role": "user", "content": content}]}, f"messages[0].content{field}", message)
-            for content, field, message in (
-                (5, "", "Input should be a valid string"),
-                (["x"], "[0]", OBJECT),
-                ([{"type": "a", "text": 1}], "[0].text", "Input should be a valid string"),
-            )
-        ],
-        *[
-            (CHAT, {**HELLO, name: value}, name, message)
-            for name, value, message in (
-                ("temperature", 5, "Input should be less than or equal to 2"),
-                ("temperature", -0.1, "Input should be greater than or equal to 0"),
-                ("temperature", "hot", "Input should be a valid number"),
-                ("top_p", -0.5, "Input should be greater than or equal to 0"),
-                ("top_k", 1.5, "Input should be a valid integer"),
-                ("n", 33, "Input should be less than or equal to 32"),
-                ("n", True, "Input should be a valid integer"),
-                ("beam_size", 11, "Input should be less than or equal to 10"),
-                ("retrieve", 101, "Input should be less than or equal to 100"),
-                ("stream", "yes", "Input should be a valid boolean"),
-                ("stop", 5, "Input should be a valid string"),
-                ("stop", "x" * 101, "String should have at most 100 characters"),
-                ("stop", ["x"] * 17, "List should have at most 16 items after validation, not 17"),
-                ("logit_bias", {"1": -100}, "Dictionary should have at most 0 items after validation, not more"),
-            )
-        ],
-        *[(path, {**HELLO, "n": "2"}, "n", "Input should be a valid integer") for path in WAYS],
-        (CHAT, {**HELLO, "stop": ["a", "x" * 10**6]}, "stop[1]", "String should have at most 100 characters"),
+        (CHAT, {"stop": "x" * 101}, "stop", "String should have at most 100 characters"),
+        (CHAT, {"stop": ["x"] * 17}, "stop", "List should have at most 16 items after validation, not 17"),
+        (CHAT, {"stop": ["a", "x" * 10**6]}, "stop[1]", "String should have at most 100 characters"),
         (CHAT, BEGIN + b'"n": ' + b"[" * 900 + b"]" * 900 + b"}", "n", "Input should be a valid integer"),
-        *[
-            (COMPLETIONS, {"prompt": prompt}, field, message)
-            for prompt, field, message in (
-                ([], "prompt", "List should have at least 1 item after validation, not 0"),
-                (["x"] * 33, "prompt", "List should have at most 32 items after validation, not 33"),
-                ([1, 2], "prompt[0]", "Input should be a valid string"),
-            )
-        ],
-        (RESPONSES, {"input": []}, "input", "List should have at least 1 item after validation, not 0"),
-        *[
-            ("/chat/comparisons", {**COMPARED, "replies": replies}, field, message)
-            for replies, field, message in (
-                (["x"], "replies", "List should have at least 2 items after validation, not 1"),
-                (["x", "y" * 20_001], "replies[1]", "String should have at most 20000 characters"),
-            )
-        ],
+        (COMPLETIONS, {"prompt": ["x"] * 33}, "prompt", "List should have at most 32 items after validation, not 33"),
     ],
     ids=lambda value: None if isinstance(value, str) else "",
 )
@@ -113,46 +75,15 @@ def test_fields_that_are_not_as_declared_are_named(
     assert (error["message"], error["param"], error["code"]) == (expected, param, "invalid_value")
 
 
-@pytest.mark.parametrize(
-    ("path", "field", "value"),
-    [
-        (CHAT, "response_format.type", {"response_format": {"type": "json_object"}}),
-        (CHAT, "tool_choice", {"tool_choice": "required"}),
-        (CHAT, "function_call", {"function_call": {"name": "f"}}),
-        (CHAT, "modalities[1]", {"modalities": ["text", "audio"]}),
-        (COMPLETIONS, "best_of", {"best_of": 2}),
-        (COMPLETIONS, "echo", {"echo": True}),
-        (COMPLETIONS, "suffix", {"suffix": "x"}),
-        (RESPONSES, "input[0].role", {"input": [{"role": "robot", "content": "x"}]}),
-        (RESPONSES, "previous_response_id", {"previous_response_id": "resp_1"}),
-        (RESPONSES, "conversation", {"conversation": "conv_1"}),
-        (RESPONSES, "text.format.type", {"text": {"format": {"type": "json_schema", "name": "x", "schema": {}}}}),
-        (RESPONSES, "tool_choice", {"tool_choice": "required"}),
-        (RESPONSES, "background", {"background": True}),
-    ],
-)
-def test_what_no_model_can_do_is_refused(client: TestClient, path: str, field: str, value: dict[str, Any]) -> None:
-    assert refusal(client, path, {**HELLO, **value})["param"] == field
+@pytest.mark.parametrize(("path", "body", "param"), rows("no_model_can"))
+def test_what_no_model_can_do_is_refused(client: TestClient, path: str, body: dict[str, Any], param: str) -> None:
+    assert refusal(client, path, body)["param"] == param
 
 
-@pytest.mark.parametrize(
-    ("model", "fields", "param"),
-    [
-        ("a", {"beam_size": 3, "top_p": 0.9}, "beam_size"),
-        ("a", {"retrieve": 3}, "retrieve"),
-        ("looking up", {"retrieve": 3, "temperature": 0.5}, "retrieve"),
-        ("looking up", {"beam_size": 3, "presence_penalty": 1}, "presence_penalty"),
-        ("looking up", {"temperature": 1, "min_score": 1}, "min_score"),
-        ("sample", {"min_score": 1}, "min_score"),
-        ("a", {"min_score": 1, "fallback": "a\nb"}, "fallback"),
-        ("a", {"min_score": 1, "fallback": " "}, "fallback"),
-    ],
-)
-def test_fields_that_exclude_each_other_are_named(
-    client: TestClient, model: str, fields: dict[str, Any], param: str
-) -> None:
+@pytest.mark.parametrize(("body", "param"), REFUSED["exclude_each_other"])
+def test_fields_that_exclude_each_other_are_named(client: TestClient, body: dict[str, Any], param: str) -> None:
     for path in WAYS:
-        error = refusal(client, path, {"model": model, **HELLO, **fields})
+        error = refusal(client, path, body)
         assert (error["param"], error["code"]) == (param, "unsupported_value")
         assert error["message"].startswith(f"{param}: ")
         assert "--" not in error["message"]
