@@ -1,6 +1,10 @@
-"""What the services share: the limit of the rate of each client."""
+"""What the services share: the limit of the rate of each client, and the first questions."""
 
-from chatbot.chat.service import RateLimit
+import pytest
+
+from chatbot.chat.service import RateLimit, warm_up
+from chatbot.config.decoding import DecodingSettings
+from tests.chat.server.fake_models import FakeEngine
 
 
 def test_limit_recovers_with_time() -> None:
@@ -19,3 +23,14 @@ def test_limit_recovers_with_time() -> None:
         limit.wait(str(number))
     assert len(limit._buckets) == 10_000
     assert RateLimit(0).wait("a") == 0
+
+
+def test_first_questions_are_asked_by_each_search() -> None:
+    """A model that cannot answer them is closed."""
+    engine, searches = FakeEngine(), [None, DecodingSettings(beam_size=1)]
+    warm_up(engine, searches)  # type: ignore[arg-type]
+    assert [question.decoding for question in engine.questions] == searches
+    engine.answer = lambda question: [ValueError("damaged")]
+    with pytest.raises(ValueError, match="damaged"):
+        warm_up(engine, searches)  # type: ignore[arg-type]
+    assert engine.closed.is_set()

@@ -1,14 +1,12 @@
 """python -m chatbot.chat.bots: flags, secrets, and the run of a bot until a signal."""
 
-import asyncio
 import contextlib
 import http.client
 import importlib.util
 import json
 import socket
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -18,17 +16,11 @@ from chatbot.chat.bots import start as bots
 from chatbot.chat.bots.webhook import signed_headers
 from chatbot.chat.loading import LoadedModel, ModelCard
 from chatbot.config.attempts import CONFIG
-from chatbot.config.bots import TELEGRAM, WEBHOOK, BotSettings
-from chatbot.config.decoding import DecodingSettings
-from chatbot.config.training import Settings
-from chatbot.corpus.vocabulary import BYTES, Vocabulary
+from chatbot.config.bots import TELEGRAM, WEBHOOK
 from chatbot.errors import UserError
-from chatbot.flags import compose
-from chatbot.inference.responder import Responder
-from chatbot.model.new_model import built_model
-from chatbot.model.saved import Trained
-from tests.chat.bots.engines import conversations
+from tests.chat.bots.engines import echo
 from tests.chat.bots.telegram_stand_in import TOKEN, StandIn
+from tests.chat.server.fake_models import FakeEngine
 from tests.chat.server.running import run_until_sigterm
 from tests.test_architecture import imported_at_once
 
@@ -36,14 +28,14 @@ SECRET = "a secret of the test"
 
 
 @pytest.fixture
-def echoing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In place of a model, an echo."""
-
-    @contextlib.contextmanager
-    def opened(settings: BotSettings) -> Iterator[Any]:
-        yield conversations()
-
-    monkeypatch.setattr(bots, "opened", opened)
+def engine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> FakeEngine:
+    """The engine of the attempt in `tmp_path`, an echo."""
+    engine, card = FakeEngine(echo), ModelCard("talk", 0, ("pairs.tsv",))
+    loaded = LoadedModel(tmp_path, card, 2, lambda decoding: cast(Any, decoding))
+    monkeypatch.setattr(loading, "load_model", lambda path, ratings: loaded)
+    monkeypatch.setattr("chatbot.inference.engine.Engine", lambda responder: engine)
+    (tmp_path / CONFIG).touch()
+    return engine
 
 
 def secret_file(folder: Path, secret: str = SECRET) -> str:
@@ -52,7 +44,7 @@ def secret_file(folder: Path, secret: str = SECRET) -> str:
 
 
 def test_webhook_answers_until_sigterm(
-    tmp_path: Path, echoing: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     replies: list[Any] = []
 
@@ -69,43 +61,30 @@ def test_webhook_answers_until_sigterm(
         port = listener.getsockname()[1]
         monkeypatch.setattr(service, "listening_socket", lambda *address: listener)
         arguments = ["--secret-file", secret_file(tmp_path), "--seen-file", str(tmp_path / "seen")]
+        arguments += ["--attempt", f"{tmp_path}/."]
         assert run_until_sigterm(lambda: commands.run("bot webhook", arguments), session) == 0
     assert replies == [{"reply": "hello"}, {"status": "ok"}]
+    assert [question.text for question in engine.questions] == ["a", "hello"]  # the first one warms it up
+    assert engine.closed.is_set()
     printed = capsys.readouterr().err
     assert f"Answering at http://127.0.0.1:{port}/" in printed
     assert SECRET not in printed
 
 
-def test_telegram_answers_until_sigterm(tmp_path: Path, echoing: None, capsys: pytest.CaptureFixture[str]) -> None:
+def test_telegram_answers_until_sigterm(tmp_path: Path, engine: FakeEngine, capsys: pytest.CaptureFixture[str]) -> None:
     api = StandIn()
 
     def session() -> None:
         api.write("hello")
         assert api.sent(1)[0]["text"] == "hello"
 
-    arguments = ["--token-file", secret_file(tmp_path, TOKEN), "--api-url", api.url]
+    arguments = ["--token-file", secret_file(tmp_path, TOKEN), "--api-url", api.url, "--attempt", f"{tmp_path}/."]
     try:
         assert run_until_sigterm(lambda: commands.run("bot telegram", arguments), session) == 0
         assert len(api.sent(1, timeout=0)) == 1
     finally:
         api.close()
     assert TOKEN not in capsys.readouterr().err
-
-
-@pytest.mark.slow
-def test_model_answers_through_the_engine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    chosen = compose(Settings, rnn_size=8, embedding_size=6, max_length=8, history=2)
-    vocabulary = Vocabulary(["你好", *"你好吗啊", *BYTES])
-    trained = Trained(chosen, vocabulary, built_model(chosen.model, len(vocabulary), seed=1), step=0)
-    responder = Responder(trained, DecodingSettings(beam_size=1))
-    card = ModelCard("talk", 0, ("pairs.tsv",))
-    monkeypatch.setattr(
-        loading, "load_model", lambda path, ratings: LoadedModel(path, card, 2, lambda decoding: responder)
-    )
-    (tmp_path / CONFIG).touch()
-    with bots.opened(compose(BotSettings, attempt=f"{tmp_path}/.")) as bot:
-        assert asyncio.run(bot.answer("a", "你好吗")) == responder.reply("你好吗")
-        assert "trained on question-answer pairs." in asyncio.run(bot.answer("b", "/help"))
 
 
 @pytest.mark.parametrize(

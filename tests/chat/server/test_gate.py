@@ -2,10 +2,8 @@
 
 import asyncio
 import contextlib
-import gc
-import itertools
 import re
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +13,7 @@ from fastapi.testclient import TestClient
 
 from chatbot.chat.server.app import create_app
 from chatbot.chat.server.connection import DRAINED
-from chatbot.chat.server.gate import address_of, read_keys
+from chatbot.chat.server.gate import Gate, address_of, read_keys
 from chatbot.chat.server.replies import EventStream
 from chatbot.chat.server.state import Limits
 from chatbot.errors import UserError
@@ -152,31 +150,6 @@ def test_readiness(tmp_path: Path) -> None:
     assert engine.closed.is_set()
 
 
-def test_memory_is_flat(tmp_path: Path) -> None:
-    """What a request leaves behind is collected, whether it is answered or refused."""
-
-    def ask(client: TestClient, requests: int) -> int:
-        for number in range(requests):
-            assert client.post(CHAT, json={**HELLO, "stream": number % 2 == 0}).status_code == 200
-            assert client.post(CHAT, json={"messages": number}).status_code == 400
-            assert client.get(f"/nothing/{number}").status_code == 404
-        gc.collect()
-        return len(gc.get_objects())
-
-    engine = FakeEngine()
-    with client_of(tmp_path, engine, Limits(rate=10**6)) as client:
-        ask(client, 1)
-        gc.freeze()  # a collection of all that a test's process has takes seconds
-        found = [ask(client, 5)]
-        for _ in range(3):
-            engine.questions.clear()
-            engine.requests.clear()
-            found.append(ask(client, 10))
-        gc.unfreeze()
-    # A test's client leaves an object or two, the fake engine two a question, and the event loop timers for a while.
-    assert min(after - before for before, after in itertools.pairwise(found)) < 50
-
-
 def test_what_a_client_has_not_read_is_counted(tmp_path: Path) -> None:
     """An active request ends when its last byte has left the process."""
     app = create_app(fake_models({"a": FakeEngine()}, tmp_path))
@@ -241,6 +214,16 @@ def test_one_client_does_not_take_all_places(tmp_path: Path) -> None:
         assert error_of(found[3], 429)["code"] == "busy"
         assert error_of(found[0], 504)["code"] == "timeout"
     assert all(request.cancelled.is_set() for request in engine.requests)
+    (gate,) = [layer for layer in layers_of(app) if isinstance(layer, Gate)]
+    assert not gate._active_of  # clients that ask no more are forgotten
+
+
+def layers_of(app: Any) -> Iterator[Any]:
+    """The middlewares of an app."""
+    layer = app.middleware_stack
+    while layer is not None:
+        yield layer
+        layer = getattr(layer, "_app", getattr(layer, "app", None))
 
 
 def test_clients_are_named_by_their_key_or_network(tmp_path: Path) -> None:
