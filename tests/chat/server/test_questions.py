@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from fastapi.testclient import TestClient
 
 from chatbot.chat.server.app import create_app
@@ -38,6 +39,7 @@ MODELS = {
     "typical": Searches(settings(candidates=9, typical=0.9), settings(candidates=9, typical=0.9)),
     "any of many": Searches(settings(candidates=3), settings(candidates=3)),
 }
+DECODING = yaml.safe_load(Path(__file__).with_name("decoding.yaml").read_text(encoding="utf-8"))
 ENGINE, PEOPLE = FakeEngine(), itertools.count()
 Ask = Callable[..., list[Question]]
 
@@ -99,32 +101,8 @@ def test_without_decoding_fields_the_model_searches_as_it_does_elsewhere(
 
 @pytest.mark.parametrize("path", WAYS)
 @pytest.mark.parametrize(
-    ("model", "fields", "expected"),
-    [
-        ("sample", {"temperature": 0.001}, {"beam_size": 1}),
-        ("sample", {"top_p": 0}, {"beam_size": 1}),
-        ("beam", {"temperature": 0.7, "top_p": 0.9, "min_p": 0.1, "top_k": 5.0},
-         {"temperature": 0.7, "top_p": 0.9, "min_p": 0.1, "top_k": 5}),
-        ("beam", {"top_k": 10**30}, {"top_k": 2**31 - 1}),
-        ("groups", {"temperature": 0.7}, {"temperature": 0.7}),
-        ("chosen", {"temperature": 0.7}, {"temperature": 0.7}),
-        ("best of many", {"temperature": 0.7}, {"temperature": 0.7}),
-        ("typical", {"temperature": 0.7}, {"temperature": 0.7}),
-        ("beam", {"temperature": 1, "presence_penalty": 2, "frequency_penalty": -2, "anti_lm": 1,
-                  "repetition_penalty": 2},
-         {"temperature": 1.0, "presence_penalty": 2.0, "frequency_penalty": -2.0, "anti_lm": 1.0,
-          "repetition_penalty": 2.0}),
-        ("groups", {"anti_lm": 0.5}, {"beam_size": 1, "anti_lm": 0.5}),
-        ("looking up", {"anti_lm": 0.5}, {"beam_size": 1, "anti_lm": 0.5}),
-        ("best of many", {"frequency_penalty": 0.5}, {"top_p": 0.8, "frequency_penalty": 0.5}),
-        ("typical", {"frequency_penalty": 0.5}, {"typical": 0.9, "frequency_penalty": 0.5}),
-        ("any of many", {"frequency_penalty": 0.5}, {"temperature": 1.0, "frequency_penalty": 0.5}),
-        ("groups", {"beam_size": 3}, {"beam_size": 3}),
-        ("looking up", {"beam_size": 3, "temperature": 0, "retrieve": 9}, {"beam_size": 3, "retrieve": "9"}),
-        ("looking up", {"retrieve": 0}, {**LOOKED_UP, "retrieve": "none"}),
-        ("looking up", {"retrieve": 0, "top_p": 0.5}, {"top_p": 0.5, "retrieve": "none"}),
-    ],
-)  # fmt: skip
+    ("model", "fields", "expected"), [(model, *row) for model, rows in DECODING.items() for row in rows]
+)
 def test_decoding_fields(asked: Ask, path: str, model: str, fields: dict[str, Any], expected: dict[str, Any]) -> None:
     """What the command line forbids stays forbidden; the search of a model is not mixed with that of a request."""
     (question,) = asked(path, model=model, **fields)
@@ -159,12 +137,6 @@ def test_fields_beside_the_search(asked: Ask, path: str, fields: dict[str, Any],
 )
 def test_fields_of_one_way_to_ask(asked: Ask, path: str, fields: dict[str, Any], expected: dict[str, Any]) -> None:
     assert asked(path, **fields) == [Question("你好", streams=False, **expected)]
-
-
-def test_each_prompt_is_a_question(asked: Ask) -> None:
-    questions = asked(COMPLETIONS, ["a", "b" * 2001], max_tokens=4, n=2)
-    common: dict[str, Any] = {"replies": 2, "max_tokens": 4, "streams": False}
-    assert questions == [Question("a", **common), Question("b" * 2000, is_cut=True, **common)]
 
 
 @pytest.mark.parametrize(
@@ -266,8 +238,11 @@ def test_parts_of_a_message_are_its_texts(asked: Ask, client: TestClient) -> Non
 
 
 def test_questions_longer_than_what_is_read_are_marked(asked: Ask) -> None:
+    """Each prompt is a question."""
     for path in WAYS:
         assert [asked(path, "x" * n)[0].is_cut for n in (2000, 2001)] == [False, True]
     parts = [[{"type": "text", "text": "x" * n}] * 2 for n in (999, 1000)]
     assert [asked(text=part)[0].is_cut for part in parts] == [False, True]
-    assert asked(text="x" * 2001)[0].text == "x" * 2000
+    common: dict[str, Any] = {"replies": 2, "max_tokens": 4, "streams": False}
+    expected = [Question("a", **common), Question("b" * 2000, is_cut=True, **common)]
+    assert asked(COMPLETIONS, ["a", "b" * 2001], max_tokens=4, n=2) == expected
