@@ -57,7 +57,7 @@ def test_stop_keeps_what_has_arrived(browser: Browser) -> None:
     assert browser.replies[-1] == "你好呀，今天过得怎么样？"
 
 
-def test_keys_of_the_message_field(browser: Browser) -> None:
+def test_keys_of_the_message_field_and_of_editing(browser: Browser) -> None:
     browser.write("one")
     browser.press_with(Keys.SHIFT, Keys.ENTER)
     browser.press("two")
@@ -70,21 +70,16 @@ def test_keys_of_the_message_field(browser: Browser) -> None:
     browser.until(lambda: not browser.running)
     browser.press(Keys.ENTER)  # an empty message
     assert browser.questions == ["one\ntwo"]
-    browser.press(Keys.ARROW_UP)
-    assert browser.js("return document.getElementById('message').value") == "one\ntwo"
-
-
-def test_editing_is_shown_and_can_be_cancelled(browser: Browser) -> None:
-    browser.ask("你好")
     for cancel in (lambda: browser.click("#cancel-editing"), lambda: browser.press(Keys.ESCAPE)):
         assert not browser.one("#editing").is_displayed()
         browser.press(Keys.ARROW_UP)
+        assert browser.js("return document.getElementById('message').value") == "one\ntwo"
         assert browser.one("#editing p").text.startswith("You are editing a question")
         cancel()
         assert not browser.one("#editing").is_displayed()
         assert (browser.focused, browser.js("return document.getElementById('message').value")) == ("message", "")
     browser.ask("new")
-    assert browser.questions == ["你好", "new"]
+    assert browser.questions == ["one\ntwo", "new"]
 
 
 def test_message_that_is_too_long(browser: Browser) -> None:

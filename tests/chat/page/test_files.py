@@ -6,6 +6,7 @@ import html.parser
 import json
 import re
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from selenium import webdriver
@@ -124,26 +125,5 @@ def test_modules_do_nothing_until_they_are_called(bare: webdriver.Chrome) -> Non
 @pytest.mark.system
 def test_merged_conversations_are_equal(bare: webdriver.Chrome) -> None:
     """Two tabs that add to the same conversation have the same nodes, whoever merges first."""
-    merged = in_browser(
-        bare,
-        """
-        const { addNode, conversationFrom, isAhead, merge, newConversation } = await load("conversation.js");
-        const answer = (text) => ({ answers: [{ model: "a", replies: [{ text }], chosen: 0, state: "done" }] });
-        const first = newConversation(["a"]), question = addNode(first, null, { question: "q" });
-        addNode(first, question.id, answer("old"));
-        const second = conversationFrom(JSON.parse(JSON.stringify(first)));
-        addNode(first, question.id, answer("one"));
-        const last = addNode(second, addNode(second, second.leaf, { question: "next" }).id, answer("two"));
-        second.nodes[1].answers[0].rating = "good";
-        second.nodes[1].revision = 1;
-        const copy = conversationFrom(JSON.parse(JSON.stringify(first)));
-        const ahead = [isAhead(first, second), isAhead(second, first)];
-        merge(first, second);
-        merge(second, copy);
-        ahead.push(isAhead(first, second), isAhead(second, first));
-        const text = ({ replies, rating }) => replies[0].text + (rating ?? "");
-        const texts = ({ nodes }) => nodes.map((node) => node.question ?? text(node.answers[0])).sort();
-        return [texts(first), texts(first).join() === texts(second).join(), ahead, second.leaf === last.id];
-        """,
-    )
+    merged = in_browser(bare, Path(__file__).with_name("merging.js").read_text(encoding="utf-8"))
     assert merged == [["next", "oldgood", "one", "q", "two"], True, [True, True, False, False], True]

@@ -27,7 +27,7 @@ def kept(browser: Browser) -> list[str | None]:
     return browser.js("return [sessionStorage, localStorage].map((s) => s.getItem('chatbot.key'))")
 
 
-def test_dialog_asks_for_the_key(locked: Browser) -> None:
+def test_dialog_asks_for_the_key_which_can_be_remembered_and_removed(locked: Browser) -> None:
     assert locked.texts("dialog[open] h2") == ["This server needs a key"]
     assert locked.focused == "new-key"
     locked.press("密", Keys.ENTER)
@@ -42,11 +42,10 @@ def test_dialog_asks_for_the_key(locked: Browser) -> None:
     locked.until(lambda: has_models(locked))
     assert locked.notice == ""
     assert kept(locked) == [KEY, None]
-    locked.ask("你好")
-    assert locked.replies == ["你好呀，今天过得怎么样？"]
-
-
-def test_key_is_remembered_and_removed(locked: Browser) -> None:
+    locked.settings(key="")
+    assert KEY not in str(kept(locked))
+    locked.chromium.refresh()
+    locked.until(lambda: locked.all("#key-dialog[open]"))
     locked.press(KEY)
     locked.click("#remember-key")
     locked.press(Keys.ENTER)
@@ -54,8 +53,8 @@ def test_key_is_remembered_and_removed(locked: Browser) -> None:
     locked.js("sessionStorage.clear()")  # as another tab
     locked.reload()
     assert has_models(locked)
-    locked.settings(key="")
-    assert KEY not in str(kept(locked))
+    locked.ask("你好")
+    assert locked.replies == ["你好呀，今天过得怎么样？"]
     for damaged in ('"密"', "7", "{"):
         locked.js("localStorage.setItem('chatbot.key', arguments[0])", damaged)
         locked.chromium.refresh()

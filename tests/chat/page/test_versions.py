@@ -131,13 +131,6 @@ def test_edited_question_keeps_the_old_branch(browser: Browser) -> None:
     assert browser.questions == ["one", "zwei"]
 
 
-def test_two_models_have_versions_together(browser: Browser) -> None:
-    browser.click("#compare")
-    browser.ask("你好")
-    last_click(browser, "[data-key^=retry]")
-    assert (browser.replies, places(browser)) == (["你好！", "嗨"], ["2/2"])
-
-
 def test_reply_lands_in_its_own_conversation(browser: Browser) -> None:
     """Another one may be opened, and asked, while a reply is on its way."""
     browser.ask(SLOW, wait=False)
