@@ -86,8 +86,7 @@ def test_a_process_answers_as_the_models_until_ctrl_c(work_dir: Path) -> None:
             assert again[0] != again[1]
             assert again[0] == again[2]
             for question in [*EMPTY, *UNUSUAL, "你好"]:
-                for fields in ({"temperature": 1, "seed": 1}, {"stream": True}, {}):
-                    assert chat(client, question, **fields).status_code == 200
+                assert chat(client, question).status_code == 200
         process.send_signal(signal.SIGINT)
         output, errors = process.communicate(timeout=30)
         assert (process.returncode, errors) == (0, "")
