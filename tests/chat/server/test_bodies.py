@@ -119,7 +119,7 @@ def longest_wait(folder: Path, path: str, body: bytes, changes: Any = None, requ
     def short(question: Question) -> Question:
         return dataclasses.replace(question, text=question.text[:20])
 
-    found = []
+    found: list[tuple[int, float]] = []
     while len(found) < 3 and (not found or found[-1][1] >= LONGEST_WAIT):
         found.append(asyncio.run(measured()))
     return found[-1]

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 from fastapi.testclient import TestClient
 
@@ -51,7 +50,7 @@ class Server:
         app = create_app(fake_models({"a": self.engine}, folder), log_conversation=write or self.lines.append)
         self.client = TestClient(app)
 
-    def answer(self, path: str, given: Iterable[Message], **fields: Any) -> httpx.Response:
+    def answer(self, path: str, given: Iterable[Message], **fields: Any) -> Any:
         """The response for what the engine gives."""
         self.engine.answer = lambda question: given
         question = {"messages": [{"role": "user", "content": "q"}], "prompt": "q", "input": "q"}
