@@ -1,21 +1,13 @@
 """The models of a server: their names, and what goes wrong when they are loaded or replaced."""
 
 import asyncio
-import contextlib
 import dataclasses
 import gc
-import itertools
-import json
 import logging
 import threading
 import weakref
-from collections import deque
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
-import hypothesis
-import hypothesis.strategies as st
 import pytest
 
 from chatbot.chat.server import models as module
@@ -75,86 +67,6 @@ class Opened:
         with pytest.raises(ApiError) as raised:
             await self.use(name)
         return raised.value
-
-
-@hypothesis.given(st.lists(st.integers(0, 11), max_size=40))
-@hypothesis.example([0, 9, 9, 3, 1, 9, 9, 4, 2, 6, 9, 9, 9, 9, 9, 9])  # a leaves while its refresh waits for the lock
-@hypothesis.settings(max_examples=20, suppress_health_check=[hypothesis.HealthCheck.function_scoped_fixture])
-def test_models_in_memory_never_exceed_the_limit_whatever_happens_in_which_order(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, steps: list[int]
-) -> None:
-    """Steps 0 to 2 use a model, 3 to 5 stop using it, 6 to 8 write a newer checkpoint of it and refresh the models; the
-    others let the next thread of those that load and close models go on."""
-    sizes, limit = {"a": 2, "b": 2, "c": 3}, 5
-    used = most_used = 0
-    threads: deque[asyncio.Event] = deque()
-
-    class Engine(FakeEngine):
-        def __init__(self, size: int) -> None:
-            nonlocal used, most_used
-            super().__init__()
-            self.size = size
-            used += size
-            most_used = max(most_used, used)
-
-        def close(self) -> None:
-            nonlocal used
-            used -= self.size
-
-    def open_model(directory: Path) -> ServedModel:
-        return served(Engine(sizes[directory.name]), step=checked_step(directory) or 0, directory=directory.name)
-
-    async def to_thread(function: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
-        threads.append(asyncio.Event())
-        await threads[-1].wait()
-        return function(*arguments, **named)
-
-    def checked_step(directory: Path) -> int:
-        return int(json.loads((directory / LAST).read_text())["step"])
-
-    async def use(name: str, end: asyncio.Event) -> None:
-        with contextlib.suppress(ApiError):
-            async with models.use(name):
-                await end.wait()
-
-    async def settle() -> None:
-        for _ in range(10):
-            await asyncio.sleep(0)
-
-    async def test() -> None:
-        tasks: list[asyncio.Task[None]] = []
-        ends: dict[str, list[asyncio.Event]] = {name: [] for name in sizes}
-        for number, step in enumerate(steps):
-            kind, name = step // 3, "abc"[step % 3]
-            if kind == 0:
-                ends[name].append(asyncio.Event())
-                tasks.append(asyncio.create_task(use(name, ends[name][-1])))
-            elif kind == 1 and ends[name]:
-                ends[name].pop().set()
-            elif kind == 2:
-                point(tmp_path / name, number + 2)
-                tasks.append(asyncio.create_task(models.refresh()))
-            elif threads:
-                threads.popleft().set()
-            await settle()
-        for end in itertools.chain(*ends.values()):
-            end.set()
-        tasks.append(asyncio.create_task(models.close()))
-        for _ in range(100):
-            await settle()
-            if threads:
-                threads.popleft().set()
-        assert all(task.done() for task in tasks)
-        assert used == 0
-        assert most_used <= limit
-
-    models = fake_models(dict.fromkeys(sizes, FakeEngine()), tmp_path, limit)
-    models._open = open_model
-    with monkeypatch.context() as patch:
-        patch.setattr(module, "estimated_bytes", lambda directory: sizes[directory.name])
-        patch.setattr(module, "checked_step", checked_step)
-        patch.setattr(asyncio, "to_thread", to_thread)
-        asyncio.run(test())
 
 
 def test_memory_of_a_replaced_model_is_freed_although_collections_leave_its_objects_out(tmp_path: Path) -> None:

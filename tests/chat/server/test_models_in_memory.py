@@ -5,6 +5,7 @@ import dataclasses
 import json
 import shutil
 import tempfile
+from collections import deque
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -27,15 +28,26 @@ LIMIT = 5
 NAMES = st.sampled_from(sorted(SIZES))
 
 
-class InThisThread(ThreadPoolExecutor):
-    """Runs each call at once, in the thread of the test."""
+class ThreadOfTheTest(ThreadPoolExecutor):
+    """Runs calls in the thread of the test: each at once, or, if they wait, when it is taken from `waiting`."""
+
+    def __init__(self, waits: bool) -> None:
+        super().__init__()
+        self.waits = waits
+        self.waiting: deque[Callable[[], None]] = deque()
 
     def submit(self, function: Callable[..., Any], /, *arguments: Any, **named: Any) -> Future[Any]:
         future = Future[Any]()
-        try:
-            future.set_result(function(*arguments, **named))
-        except Exception as error:
-            future.set_exception(error)
+
+        def call() -> None:
+            try:
+                future.set_result(function(*arguments, **named))
+            except Exception as error:
+                future.set_exception(error)
+
+        self.waiting.append(call)
+        if not self.waits:
+            self.waiting.popleft()()
         return future
 
 
@@ -62,10 +74,13 @@ class Use:
 class ModelsInMemory(RuleBasedStateMachine):
     """Each action is finished before the next, and must do what the account says."""
 
+    overlap = False
+
     def __init__(self) -> None:
         super().__init__()
         self.loop = asyncio.new_event_loop()
-        self.loop.set_default_executor(InThisThread())
+        self.thread = ThreadOfTheTest(waits=self.overlap)
+        self.loop.set_default_executor(self.thread)
         self.folder = Path(tempfile.mkdtemp())
         self.offered: dict[str, Path] = {}
         self.models = Models(lambda: self.offered, self.open_model, LIMIT * UNIT + 1000)  # bytes of empty checkpoints
@@ -121,6 +136,8 @@ class ModelsInMemory(RuleBasedStateMachine):
 
         self.uses.append(use)
         self.run(answer())
+        if self.overlap:
+            return
         if name in self.offered and name not in self.account and self.makes_room(SIZES[name]):
             self.account[name] = Loaded(name, self.whole[name])
         use.loaded = self.account.get(name)
@@ -186,23 +203,65 @@ class ModelsInMemory(RuleBasedStateMachine):
     def models_in_use_are_open(self) -> None:
         assert not any(use.model.engine.closed.is_set() for use in self.uses if use.model is not None)  # type: ignore[attr-defined]
 
+    @precondition(lambda self: not self.overlap)
     @invariant()
     def models_are_those_of_the_account(self) -> None:
         steps = {name: model.loaded.card.step for name, model in self.models.loaded.items()}
         assert steps == {name: loaded.step for name, loaded in self.account.items()}
+
+    def go_on(self) -> None:
+        """Let the next thread of those that load and close models go on."""
+        self.thread.waiting.popleft()()
+        self.run()
 
     def teardown(self) -> None:
         for use in self.uses:
             use.end.set()
         self.run()
         self.run(self.models.close())
+        while self.thread.waiting:
+            self.go_on()
         assert all(task.done() for task in self.tasks)
         assert all(engine.closed.is_set() for _, engine in self.engines)
         self.loop.close()
         shutil.rmtree(self.folder)
 
 
-def test_models_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+class OverlappingActions(ModelsInMemory):
+    """Actions overlap, so that the account does not know what they do; it stays empty."""
+
+    overlap = True
+
+    @precondition(lambda self: self.thread.waiting)
+    @rule()
+    def let_go_on(self) -> None:
+        self.go_on()
+
+
+@pytest.fixture(autouse=True)
+def _no_collections(monkeypatch: pytest.MonkeyPatch) -> None:
     """Collections of garbage take seconds in the process of a test; `test_models.py` has them."""
     monkeypatch.setattr(module, "leave_out_of_collections", lambda: None)
-    run_state_machine_as_test(ModelsInMemory, settings=settings(max_examples=20, stateful_step_count=30, deadline=None))
+
+
+@pytest.mark.parametrize("machine", [ModelsInMemory, OverlappingActions])
+def test_models_in_memory(machine: type[ModelsInMemory]) -> None:
+    run_state_machine_as_test(machine, settings=settings(max_examples=15, stateful_step_count=30, deadline=None))
+
+
+def test_model_that_leaves_while_its_refresh_waits() -> None:
+    """For the one that is loaded, which takes its place; then there is nothing to refresh."""
+    machine = OverlappingActions()
+    for name in "ab":
+        machine.use(name)
+        while machine.thread.waiting:
+            machine.go_on()
+        machine.end(machine.uses[-1])
+    machine.use("c")
+    machine.write_checkpoint("a", whole=True)
+    machine.refresh()
+    while machine.thread.waiting:
+        machine.go_on()
+        machine.memory_is_bounded()
+    assert [*machine.models.loaded] == ["b", "c"]
+    machine.teardown()
