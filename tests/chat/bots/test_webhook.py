@@ -126,7 +126,7 @@ def test_requests_that_cannot_be_remembered_are_refused(capsys: pytest.CaptureFi
     Path("a file").touch()
     Path("other").write_bytes(b"no database" * 100)
     for path in ("a file/seen", "other", "."):
-        with pytest.raises(UserError, match=f"--seen-file {re.escape(path)}: .*; give a file in a folder that can be"):
+        with pytest.raises(UserError, match=rf"--seen-file {re.escape(path)}: [^\[].*; give a file in a folder that"):
             Verifier(SECRET, Path(path))
     verifier = Verifier(SECRET, Path("seen"))
     Path("seen").write_bytes(b"no database" * 100)
