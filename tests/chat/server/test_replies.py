@@ -67,18 +67,18 @@ def server(tmp_path: Path) -> Iterator[Server]:
 @pytest.mark.parametrize(
     ("name", "path", "messages", "fields"),
     [
-        ("chat with log-probabilities", CHAT, TWO, {"n": 2, "logprobs": True, "top_logprobs": 2}),
-        ("chat that was looked up", CHAT, LOOKED_UP, {"n": 2}),
-        ("stream of a chat", CHAT, SECOND_FIRST, {"n": 2, "stream": True, "stream_options": {"include_usage": False}}),
-        ("stream of a chat with all", CHAT, SECOND_FIRST,
+        ("chat_with_log_probabilities", CHAT, TWO, {"n": 2, "logprobs": True, "top_logprobs": 2}),
+        ("chat_that_was_looked_up", CHAT, LOOKED_UP, {"n": 2}),
+        ("stream_of_a_chat", CHAT, SECOND_FIRST, {"n": 2, "stream": True, "stream_options": {"include_usage": False}}),
+        ("stream_of_a_chat_with_all", CHAT, SECOND_FIRST,
          {"n": 2, "stream": True, "logprobs": True, "stream_options": {"include_usage": True}}),
         ("completion", COMPLETIONS, TWO, {"n": 2, "logprobs": 2}),
-        ("completion of fewer than asked for", COMPLETIONS, FOUND, {"prompt": ["q", "r"], "n": 2}),
-        ("stream of a completion", COMPLETIONS, one_reply("stop"), {"stream": True, "logprobs": 2}),
-        ("stream of fewer than asked for", COMPLETIONS, FOUND, {"prompt": ["q", "r"], "n": 2, "stream": True}),
+        ("completion_of_fewer_than_asked_for", COMPLETIONS, FOUND, {"prompt": ["q", "r"], "n": 2}),
+        ("stream_of_a_completion", COMPLETIONS, one_reply("stop"), {"stream": True, "logprobs": 2}),
+        ("stream_of_fewer_than_asked_for", COMPLETIONS, FOUND, {"prompt": ["q", "r"], "n": 2, "stream": True}),
         ("response", RESPONSES, one_reply("stop"), {}),
-        ("stream of a response", RESPONSES, one_reply("stop"), {"stream": True}),
-        ("stream of a response that was cut", RESPONSES, one_reply("length"), {"stream": True}),
+        ("stream_of_a_response", RESPONSES, one_reply("stop"), {"stream": True}),
+        ("stream_of_a_response_that_was_cut", RESPONSES, one_reply("length"), {"stream": True}),
     ],
 )  # fmt: skip
 def test_replies_have_exactly_the_fields_of_openai_and_our_own(
