@@ -1,14 +1,10 @@
-"""Training steps on a GPU that are compared with each other, or whose profile is read."""
+"""Training steps on a GPU that are compared with each other."""
 
-import collections
 import contextlib
 import io
 import itertools
 import os
-import tempfile
 import time
-from collections.abc import Iterable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,14 +18,11 @@ from chatbot.flags import replace
 from chatbot.training.devices.towers import Tower, spread
 from chatbot.training.loop import Window
 from chatbot.training.selftest import ALWAYS_CLIPPED, CASES, VOCABULARY, random_pairs, train_model
-from chatbot.training.step import Synchronous
 from chatbot.training.update import open_update
 from tests.gpu import standin
 from tests.gpu.comparisons import ADAM, new_model, weights_after_training
 from tests.gpu.process import first_gpu
 
-PROFILED_STEPS = 10
-BATCHES = 30
 # The memory of the smaller device, in megabytes. It holds a batch of LARGE only in pieces: a tensor with a vector for
 # each token has 77 MB on a real GPU, and 3 MB on a stand-in, which computes slowly. The other device holds it whole.
 REAL = standin.LIBRARY not in os.environ and first_gpu() is not None
@@ -53,98 +46,11 @@ WAYS: dict[str, dict[str, Any]] = {
 }
 
 
-def profile(tower: Tower) -> dict[str, Any]:
-    """Profile ten steps. Return the kinds of operations in the step's graph, and the copies to the host.
-
-    The profiler sees the copies of a real GPU, and the stand-in counts its own.
-    """
-    from tensorflow.tsl.profiler.protobuf.xplane_pb2 import XSpace
-
-    model = new_model(ADAM, tower)
-    update = open_update(model, ADAM, [tower])
-    batch = next(Batches([random_pairs(19, 1)], 19, 1).from_step(0, 1))
-    batches = [update.prepare(batch, number) for number in range(2 * PROFILED_STEPS)]
-
-    def train(some: Iterable[Any]) -> None:
-        for prepared in some:
-            update(prepared, 0.01)
-        update.finished_steps()  # waits for the device
-
-    train(batches[:PROFILED_STEPS])  # traced, and its kernels loaded
-    if standin.LIBRARY in os.environ:
-        before = standin.counts()
-        train(batches[PROFILED_STEPS:])
-        return {"operations": operations(update, batch), "copies": standin.counts().since(before).device_to_host}
-    with tempfile.TemporaryDirectory() as folder:
-        tf.profiler.experimental.start(folder)
-        train(batches[PROFILED_STEPS:])
-        tf.profiler.experimental.stop()
-        (file,) = Path(folder).rglob("*.xplane.pb")
-        space = XSpace.FromString(file.read_bytes())
-    of_gpu = [events(plane) for plane in space.planes if plane.name.startswith("/device:GPU")]
-    assert any(of_gpu), "the profiler saw no event on the GPU; is CUPTI installed?"
-    copies = sum(number for names in of_gpu for name, number in names.items() if "MemcpyD2H" in name)
-    return {"operations": operations(update, batch), "copies": copies}
-
-
-def operations(update: Synchronous, batch: GlobalBatch) -> set[str]:
-    """Return the kinds of operations in the graph of the step, and in the functions that it calls."""
-    prepared = update.prepare(batch, 0)
-    graph = update.step_graph.concrete(update.preparation.copied(prepared)[0], tf.constant(0.1)).graph.as_graph_def()
-    return {node.op for nodes in (graph.node, *(f.node_def for f in graph.library.function)) for node in nodes}
-
-
-def events(plane: Any) -> dict[str, int]:
-    """Count the events of an XPlane by name. One that is in several lines of the plane counts once."""
-    distinct = {
-        (plane.event_metadata[event.metadata_id].name, line.timestamp_ns * 1000 + event.offset_ps)
-        for line in plane.lines
-        for event in line.events
-    }
-    return dict(collections.Counter(name for name, _ in distinct))
-
-
-def traces(tower: Tower) -> dict[str, int]:
-    """Train on 30 batches of different sizes; return how often the step was traced, and the number of sizes."""
-    update = open_update(new_model(ADAM, tower), ADAM, [tower])
-    sizes = set()
-    for number in range(BATCHES):
-        pairs = 1 + number
-        batch = next(Batches([random_pairs(pairs, number)], pairs, 1).from_step(0, 1))
-        prepared = update.prepare(batch, number)
-        sizes.add(prepared.size)
-        update(prepared, 0.01)
-    function: Any = update.gradient_functions[0]
-    return {
-        "step": update.traces,
-        "gradients": function.experimental_get_tracing_count(),
-        "sizes": len(sizes),
-    }
-
-
 def deterministic(tower: Tower) -> list[dict[str, Any]]:
     """Train twice with deterministic operations; return the weights of both."""
     tf.config.experimental.enable_op_determinism()
     settings = replace(ADAM, keep_prob=0.8)
     return [weights_after_training(settings, tower) for _ in range(2)]
-
-
-def skipped(tower: Tower) -> list[dict[str, Any]]:
-    """Train on two batches, with and without one whose weights are not numbers; return the weights of both."""
-    pairs = random_pairs(57, 1)
-    first, second, bad = itertools.islice(Batches([pairs], 19, 1).from_step(0, 1), 3)
-    (share,) = bad.shares
-    bad = bad._replace(shares=(share._replace(weights=share.weights * np.float32("nan")),))
-    found = []
-    for batches in ([first, bad, second], [first, second]):
-        model = new_model(ADAM, tower)
-        update = open_update(model, ADAM, [tower])
-        for number, batch in enumerate(batches):
-            update(update.prepare(batch, number), 0.01)
-        update.gather_state()
-        applied = [result.finite for result in update.finished_steps()]
-        found.append({"applied": applied, "weights": [variable.numpy() for variable in model.trainable_variables]})
-    return found
 
 
 def weights_of_all_ways() -> dict[str, list[np.ndarray]]:

@@ -1,12 +1,14 @@
-"""A step copies one buffer to each GPU, and nothing to the host before it reads a result; so do deterministic ones."""
+"""What steps and replies on stand-in GPUs copy between host and GPU, and how often the host waits for them."""
 
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from tests.gpu import copies
+from chatbot.inference.responder import CHECK_INTERVAL_ON_GPU
+from tests.gpu import copies, decoding
 from tests.gpu.copies import CASES, COUNTED_STEPS, Copies
+from tests.gpu.decoding import LENGTHS
 from tests.gpu.process import on_standins
 
 pytestmark = pytest.mark.gpu
@@ -48,3 +50,15 @@ def test_deterministic_operations_change_weights_by_their_rounding_only(
 
 def test_copies_of_several_threads_are_their_own(tmp_path: Path) -> None:
     assert on_standins(copies.copies_in_threads, tmp_path) == []
+
+
+def test_a_search_waits_once_for_several_tokens_and_a_token_for_the_host_is_one_copy(tmp_path: Path) -> None:
+    """A search also waits once at its beginning at most, and for the ids and the scores."""
+    searches, by_token = (
+        {name: [of_length.device_to_host for of_length in counts] for name, counts in found.items()}
+        for found in on_standins(decoding.all_counts, tmp_path)
+    )
+    fewer, more = (-(-length // CHECK_INTERVAL_ON_GPU) for length in LENGTHS)
+    assert {name: copies[1] - copies[0] for name, copies in searches.items()} == dict.fromkeys(searches, more - fewer)
+    assert all(copies[0] <= fewer + 3 for copies in searches.values()), searches
+    assert by_token == {"stream": list(LENGTHS), "engine": list(LENGTHS), "attention": [1, 1]}

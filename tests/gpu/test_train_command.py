@@ -215,14 +215,6 @@ def test_asynchronous_worker_computes_on_its_gpu(whole: Ended, tmp_path: Path) -
     np.testing.assert_allclose(losses("asynchronous"), losses("whole"), rtol=1e-5)
 
 
-def test_asynchronous_workers_compute_on_a_gpu_each(folder: Path, tmp_path: Path) -> None:
-    trace = tmp_path / "trace"
-    flags = "--validation", "none", "--asynchronous", "--gpus", "1,3", "--attempt", "two", "--steps", str(STEPS)
-    assert train(*flags, trace=trace).code == 0
-    assert {line.split()[0] for line in trace.read_text().splitlines()} == {"1", "3"}
-    assert np.mean(losses("two")[-3:]) < np.mean(losses("two")[:3])
-
-
 def test_run_goes_on_after_failures_of_cudnn_and_of_memory(whole: Ended) -> None:
     """In steps and in the last validation, with the losses of a run without them."""
     faults = (
@@ -257,12 +249,3 @@ def test_gpu_that_fails_in_a_step_ends_the_run(folder: Path) -> None:
     (line,) = (line for line in ended.errors.splitlines() if line.startswith("error: "))
     assert line.startswith("error: one of the GPUs 0, 1 failed (CUDA_ERROR_LAUNCH_FAILED); the same command resumes")
     assert len(line) < 200
-
-
-def test_gpu_without_free_memory_is_an_error(folder: Path) -> None:
-    ended = train("--gpus", "1", "--dry-run", used="1:8000")
-    assert ended.code == 2
-    assert ended.errors.splitlines() == [
-        "error: GPU 1 has 7.8 of 8.0 GiB in use by other processes, which `nvidia-smi` shows; end them, or select GPUs "
-        "with enough memory: --gpus 0,2,3"
-    ]

@@ -1,16 +1,25 @@
-"""What stand-in GPUs do, seen from a process that computes on them: each function is called in one of its own."""
+"""What stand-in GPUs do with memory and in collectives, seen from processes of their own that compute on them."""
 
+import atexit
 import ctypes
+import itertools
 import os
+import threading
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import tensorflow as tf
 from tensorflow.python.eager import context, execute
+from tensorflow.python.ops import nccl_ops
 
-from tests.gpu import standin
+from chatbot.training.allreduce import exchange_by
 
-SIZE = 1000
+Arrays = list[npt.NDArray[Any]]
+TYPES = (tf.float16, tf.float32, tf.float64, tf.int32, tf.int64)
+SIZES = (0, 1, 7, 1000, 100_003)
 
 
 def address(tensor: tf.Tensor) -> int:
@@ -28,7 +37,7 @@ def memory_over_time() -> dict[str, list[float]]:
     """Look at the memory of sums before and after the stream has computed them, and before and after it is freed."""
     early, late, unfreed, freed = [], [], [], []
     with tf.device("/GPU:0"):
-        ones = tf.ones([SIZE])
+        ones = tf.ones([1000])
         for _ in range(30):
             total = ones + ones
             place = address(total)
@@ -44,69 +53,95 @@ def memory_over_time() -> dict[str, list[float]]:
     return {"early": early, "late": late, "unfreed": unfreed, "freed": freed}
 
 
-def copies() -> dict[str, standin.Counts]:
-    """Count what a product from host to host needs, a loop whose variable is an int32, and a deterministic scatter."""
-    numbers = np.ones([SIZE, SIZE], np.float32)
+def random_arrays(count: int, size: int, dtype: tf.DType = tf.float32) -> Arrays:
+    """Return arrays of whose sums the order of the terms shows, except of integers."""
+    rng = np.random.default_rng(size)
+    return [(9 * rng.standard_normal(size)).astype(dtype.as_numpy_dtype) for _ in range(count)]
 
-    def product() -> None:
-        with tf.device("/GPU:0"):
-            on_device = tf.constant(numbers)
-        (on_device @ on_device).numpy()
 
-    @tf.function(autograph=False)
-    def loop(dtype: tf.DType, end: int) -> tf.Tensor:
-        start = tf.zeros([], dtype), tf.zeros([])
-        return tf.while_loop(lambda i, _: i < end, lambda i, x: (i + 1, x + tf.cast(i, tf.float32)), start)[1]
+def in_order(arrays: Iterable[Any]) -> Any:
+    """Return the sum of arrays, added one after another."""
+    total, *others = arrays
+    for other in others:
+        total = total + other
+    return total
 
+
+def equal_bits(actual: Iterable[Any], expected: Iterable[Any]) -> bool:
+    """Return whether arrays are equal, and no NaN."""
+    return all(
+        np.asarray(a).dtype == np.asarray(b).dtype and np.asarray(a).tobytes() == np.asarray(b).tobytes()
+        for a, b in zip(actual, expected, strict=True)
+    )
+
+
+def on_gpus(make: Callable[[int, tf.Tensor], Any], tensors: Iterable[tf.Tensor]) -> list[Any]:
+    """Return what a function makes of each tensor, on the GPU of its index."""
+    made = []
+    for i, tensor in enumerate(tensors):
+        with tf.device(f"/GPU:{i}"):
+            made.append(make(i, tensor))
+    return made
+
+
+def all_sum(gpus: int, dtype: tf.DType = tf.float32) -> Any:
+    """Return a graph that sums, over GPUs, a tensor of each that a kernel has computed just before."""
+
+    def call(*tensors: tf.Tensor) -> list[tf.Tensor]:
+        return nccl_ops.all_sum(on_gpus(lambda _, tensor: tensor + tf.zeros_like(tensor), tensors))
+
+    return tf.function(call, input_signature=[tf.TensorSpec([None], dtype)] * gpus, autograph=False)
+
+
+def sums() -> dict[str, bool]:
+    """Return whether sums are equal to the bit on all GPUs: alone, many at once, and those of the strategies."""
     found = {}
-    for name, call in {
-        "product": product,
-        "float loop": lambda: loop(tf.float32, 10).numpy(),
-        "int loop": lambda: loop(tf.int32, 10).numpy(),
-    }.items():
-        with tf.device("/GPU:0"):
-            call()  # traced
-            before = standin.counts()
-            call()
-            found[name] = standin.counts().since(before)
-    tf.config.experimental.enable_op_determinism()
-    with tf.device("/GPU:0"):
-        arguments = tf.constant(numbers), tf.constant([[0], [5]], tf.int64), tf.constant(numbers[:2])
-        before = standin.counts()
-        tf.tensor_scatter_nd_add(*arguments)
-        tf.test.experimental.sync_devices()
-        found["scatter"] = standin.counts().since(before)
+    for gpus, dtype in itertools.product((2, 4), TYPES):
+        graph = all_sum(gpus, dtype)
+        for size in SIZES:
+            arrays = random_arrays(gpus, size, dtype)
+            found[f"{size} {dtype.name} over {gpus}"] = equal_bits(graph(*arrays), [in_order(arrays)] * gpus)
+    graphs = [all_sum(gpus) for gpus in (4, 4, 2)]
+
+    def in_a_thread(i: int) -> bool:
+        row = random_arrays(4, 1000 + i)[: len(graphs[i % 3].input_signature)]
+        return equal_bits(graphs[i % 3](*row), [in_order(row)] * len(row))
+
+    with ThreadPoolExecutor(4) as threads:
+        found["graphs of four threads"] = all(threads.map(in_a_thread, range(60)))
+    rows = [[array, array[:3]] for array in random_arrays(4, 1000)]
+    expected = [in_order(column) for column in zip(*rows, strict=True)]
+    for all_reduce in (tf.distribute.NcclAllReduce(), None):
+        strategy = tf.distribute.MirroredStrategy([f"/GPU:{i}" for i in range(4)], cross_device_ops=all_reduce)
+        result = tf.function(exchange_by(strategy), autograph=False)([[*map(tf.constant, row)] for row in rows])
+        found[f"exchange by {all_reduce}"] = all(equal_bits(row, expected) for row in result)
     return found
 
 
-def shortage() -> dict[str, Any]:
-    """Allocate more than there is; return the error, and the memory in use before and after."""
-    before = tf.config.experimental.get_memory_info("GPU:0")
-    kept: list[tf.Tensor] = []
-    message = ""
-    with tf.device("/GPU:0"):
-        try:
-            while len(kept) < 100:
-                kept.append(tf.ones([1 << 20]) + 1)
-        except tf.errors.ResourceExhaustedError as error:
-            message = error.message
-    kept.clear()
-    tf.test.experimental.sync_devices()
-    return {"message": message, "before": before, "after": tf.config.experimental.get_memory_info("GPU:0")}
+def two_sums(first: str, second: str) -> bool:
+    """Run two sums over two GPUs, one after another on each. first, second: the order of "ab" on each GPU."""
+
+    @tf.function(autograph=False)
+    def graph() -> list[Any]:
+        def one_after_another(i: int, tensor: tf.Tensor) -> tf.Tensor:
+            for name in (first, second)[i]:
+                # The sum takes the result of the one before, so that it is asked for when that one has ended.
+                summed = tf.raw_ops.NcclAllReduce(
+                    input=tensor, reduction="sum", num_devices=2, shared_name=f"{first}{second}{name}"
+                )
+                tensor = tensor + 0.0 * summed
+            return tensor
+
+        return on_gpus(one_after_another, [tf.ones([3])] * 2)
+
+    return all((tensor.numpy() == 1).all() for tensor in graph())
 
 
-def many_products() -> list[tuple[float, ...]]:
-    """Compute on all GPUs, five times; return their results."""
-    results = []
-    for _ in range(5):
-        values = []
-        for i in range(len(tf.config.list_logical_devices("GPU"))):
-            with tf.device(f"/GPU:{i}"):
-                values.append(tf.ones([20, 20]) @ tf.ones([20, 20]))
-        results.append(tuple(float(value.numpy()[0, 0]) for value in values))
-    return results
-
-
-def devices() -> list[str]:
-    """Return the physical GPUs that the process sees, with the value of CUDA_VISIBLE_DEVICES."""
-    return [os.environ.get("CUDA_VISIBLE_DEVICES", ""), *(d.name for d in tf.config.list_physical_devices("GPU"))]
+def hangs() -> tuple[bool, bool]:
+    """Return whether two sums have a result, and whether two that wait for each other have none after three seconds."""
+    atexit.register(os._exit, 0)  # nothing ends them
+    thread = threading.Thread(target=two_sums, args=("ab", "ba"), daemon=True)
+    in_order = two_sums("ab", "ab")
+    thread.start()
+    thread.join(3)
+    return in_order, thread.is_alive()
