@@ -1,5 +1,6 @@
 """After running out of memory, a step computes shares in pieces with the same result, or ends with an error."""
 
+import functools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -8,68 +9,55 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from chatbot.config.training import Settings
 from chatbot.corpus.batches import Batches
 from chatbot.errors import UserError
 from chatbot.flags import replace
 from chatbot.model.new_model import built_model
 from chatbot.model.seq2seq import Seq2Seq
 from chatbot.training.checkpoints.manifest import read_progress
+from chatbot.training.data import prepare
 from chatbot.training.devices.failures import is_out_of_memory
 from chatbot.training.devices.towers import Tower
 from chatbot.training.gradients import gradient_function
-from chatbot.training.machines.team import Team
+from chatbot.training.loop import train
+from chatbot.training.run import Run
 from chatbot.training.selftest import CASES, TOLERANCE, VOCABULARY, largest_difference, random_pairs, train_model
 from chatbot.training.share import Share, on_device
 from chatbot.training.staged import Staged
 from chatbot.training.step import Graph, Synchronous
 from chatbot.training.update import open_update
-from tests.training.attempts import weights
-from tests.training.small_run import train_small
+from tests.training.small_run import open_with, small_settings, without_replies
+from tests.training.untraced_update import UntracedUpdate
+
+CPUS = [Tower(f"cpu_{i}", f"/CPU:{i}", "CPU", None) for i in range(2)]
 
 
 @pytest.mark.parametrize(
-    ("name", "variable_update", "staged", "sampled"),
+    ("name", "changes"),
     [
-        ("Adam", "parameter_server", False, None),
-        ("Adam", "parameter_server", True, None),
-        ("Adam", "replicated", False, 7),
-        ("Adam with a Transformer", "replicated", False, None),
+        ("Adam", {"variable_update": "parameter_server", "staged_variables": True}),
+        ("Adam", {"variable_update": "replicated", "sampled_softmax": 7}),
+        ("Adam with a Transformer", {"variable_update": "replicated", "accumulate": 2}),
     ],
 )
 def test_out_of_memory_splits_shares_with_the_same_result(
     cpus: list[Tower],
     name: str,
-    variable_update: str,
-    staged: bool,
-    sampled: int | None,
+    changes: dict[str, Any],
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """The gradient function has memory for three pairs."""
-    settings = replace(CASES[name], variable_update=variable_update, staged_variables=staged, sampled_softmax=sampled)
+    settings = replace(CASES[name], **changes)
     pairs = random_pairs(67, 3)
-    expected_weights, expected, _ = train_model(settings, cpus[:2], pairs)
+    expected_weights, expected, _ = train_model(settings, cpus[:2], pairs, steps=4)
     monkeypatch.setattr("chatbot.training.gradients.gradient_function", with_memory_for(3))
-    weights, results, update = train_model(settings, cpus[:2], pairs)
+    weights, results, update = train_model(settings, cpus[:2], pairs, steps=4)
     for actual, expected_weight in zip(weights, expected_weights, strict=True):
         np.testing.assert_allclose(actual, expected_weight, atol=TOLERANCE)
     assert [int(result.examples) for result in results] == [int(result.examples) for result in expected]
     assert update.most_positions
-    assert capsys.readouterr().out.count("Out of memory") == 1
-
-
-def test_out_of_memory_with_one_pair_at_a_time_is_an_error(cpus: list[Tower], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("chatbot.training.gradients.gradient_function", with_memory_for(0))
-    with pytest.raises(UserError, match="out of memory at step 0, with one pair at a time"):
-        train_model(CASES["SGD"], cpus[:1], random_pairs(67, 3))
-
-
-def test_out_of_memory_is_reported_with_accumulation_too(
-    cpus: list[Tower], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    settings = replace(CASES["SGD"], batch_size=8, accumulate=2)
-    monkeypatch.setattr("chatbot.training.gradients.gradient_function", with_memory_for(2))
-    train_model(settings, cpus[:1], random_pairs(67, 3), steps=3)
     assert capsys.readouterr().out.count("Out of memory") == 1
 
 
@@ -86,16 +74,16 @@ def test_only_batches_that_are_too_large_are_divided(cpus: list[Tower], monkeypa
     assert update.step_graph.traced
 
 
-@pytest.mark.parametrize("failing_copies", [1, 3])
 def test_memory_that_runs_out_in_a_copy_to_a_device_divides_the_shares(
-    cpus: list[Tower], failing_copies: int, monkeypatch: pytest.MonkeyPatch
+    cpus: list[Tower], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Three times."""
     pairs, settings = random_pairs(67, 3), CASES["SGD"]
     expected, _, _ = train_model(settings, cpus[:1], pairs, steps=3)
     failed = list[int]()
 
     def copy(share: Any, device: str) -> Any:
-        if len(failed) < failing_copies:
+        if len(failed) < 3:
             failed.append(1)
             raise tf.errors.ResourceExhaustedError(None, None, "failed to allocate memory for a copy")
         return on_device(share, device)
@@ -104,7 +92,15 @@ def test_memory_that_runs_out_in_a_copy_to_a_device_divides_the_shares(
     weights, _, update = train_model(settings, cpus[:1], pairs, steps=3)
     assert largest_difference(weights, expected) < TOLERANCE
     batch = next(Batches([pairs], settings.learning.batch_size, settings.learning.seed).from_step(0, 1))
-    assert update.prepare(batch, 0).pieces == 2**failing_copies
+    assert update.prepare(batch, 0).pieces == 2**3
+
+
+@functools.cache
+def staged_training(towers: int) -> tuple[Settings, list[np.ndarray]]:
+    """Settings of staged variables on so many towers, and the weights that they train."""
+    changes = {"variable_update": "replicated", "all_reduce": "one_device"} if towers > 1 else {}
+    settings = replace(CASES["SGD"], staged_variables=True, **changes)
+    return settings, train_model(settings, CPUS[:towers], random_pairs(67, 3), steps=4)[0]
 
 
 @pytest.mark.parametrize(
@@ -112,14 +108,10 @@ def test_memory_that_runs_out_in_a_copy_to_a_device_divides_the_shares(
     [("_late_update_graph", 2, 1), ("step_graph", 1, 2), ("_gradients_graph", 2, 2)],
 )
 def test_staged_gradients_survive_a_step_that_runs_out_of_memory(
-    cpus: list[Tower], graph: str, towers: int, failing_call: int, monkeypatch: pytest.MonkeyPatch
+    graph: str, towers: int, failing_call: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A step fails once: in the update, in the one graph, or in the gradients, after the exchange of the last ones."""
-    settings = replace(CASES["SGD"], staged_variables=True, variable_update="replicated", all_reduce="one_device")
-    if towers == 1:
-        settings = replace(settings, variable_update="parameter_server", all_reduce="auto")
-    pairs = random_pairs(67, 3)
-    expected, _, _ = train_model(settings, cpus[:towers], pairs)
+    settings, expected = staged_training(towers)
     run, calls = Graph.__call__, list[int]()
 
     def fail_once(self: Graph, *inputs: Any) -> Any:
@@ -137,7 +129,7 @@ def test_staged_gradients_survive_a_step_that_runs_out_of_memory(
 
     monkeypatch.setattr(Graph, "__call__", fail_once)
     monkeypatch.setattr(Staged, "__init__", remember)
-    weights, _, _ = train_model(settings, cpus[:towers], pairs)
+    weights, _, _ = train_model(settings, CPUS[:towers], random_pairs(67, 3), steps=4)
     assert len(calls) >= failing_call
     assert largest_difference(weights, expected) < TOLERANCE
 
@@ -170,10 +162,7 @@ CUDNN = "Failed to call DoRnnForward with model config: [rnn_mode, rnn_input_mod
     [
         (tf.errors.ResourceExhaustedError(None, None, "OOM when allocating tensor"), True),
         (tf.errors.InternalError(None, None, CUDNN), True),
-        (tf.errors.InternalError(None, None, CUDNN.replace("Forward", "Backward")), True),
         (tf.errors.UnknownError(None, None, "CUDNN_STATUS_EXECUTION_FAILED\nin cuda_dnn.cc(2069)"), True),
-        (tf.errors.InternalError(None, None, "CUDNN failed to allocate the scratch space for the runner"), True),
-        (tf.errors.UnknownError(None, None, "CUDNN_STATUS_ALLOC_FAILED in cuda_dnn.cc"), True),
         (tf.errors.InternalError(None, None, "Failed to allocate request for 2GiB on device ordinal 0"), True),
         (tf.errors.InternalError(None, None, "RESOURCE_EXHAUSTED: Out of memory while trying to allocate"), True),
         (tf.errors.InternalError(None, None, "Dst tensor is not initialized."), True),
@@ -249,50 +238,19 @@ def test_out_of_memory_during_the_update_is_an_error(
         step_of(update)
 
 
-def test_out_of_memory_in_the_exchange_between_machines_is_an_error(
-    cpus: list[Tower], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Another machine may have applied the sums, so this one cannot repeat the step by itself."""
-    update = new_update("replicated", cpus[:2])
-
-    def exhausted(*_: object) -> None:
-        raise tf.errors.ResourceExhaustedError(None, None, "injected")
-
-    monkeypatch.setattr(update, "_update_graph", exhausted)
-    monkeypatch.setattr(update, "_team", Team(0, 2))
-    with pytest.raises(UserError, match="out of memory while the weights were updated, at step 0"):
-        step_of(update)
-
-
 def test_resumed_run_divides_the_same_shares(pairs_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Memory runs out once, in the first step; masks are drawn for each piece. Another device starts anew."""
-    train, failures = Synchronous._train, list[int]()
+    """Masks are drawn for each piece. Another device starts anew."""
 
-    def fail_once(self: Synchronous, *arguments: Any) -> Any:
-        if not failures:
-            failures.append(1)
-            raise tf.errors.ResourceExhaustedError(None, None, "injected")
-        return train(self, *arguments)
+    def opened(steps: int) -> Run:
+        settings = small_settings(data=("pairs.tsv",), steps=steps)
+        return open_with(UntracedUpdate, settings, prepare(settings))
 
-    monkeypatch.setattr(Synchronous, "_train", fail_once)
-    small = {"data": (str(pairs_file),), "batch_size": 5, "keep_prob": 0.5}
-    assert train_small(1, **small, attempt="whole", steps=4, save_every=2) == 0
-    failures.clear()
-    assert train_small(1, **small, attempt="resumed", steps=2) == 0
-    assert train_small(1, **small, attempt="resumed", steps=4) == 0
-    for one, other in zip(weights("whole"), weights("resumed"), strict=True):
-        np.testing.assert_array_equal(one, other)
-    progress = read_progress(Path("checkpoints/resumed/last"))
-    assert progress.most_positions
-    assert progress.device_memory is None
-    opened: list[int | None] = []
+    first = opened(1)
+    first.train_step.most_positions = 7
+    with without_replies():
+        train(first)
+    progress = read_progress(Path("checkpoints/default/last"))
+    assert (progress.most_positions, progress.device_memory) == (7, None)
+    assert opened(2).train_step.most_positions == 7
     monkeypatch.setattr("chatbot.training.run.least_memory", lambda towers: 1 << 30)
-
-    def stop(self: Synchronous, *_: Any) -> None:
-        opened.append(self.most_positions)
-        raise InterruptedError
-
-    monkeypatch.setattr(Synchronous, "__call__", stop)
-    with pytest.raises(InterruptedError):
-        train_small(1, **small, attempt="resumed", steps=5)
-    assert opened == [None]
+    assert opened(2).train_step.most_positions is None

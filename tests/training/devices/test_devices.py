@@ -1,18 +1,30 @@
-"""The selection of GPUs, its error messages, and the towers on them."""
+"""The devices of a run: which GPUs are selected, what the driver says of them, the towers, and their memory."""
 
 import dataclasses
 import os
 import re
 import subprocess
 import sys
+from types import SimpleNamespace
 
+import hypothesis
+import hypothesis.strategies as st
 import pytest
 import tensorflow as tf
+from hypothesis import given
 
+from chatbot.config.training import Settings
+from chatbot.corpus.batches import Batches, split
 from chatbot.errors import UserError
-from chatbot.training.devices.gpus import Gpu
+from chatbot.flags import compose
+from chatbot.model.loss import LOGITS, LossSize, logits_in
+from chatbot.model.sequences import packing_of
+from chatbot.training.devices.gpus import Gpu, find_gpus, nvml_error, silent_gpus, warn_of_used_memory
+from chatbot.training.devices.memory import loss_size, most_tokens
 from chatbot.training.devices.towers import Tower, choose_gpus, open_towers, table
+from chatbot.training.selftest import random_pairs
 from chatbot.training.start import divide_gpus
+from tests.training.devices.nvml import Nvml
 
 FOUR = [Gpu(i, "NVIDIA Test", 24 << 30, f"GPU-{i}abc") for i in range(4)]
 
@@ -68,8 +80,6 @@ def test_mig_instance_is_selected_by_its_uuid(monkeypatch: pytest.MonkeyPatch) -
         ("0,7", None, FOUR, ["requested 0, 7", "found 0, 1, 2, 3", "--towers N"]),
         ("0,0", None, FOUR, ["an id is repeated"]),
         ("0;1", None, FOUR, ["ids separated by commas"]),
-        ("", None, FOUR, ["ids separated by commas"]),
-        ("all", None, FOUR, ["ids separated by commas"]),
         ("MIG-7abc", None, FOUR, ["CUDA_VISIBLE_DEVICES=MIG-... selects a MIG instance"]),
         ("0,1", 3, FOUR, ["--towers 3 with 2 GPUs"]),
         (None, 5, FOUR, ["--towers 5 with 4 GPUs"]),
@@ -101,21 +111,19 @@ def test_table_has_one_line_per_tower() -> None:
     ]
 
 
-def run_open_towers(gpus: str, towers: str) -> subprocess.CompletedProcess[str]:
-    """Run open_towers in a new process, because a process can create its devices only once."""
+def test_cpu_is_split_into_towers() -> None:
+    """In a new process, because a process can create its devices only once."""
     code = (
         "from chatbot.training.devices.towers import *\n"
-        f"towers = open_towers({gpus}, {towers})\n"
+        "towers = open_towers([], 3)\n"
         "import os, tensorflow as tf\n"
         "print([(t.name, t.device, t.memory) for t in towers])\n"
         "print(os.environ['CUDA_VISIBLE_DEVICES'], os.environ['CUDA_DEVICE_ORDER'],\n"
         "      tf.config.get_soft_device_placement(), len(tf.config.list_logical_devices('CPU')))\n"
     )
-    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=os.environ, check=False)
-
-
-def test_cpu_is_split_into_towers() -> None:
-    completed = run_open_towers("[]", "3")
+    completed = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env=os.environ, check=False
+    )
     assert completed.stdout.splitlines() == [
         "[('cpu_0', '/CPU:0', None), ('cpu_1', '/CPU:1', None), ('cpu_2', '/CPU:2', None)]",
         " PCI_BUS_ID True 3",
@@ -169,3 +177,139 @@ def test_several_gpus_get_memory_growth_and_one_gpu_is_split(monkeypatch: pytest
     towers = open_towers(gpus, 2)
     assert [(t.name, t.device, t.virtual) for t in towers] == [("gpu_3_0", "/GPU:0", True), ("gpu_3_1", "/GPU:1", True)]
     assert calls == [("soft", True), ("A", [4608, 4608])]
+
+
+def test_gpus_and_mig_instances_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second GPU can have three instances and has one."""
+
+    def instance_count(gpu: int) -> int:
+        if gpu == 0:
+            raise RuntimeError("not supported")
+        return 3
+
+    def instance(gpu: int, index: int) -> int:
+        if index != 2:
+            raise RuntimeError("not found")
+        return 10 * gpu + index
+
+    Nvml(
+        monkeypatch,
+        nvmlDeviceGetMaxMigDeviceCount=instance_count,
+        nvmlDeviceGetMigDeviceHandleByIndex=instance,
+        nvmlDeviceGetUUID=lambda i: f"GPU-{i}" if i < 10 else "MIG-x",
+    )
+    part = Gpu(1, "NVIDIA 12", 12 << 30, "MIG-x")
+    assert find_gpus() == [
+        Gpu(0, "NVIDIA 0", 0, "GPU-0", capability=(8, 0)),
+        Gpu(1, "NVIDIA 1", 1 << 30, "GPU-1", instances=(part,), capability=(8, 1)),
+    ]
+
+
+def test_gpu_that_does_not_answer_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    nvml = Nvml(monkeypatch, 3)
+    assert silent_gpus() == {}
+    nvml.lost = {1}
+    assert [gpu.number for gpu in find_gpus()] == [0, 2]
+    assert silent_gpus() == {1: "GPU is lost"}
+
+
+def test_gpus_that_other_processes_use_are_named(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    used = [0, 1 << 30, 3 << 30, 24 << 30]
+    nvml = Nvml(monkeypatch, 4)
+    nvml.nvmlDeviceGetMemoryInfo = lambda i: SimpleNamespace(total=24 << 30, used=used[i])
+    gpus = find_gpus()
+    warn_of_used_memory(gpus[:3])
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line == (
+        "Warning: GPU 2 has 3.0 of 24.0 GiB in use by other processes, which `nvidia-smi` shows; end them, or select "
+        "others with --gpus"
+    )
+    with pytest.raises(UserError) as raised:
+        warn_of_used_memory(gpus[3:])
+    assert str(raised.value) == (
+        "GPU 3 has 24.0 of 24.0 GiB in use by other processes, which `nvidia-smi` shows; end them, or select GPUs with "
+        "enough memory: --gpus 0,1,2"
+    )
+
+
+def test_driver_that_cannot_be_opened_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    nvml = Nvml(monkeypatch)
+    assert nvml_error() == ""
+
+    def mismatch() -> None:
+        raise RuntimeError("Driver/library version mismatch")
+
+    def no_driver() -> None:
+        raise nvml.NVMLError_LibraryNotFound
+
+    for failure, text in (
+        (mismatch, " NVIDIA's driver reports: Driver/library version mismatch."),
+        (no_driver, ""),
+    ):
+        nvml.nvmlInit = failure
+        assert find_gpus() == []
+        assert silent_gpus() == {}
+        assert nvml_error() == text
+
+
+@hypothesis.settings(max_examples=40)
+@given(
+    size=st.integers(1, 40),
+    by_tokens=st.booleans(),
+    accumulate=st.integers(1, 3),
+    towers=st.integers(1, 5),
+    seed=st.integers(0, 9),
+)
+def test_no_piece_of_a_share_has_more_tokens(
+    size: int, by_tokens: bool, accumulate: int, towers: int, seed: int
+) -> None:
+    """Random pairs have at most 8 tokens and the end symbol."""
+    of_batch = {"batch_tokens": 9 * size} if by_tokens else {"batch_size": size}
+    chosen = compose(Settings, max_length=9, accumulate=accumulate, **of_batch)
+    tokens = 9 * size * accumulate if by_tokens else None
+    batches = Batches([random_pairs(100, seed)], size * accumulate, seed, tokens)
+    most = most_tokens(chosen, towers)
+    steps = batches.from_step(0, towers)
+    for _ in range(batches.steps_per_epoch):
+        for share in next(steps).shares:
+            for piece in split(share, accumulate):
+                lengths = (piece.target_in != 0).sum(axis=1)
+                assert len(packing_of(lengths, piece.target_in.shape[1]).to_packed) <= most
+
+
+@given(
+    memory=st.one_of(st.none(), st.integers(0, 1 << 42)),
+    vocabulary=st.integers(10, 1 << 22),
+    units=st.integers(1, 1 << 14),
+)
+def test_no_call_has_more_logits_than_32_bits_can_index(memory: int | None, vocabulary: int, units: int) -> None:
+    """The vocabulary has all columns of the projection; chunks with n-grams or validation have `logits` at most."""
+    size = LossSize(logits_in(memory))
+    tokens = size.chunk_tokens(vocabulary, units)
+    assert size.logits < 1 << 31
+    assert 1 <= tokens * vocabulary < 1 << 31
+    assert tokens >= min(units, size.logits // vocabulary)
+
+
+def test_logits_of_a_sampled_softmax_are_checked() -> None:
+    exact, few, many = (
+        compose(Settings, batch_size=64, max_length=10, sampled_softmax=samples)
+        for samples in (None, 2**31 // 700, 2**31 // 600)
+    )
+    tower = Tower("cpu_0", "/CPU:0", "", None)
+    assert 600 < most_tokens(exact, 1) < 700
+    for chosen in (exact, few):
+        loss_size(chosen, [tower])
+    with pytest.raises(UserError, match=r"^--sampled-softmax: 2,.* logits of a tower's share at once, more") as raised:
+        loss_size(many, [tower])
+    assert len(str(raised.value)) < 200
+
+
+def test_smallest_memory_sets_the_logits() -> None:
+    chosen = compose(Settings)
+    towers = [Tower(f"gpu_{i}", f"/GPU:{i}", "", memory << 30) for i, memory in enumerate((80, 16))]
+    assert LOGITS < loss_size(chosen, towers).logits < loss_size(chosen, towers[:1]).logits
+    assert loss_size(chosen, [Tower("cpu_0", "/CPU:0", "", None)]).logits == LOGITS
+    assert loss_size(chosen, towers, machines=4).most_tokens < loss_size(chosen, towers).most_tokens  # type: ignore[operator]
