@@ -1,8 +1,12 @@
-"""What a run shows on a real pseudo-terminal, in a file, and without standard output or standard error."""
+"""What a run shows: its lines on a real pseudo-terminal, in a file, and where streams are closed or full."""
 
 import io
 import itertools
+import math
+import os
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,8 +17,11 @@ import pytest
 import chatbot
 from chatbot.evaluation.measures import Sample
 from chatbot.training.reporting.reporter import Reporter
+from chatbot.training.reporting.terminal import HEADER, Stream, metrics_line, question_line, steps_left, time_left
+from chatbot.training.schedule import Calendar
 from chatbot.training.start import train_here
 from chatbot.training.validation import Validation
+from tests.commands import ENVIRONMENT
 from tests.training.attempts import metrics
 from tests.training.reporting.fake_run import fake_run, record_of
 from tests.training.reporting.pseudo_terminal import PseudoTerminal
@@ -153,10 +160,98 @@ def test_quiet_run_prints_the_summary_only(
     monkeypatch.setattr("chatbot.training.reporting.reporter.FEWEST_RECORDS", 1)
     monkeypatch.setattr("chatbot.training.reporting.reporter.draw", lambda curves, path: path / 0)
     small = {"rnn_size": 8, "embedding_size": 8, "precision": "float32"}
-    for steps in (1, 2):  # the second resumes
-        chatbot.train(data=pairs_file, steps=steps, quiet=True, **small)
-        printed = capsys.readouterr()
-        assert printed.out.startswith(f"Stopped at step {steps}: ")
-        assert printed.out.endswith("Talk to it: python chat.py --attempt default\n")
-        assert "Picture" not in printed.out
-        assert "Warning: curves.png cannot be drawn (unsupported operand" in printed.err
+    chatbot.train(data=pairs_file, steps=1, quiet=True, **small)
+    printed = capsys.readouterr()
+    assert printed.out.startswith("Stopped at step 1: ")
+    assert printed.out.endswith("Talk to it: python chat.py --attempt default\n")
+    assert "Picture" not in printed.out
+    assert "Warning: curves.png cannot be drawn (unsupported operand" in printed.err
+
+
+@pytest.mark.parametrize(
+    ("step", "without_best", "last", "patience", "expected"),
+    [
+        (100, 0, 1000, None, (900, "")),
+        (1000, 0, 1000, None, (0, "")),
+        (0, 0, None, 3, (1000, "at least")),  # LEAST_STEPS
+        (2000, 0, None, 3, (300, "at least")),
+        (2050, 2, None, 3, (50, "at least")),
+        (2000, 3, None, 3, (100, "at least")),  # a larger --patience was given before
+        (2000, 0, 5000, 3, (3000, "at most")),
+        (4900, 0, 5000, 3, (100, "")),
+        (6000, 0, 5000, 3, (0, "")),
+    ],
+)
+def test_steps_left(
+    step: int, without_best: int, last: int | None, patience: int | None, expected: tuple[int, str]
+) -> None:
+    run = fake_run(last, decides=patience is not None, patience=patience or 1)
+    run.calendar = Calendar(10, 500, None if patience is None else 100, last)
+    run.progress.step, run.progress.without_best = step, without_best
+    assert steps_left(run) == expected
+
+
+def test_time_left_in_words() -> None:
+    run = fake_run(100, decides=False)
+    assert re.fullmatch(r"0:05:00 left, \d{4}-\d\d-\d\d \d\d:\d\d", time_left(run, 3.0))
+    assert time_left(run, 3600.0).startswith("4 days, 4:00:00 left, ")
+    assert time_left(run, 1e10) == time_left(fake_run(0, decides=False), 3.0) == ""
+    run.seconds_left = 120.0
+    assert time_left(run, 3.0).startswith("0:02:00 left, ")
+    run = fake_run(None, patience=3)  # at least 1,000 steps
+    assert time_left(run, 3.0).startswith("at least 0:50:00 left, ")
+    run.seconds_left = 120.0
+    assert time_left(run, 3.0).startswith("0:02:00 left, ")
+    run = fake_run(2000, patience=3)
+    run.seconds_left = 120.0
+    assert time_left(run, 3.0).startswith("at most 0:02:00 left, ")
+
+
+def test_metrics_are_means_in_aligned_columns() -> None:
+    records = [record_of(10, 4.0), record_of(20, 5.0), {**record_of(123_456), "loss": math.nan}]
+    assert HEADER == "   step     loss  tokens/s  wait     norm      rate"
+    assert metrics_line(records, "0:00:05 left") == "123,456   4.5000    12,346    3%    1.500     0.002  0:00:05 left"
+    assert metrics_line([record_of(1, math.nan)]) == "      1        -    12,346    3%    1.500     0.002"
+
+
+def test_questions_and_replies_are_printable_lines() -> None:
+    assert question_line("你好", "你\n好") == "  你好 -> 你↵好"
+    assert question_line("你好", "a\x1b[2J") == "  你好 -> a?[2J"
+
+
+def test_reader_that_is_gone_is_replaced_by_the_null_device() -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    with open(writer, "w", buffering=1) as file:
+        stream = Stream(file)
+        stream.write("nobody reads this\n")
+        stream.flush()
+        print("nor this", file=file, flush=True)  # other code, which would end in a BrokenPipeError
+    stream.write("closed\n")
+    stream.flush()
+    Stream(None).write("there is no stream\n")
+    assert not Stream(None).is_terminal
+
+
+def test_full_disk_is_no_error() -> None:
+    if not os.path.exists("/dev/full"):
+        pytest.skip("this system has no /dev/full")
+    file = open("/dev/full", "w", buffering=1)  # noqa: SIM115  # its content cannot be written when it is closed
+    Stream(file).write("no space\n")
+    Stream(file).flush()
+    os.dup2(os.open(os.devnull, os.O_WRONLY), file.fileno())
+    file.close()
+
+
+@pytest.mark.parametrize("closed", [">&- 2>&-", "<&- 2>&-"])
+def test_closed_streams_are_replaced(closed: str) -> None:
+    """Otherwise the next file that is opened gets the number of standard error, and the log lines of libraries."""
+    code = (
+        "import os, sys; from chatbot.errors import exit_code_of\n"
+        "def main():\n"
+        "    print('one line', file=sys.stderr); print('line')\n"
+        "    return 7 + (os.open('.', os.O_RDONLY) < 3)\n"
+        "sys.exit(exit_code_of(main))"
+    )
+    command = f'exec {sys.executable} -c "{code}" {closed}'
+    assert subprocess.run(["sh", "-c", command], env=ENVIRONMENT, timeout=60, check=False).returncode == 7
