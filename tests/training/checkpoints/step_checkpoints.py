@@ -28,8 +28,11 @@ class KilledError(BaseException):
 
 
 @contextmanager
-def kill_at(limit: int | None = None) -> Iterator[list[str]]:
-    """Yield the calls that sync, name or remove files, in order. The process is killed at number `limit`, from 0."""
+def kill_at(limit: int | None = None, error: BaseException | None = None) -> Iterator[list[str]]:
+    """Yield the calls that sync, name or remove files, in order. The process is killed at number `limit`, from 0.
+
+    error: what each that syncs or names raises from there on, while the process lives.
+    """
     calls: list[str] = []
 
     def record(owner: Any, name: str, text: Callable[..., str]) -> None:
@@ -37,7 +40,7 @@ def kill_at(limit: int | None = None) -> Iterator[list[str]]:
 
         def call(*arguments: Any, **keywords: Any) -> Any:
             if len(calls) == limit:
-                raise KilledError
+                raise error or KilledError
             calls.append(text(*arguments))
             return original(*arguments, **keywords)
 
@@ -46,7 +49,8 @@ def kill_at(limit: int | None = None) -> Iterator[list[str]]:
     with pytest.MonkeyPatch.context() as patch:
         record(os, "fsync", lambda descriptor: f"sync {synced_name(descriptor)}")
         record(Path, "replace", lambda path, target: f"name {Path(target).name}")
-        record(Path, "unlink", lambda path: f"remove {path.name}")
+        if error is None:
+            record(Path, "unlink", lambda path, **_: f"remove {path.name}")
         yield calls
 
 

@@ -5,9 +5,7 @@ import errno
 import io
 import os
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -17,29 +15,18 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 from chatbot.model.checkpoint import DamagedError, read_pointer
 from chatbot.training.checkpoints.manifest import Progress
 from chatbot.training.checkpoints.store import Checkpoints
-from tests.training.checkpoints.step_checkpoints import DIRECTORY, KilledError, fill, model_of, state_of, values_of
+from tests.training.checkpoints.step_checkpoints import (
+    DIRECTORY,
+    KilledError,
+    fill,
+    kill_at,
+    model_of,
+    state_of,
+    steps_on_disk,
+    values_of,
+)
 
 CALLS = st.integers(0, 20)  # a save syncs, names and removes about 15 files
-
-
-@contextlib.contextmanager
-def failing_after(calls: int, error: BaseException, *more: tuple[Any, str]) -> Iterator[None]:
-    """After this many calls that sync or name a file, each raises an error instead. more: other calls."""
-    left = [calls]
-
-    def failing(original: Any) -> Any:
-        def call(*arguments: Any, **keywords: Any) -> Any:
-            left[0] -= 1
-            if left[0] < 0:
-                raise error
-            return original(*arguments, **keywords)
-
-        return call
-
-    with pytest.MonkeyPatch.context() as patch:
-        for owner, name in ((os, "fsync"), (Path, "replace"), *more):
-            patch.setattr(owner, name, failing(getattr(owner, name)))
-        yield
 
 
 def pointed() -> dict[str, int]:
@@ -109,7 +96,7 @@ class Store(RuleBasedStateMachine):
     def save_and_be_killed(self, is_best: bool, calls: int) -> None:
         before, step = pointed(), self.progress.step + 1
         try:
-            with failing_after(calls, KilledError(), (Path, "unlink")):
+            with kill_at(calls):
                 self.save(is_best)
         except KilledError:
             after = pointed()
@@ -121,13 +108,14 @@ class Store(RuleBasedStateMachine):
     def save_on_a_full_disk(self, is_best: bool, calls: int) -> None:
         """Training goes on, and what could not be written is written when there is space again."""
         before, named = manifests(), pointed()
-        with failing_after(calls, OSError(errno.ENOSPC, "No space left on device")):
+        with kill_at(calls, OSError(errno.ENOSPC, "No space left on device")):
             self.save(is_best)
             warnings = self.checkpoints.warnings()
         if warnings:
             (warning,) = warnings
             assert f"ckpt-{self.progress.step}: cannot be written (No space left on device); " in warning
             assert pointed()["last"] in (named["last"], self.progress.step)
+            assert steps_on_disk() <= before | {*pointed().values()}, "what was written in part takes no space"
         self.checkpoints.finish()
         assert self.checkpoints.warnings() == []
         self.check_saved(before)

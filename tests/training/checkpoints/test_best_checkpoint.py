@@ -1,4 +1,4 @@
-"""Checkpoints: the last one resumes, the best one replies; and which validation is the best."""
+"""Checkpoints: the last one resumes, the best one replies; which is the best, and what replaces a damaged one."""
 
 from pathlib import Path
 
@@ -15,8 +15,18 @@ from chatbot.training.attempt import write_attempt
 from chatbot.training.checkpoints.manifest import Progress
 from chatbot.training.checkpoints.store import Checkpoints
 from chatbot.training.replica import TrainState
-from tests.training.checkpoints.step_checkpoints import fill, values_of
+from tests.training.attempts import metrics
+from tests.training.checkpoints.step_checkpoints import (
+    DIRECTORY,
+    fill,
+    flip_a_bit,
+    model_of,
+    save,
+    steps_on_disk,
+    values_of,
+)
 from tests.training.small_run import small_settings
+from tests.training.untraced_update import train_untraced
 
 VOCABULARY = Vocabulary(["你", "好", *BYTES])
 NO_STATE = TrainState([np.zeros(3)])
@@ -47,10 +57,13 @@ def test_best_checkpoint_replies_and_last_one_resumes(model: Seq2Seq, work_dir: 
     assert (values_of(model.trainable_variables), state.optimizer[0].tolist()) == ({3.0}, [3.0] * 3)
 
 
-def test_one_weight_that_is_not_a_number_is_not_saved(model: Seq2Seq, work_dir: Path) -> None:
-    model.bias.assign([np.nan, *[0.0] * (len(VOCABULARY) - 1)])
-    with pytest.raises(UserError, match="a weight is not a number at step 4"):
-        Checkpoints(work_dir, model).save(Progress(step=4), NO_STATE, best=False)
+@pytest.mark.parametrize(("what", "number"), [("a weight", np.nan), ("a state of the optimizer", np.inf)])
+def test_number_that_is_not_finite_is_not_saved(model: Seq2Seq, work_dir: Path, what: str, number: float) -> None:
+    numbers = np.array([number, *[0.0] * (len(VOCABULARY) - 1)], np.float32)
+    if what == "a weight":
+        model.bias.assign(numbers)
+    with pytest.raises(UserError, match=f"{what} is not a number at step 4; no checkpoint was saved before"):
+        Checkpoints(work_dir, model).save(Progress(step=4), TrainState([numbers]), best=False)
     assert not [*work_dir.iterdir()]
 
 
@@ -84,3 +97,52 @@ def test_best_validation_is_better_than_all_before(
         nats = values[best - 1] if measure == NATS else 5.0 + best
         assert (progress.best_step, progress.best_value, progress.best_nats) == (best, values[best - 1], nats)
         assert progress.without_best == step - best
+
+
+@pytest.fixture
+def directory(work_dir: Path) -> Path:
+    """The empty folder of an attempt."""
+    DIRECTORY.mkdir(parents=True)
+    return DIRECTORY
+
+
+def files_of(step: int) -> list[Path]:
+    """The tensors and the manifest of a checkpoint."""
+    return [DIRECTORY / f"ckpt-{step}{ending}" for ending in (".safetensors", ".json")]
+
+
+def test_damaged_best_does_not_end_a_run_that_is_finished(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    save(1)
+    save(2, best=False)
+    model = model_of(2)
+    for damage, what in (
+        (lambda: flip_a_bit(files_of(1)[0]), "ckpt-1: checkpoint damaged"),
+        (lambda: (directory / "best").write_text("{"), "best: damaged"),
+    ):
+        damage()
+        Checkpoints(DIRECTORY, model).load_best(Progress(step=2, best_step=1))
+        out = capsys.readouterr().err
+        assert what in out
+        assert out.endswith("; the weights of step 2 are used instead.\n")
+    assert values_of(model.trainable_variables) == {2.0}
+
+
+def test_run_keeps_resumes_and_replies_from_whole_checkpoints(
+    pairs_file: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """--keep and --save-minutes; with a damaged checkpoint the run repeats its steps, and chat uses another one."""
+    clock = iter(range(0, 20_000, 60))  # seconds at each look at the clock
+    monkeypatch.setattr("chatbot.training.checkpoints.store.time.monotonic", lambda: float(next(clock)))
+    train_untraced(steps=9, log_every=2, keep=3, save_minutes=1.5)
+    whole = metrics()
+    steps = steps_on_disk()
+    assert len(steps) == 3
+    assert all(step % 2 == 0 or step in (1, 9) for step in steps)  # a logged step follows the clock
+    flip_a_bit(files_of(9)[0])
+    capsys.readouterr()
+    used = max(steps - {9})
+    assert load_trained(DIRECTORY).step == used
+    assert capsys.readouterr().err.endswith(f"; the checkpoint of step {used} is used instead.\n")
+    train_untraced(steps=9, log_every=2)
+    assert f"Resuming from step {used} of" in capsys.readouterr().out
+    assert [(x["step"], x["loss"]) for x in metrics()] == [(x["step"], x["loss"]) for x in whole]

@@ -10,7 +10,7 @@ from chatbot.errors import UserError
 from chatbot.model.saved import load_trained
 from chatbot.training.checkpoints import manifest
 from tests.training.checkpoints.step_checkpoints import edit_manifest
-from tests.training.small_run import train_small
+from tests.training.untraced_update import train_untraced
 
 ATTEMPT = Path("checkpoints/default")
 
@@ -23,7 +23,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
         versions = {**manifest.versions(), "tensorflow": "2.20.0", "chatbot": "0.0.1"}
         patch.setattr(manifest, "versions", lambda: versions)
         Path("pairs.tsv").write_text("你好\t你好呀\n你好\t你\n你好\t你好呀\n")
-        train_small(1, data=("pairs.tsv",), steps=1)
+        train_untraced(steps=1)
         return directory
 
 
@@ -41,7 +41,7 @@ def test_manifest_names_data_settings_and_versions() -> None:
 
 
 def test_changes_that_are_allowed_are_printed(capsys: pytest.CaptureFixture[str]) -> None:
-    assert train_small(1, data=("pairs.tsv",), steps=2, learning_rate=0.005) == 0
+    train_untraced(steps=2, learning_rate=0.005)
     out = capsys.readouterr().out
     assert "\nChanged since step 1: --learning-rate 0.002 -> 0.005; --steps 1 -> 2.\n" in out
     now = manifest.versions()
@@ -62,7 +62,7 @@ def test_checkpoint_of_another_attempt_is_refused(part: str, error: str) -> None
     edit_manifest(ATTEMPT / "ckpt-1.json", lambda manifest: manifest["data"].update({part: "another"}))
     before = {path: path.read_bytes() for path in ATTEMPT.iterdir()}
     with pytest.raises(UserError, match=error):
-        train_small(1, data=("pairs.tsv",), steps=2)
+        train_untraced(steps=2)
     assert {path: path.read_bytes() for path in ATTEMPT.iterdir()} == before
     if part == "vocabulary":
         with pytest.raises(UserError, match=error):
@@ -73,4 +73,4 @@ def test_fixed_setting_that_was_edited_is_refused() -> None:
     config = ATTEMPT / "config.json"
     config.write_text(json.dumps({**json.loads(config.read_text()), "seed": 7}))
     with pytest.raises(UserError, match=r"ckpt-1.json: a checkpoint of other settings: --seed 1 -> 7; restore this"):
-        train_small(1, data=("pairs.tsv",), steps=2, seed=7)
+        train_untraced(steps=2, seed=7)

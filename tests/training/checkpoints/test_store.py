@@ -1,23 +1,17 @@
 """Checkpoints: the order of the writes, a process killed between them, a full disk, and files of other versions."""
 
-import errno
 import json
-import os
-import resource
 import shutil
 from collections import namedtuple
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from chatbot import durable
 from chatbot.config.training import Settings
 from chatbot.errors import UserError
-from chatbot.model import checkpoint
 from chatbot.model.checkpoint import read_group, read_pointer
 from chatbot.training.attempt import has_checkpoint
 from chatbot.training.checkpoints import store
@@ -111,42 +105,6 @@ def test_progress_with_other_fields_or_types_is_refused(work_dir: Path) -> None:
     path.write_text(json.dumps({**whole, "best_step": "3"}))
     with pytest.raises(UserError, match="last: damaged"):
         read_progress(path)
-
-
-def no_space(*arguments: Any, **keywords: Any) -> None:
-    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-
-@pytest.mark.parametrize(("owner", "name"), [(checkpoint.np, "ascontiguousarray"), (durable.os, "fsync")])
-def test_full_disk_is_reported_with_the_checkpoint_that_is_kept(
-    work_dir: Path, monkeypatch: pytest.MonkeyPatch, owner: Any, name: str
-) -> None:
-    DIRECTORY.mkdir(parents=True)
-    reason = r"ckpt-\d: cannot be written \(No space left on device\); "
-    with monkeypatch.context() as full:
-        full.setattr(owner, name, no_space)
-        with pytest.raises(UserError, match=f"{reason}no checkpoint was saved before: free some space"):
-            save(1)
-    assert list(DIRECTORY.iterdir()) == []
-    save(1)
-    files = {path: path.read_bytes() for path in DIRECTORY.iterdir()}
-    with monkeypatch.context() as full:
-        full.setattr(owner, name, no_space)
-        with pytest.raises(UserError, match=f"{reason}the checkpoint of step 1 is kept: free some space"):
-            save(2)
-    assert {path: path.read_bytes() for path in DIRECTORY.iterdir()} == files
-    assert restored().step == 1
-
-
-def test_file_that_cannot_grow_is_reported_with_its_cause(work_dir: Path) -> None:
-    DIRECTORY.mkdir(parents=True)
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (200, before[1]))
-    try:
-        with pytest.raises(UserError, match=r"ckpt-1: cannot be written \(File too large\); no checkpoint was saved"):
-            save(1)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 def test_space_is_checked_before_the_first_checkpoint(work_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
