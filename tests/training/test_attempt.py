@@ -5,14 +5,13 @@ import shutil
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
 from pathlib import Path
 from unittest.mock import MagicMock
 
 import pytest
 
 from chatbot.config.training import Settings
-from chatbot.corpus.vocabulary import BYTES, Vocabulary, load_vocabulary
+from chatbot.corpus.vocabulary import load_vocabulary
 from chatbot.errors import UserError
 from chatbot.model.saved import load_trained
 from chatbot.training import data, loop
@@ -48,58 +47,6 @@ def test_mismatch_with_the_attempt_is_refused_and_changes_nothing(pairs_file: Pa
     with pytest.raises(UserError, match="--batch-size 1: less than the 2 towers"):
         train_small(2, data=("pairs.tsv",), batch_size=1, attempt="other")
     assert contents() == files
-
-
-@pytest.fixture(scope="module")
-def one_step_attempt(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The directory of an attempt of one step, beside pairs.tsv."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(tmp_path_factory.mktemp("one_step"))
-        Path("pairs.tsv").write_text("你好\t你好呀\n")
-        train_untraced(steps=1)
-        return DEFAULT.resolve()
-
-
-@pytest.mark.parametrize(
-    ("name", "content", "message"),
-    [
-        ("ckpt-1.safetensors", None, "checkpoint missing"),
-        ("ckpt-1.json", None, "checkpoint missing"),
-        ("ckpt-1.json", b"damaged", "checkpoint damaged"),
-        ("ckpt-1.safetensors", b"", "checkpoint damaged"),
-        ("ckpt-1.safetensors", bytes(90_000), "checkpoint damaged"),
-        ("last", b"{", "last: damaged"),
-        ("last", b"[]", "last: damaged"),
-        ("last", b'{"checkpoint": "ckpt-1"}', "last: damaged"),
-        ("last", b'{"checkpoint": "../x", "step": 1}', "last: damaged"),
-        ("last", None, "last: missing, though"),
-        ("best", b"{", "best: damaged"),
-        ("data.json", b"{}", "data.json: missing or damaged"),
-        ("config.json", b"{", "config.json: damaged"),
-        ("config.json", None, "config.json: "),
-        ("vocabulary.txt", None, "vocabulary.txt: "),
-        ("vocabulary.txt", Vocabulary(["a", *BYTES]).content(), "vocabulary.txt: not the vocabulary that "),
-    ],
-)
-def test_damaged_attempt_is_reported_and_not_overwritten(
-    work_dir: Path, name: str, content: bytes | None, message: str, one_step_attempt: Path
-) -> None:
-    """When it is loaded, and when it is resumed. Only training reads data.json and best."""
-    shutil.copytree(one_step_attempt, DEFAULT)
-    shutil.copy(one_step_attempt.parents[1] / "pairs.tsv", "pairs.tsv")
-    (DEFAULT / name).unlink(missing_ok=True)
-    if content is not None:
-        (DEFAULT / name).write_bytes(content)
-    before = contents()
-    uses: list[Callable[[], object]] = [lambda: train_untraced(steps=2)]
-    if name not in ("data.json", "best"):
-        uses.append(lambda: load_trained(DEFAULT))
-    for use in uses:
-        with pytest.raises(UserError) as error:
-            use()
-        assert message in str(error.value)
-        assert "\n" not in str(error.value)
-    assert contents() == before
 
 
 def test_attempt_without_checkpoint_starts_from_scratch(pairs_file: Path) -> None:

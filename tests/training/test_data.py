@@ -1,5 +1,6 @@
-"""The training pairs of a run: all files without the validation pairs; the text settings that an attempt keeps."""
+"""The pairs of a run: all files without the validation pairs; those that are shown, and the questions of --probe."""
 
+import json
 import os
 import shutil
 import zipfile
@@ -8,15 +9,21 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from chatbot.attempts.attempt import read_attempt
 from chatbot.config.decoding import DecodingSettings
 from chatbot.config.training import Settings
 from chatbot.corpus import shards
 from chatbot.corpus.batches import Batches
-from chatbot.flags import fields_of
+from chatbot.corpus.vocabulary import BYTES, MARKS, Vocabulary
+from chatbot.errors import UserError
+from chatbot.flags import compose
+from chatbot.inference.ratings import rating_of
 from chatbot.inference.responder import Responder
 from chatbot.model.saved import load_trained
-from chatbot.training.data import MOST_PAIRS_BOTH_DIRECTIONS, prepare
+from chatbot.training.data import MOST_QUESTIONS, prepare, probe_samples, read_probe
+from chatbot.training.start import train_here
 from tests.training.small_run import small_settings
 from tests.training.untraced_update import train_untraced
 
@@ -59,6 +66,9 @@ def test_nothing_is_held_out_of_few_pairs_or_with_none(work_dir: Path, pairs: in
     assert data.validation is None
     assert not data.both_directions
     assert data.description["pairs"] == pairs
+    if validation == "none":
+        train_untraced(validation="none", steps=1)
+        assert train_untraced(steps=2)[0].data.validation is None, "a resumed attempt keeps the choice"
 
 
 def test_archive_with_parts_validates_on_its_own_part(work_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -74,15 +84,6 @@ def test_archive_with_parts_validates_on_its_own_part(work_dir: Path, capsys: py
     out = capsys.readouterr().out
     assert "Validating on 2 pairs of corpus.zip (validation part).\n" in out
     assert "Left out: corpus.zip (test part).\n" in out
-
-
-def test_resumed_attempt_keeps_its_choice_of_validation(work_dir: Path) -> None:
-    """Also when the cache was removed meanwhile."""
-    write_numbered_pairs(2_100)
-    train_untraced(validation="none", steps=1)
-    shutil.rmtree("data/cache")
-    assert train_untraced(steps=2)[0].data.validation is None
-    assert '"validation": "none"' in Path("checkpoints/default/config.json").read_text()
 
 
 def test_every_validation_pair_is_scored_as_it_is_trained(work_dir: Path) -> None:
@@ -123,25 +124,17 @@ def test_few_pairs_are_learned_in_both_directions_with_validation(
     assert sum(map(len, prepared.training)) == (3 + 2 if both else 3)
 
 
-def test_text_of_the_flag_names_the_limit_of_both_directions() -> None:
-    text = fields_of(Settings)["both_directions"].metadata["text"]
-    assert f"fewer than {MOST_PAIRS_BOTH_DIRECTIONS:,} pairs" in text
-
-
-def test_resumed_attempt_keeps_its_directions(work_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With validation both directions are learned; a resumed run without it goes on in both."""
+def test_attempt_keeps_cleaning_dictionary_and_directions(work_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also without validation, by which both directions were learned, and without the cache."""
     monkeypatch.setattr("chatbot.training.data.FEWEST_DECIDING", 1)
-    data, held_out = write("pairs.tsv", ("你好", "你好呀"), ("吃了吗", "吃了")), write("held_out.tsv", ("嗨", "嗨嗨"))
-    train_untraced(validation=held_out, steps=1)
-    resumed = prepare(small_settings(data=(data,), validation="none"))
-    assert resumed.both_directions
-    assert sum(map(len, resumed.training)) == 4
-
-
-def test_attempt_keeps_cleaning_and_dictionary(work_dir: Path) -> None:
     Path("words.txt").write_text("小黄鸡机器人\n")
     Path("pairs.tsv").write_text("小黄鸡机器人 @某人\t会聊天\n小黄鸡机器人好\t会！！！！\n" * 3)
-    train_untraced(dictionary="words.txt", clean=("names", "punctuation"), steps=1)
+    flags = {"dictionary": "words.txt", "clean": ("names", "punctuation")}
+    train_untraced(**flags, validation=write("held_out.tsv", ("嗨", "嗨嗨")), steps=1)
+    shutil.rmtree("data/cache")
+    resumed = prepare(small_settings(data=("pairs.tsv",), **flags, validation="none"))
+    assert resumed.both_directions
+    assert sum(map(len, resumed.training)) == 2 * 6
     Path("words.txt").unlink()
     loaded = load_trained(Path("checkpoints/default"))
     ids = Responder(loaded, DecodingSettings()).ids("小黄鸡机器人 @别人")
@@ -195,3 +188,90 @@ def test_run_begins_with_few_opened_shards(work_dir: Path, monkeypatch: pytest.M
     assert len(Batches(data.training, 4, 1).buckets) > 1
     assert len({path.stem for path in opened}) == 3  # of the samples
     assert max(descriptors) - before <= 2 * 3
+
+
+@pytest.mark.parametrize("pairs_per_shard", [100, 2])
+def test_shown_pairs_are_trained_on(
+    work_dir: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], pairs_per_shard: int
+) -> None:
+    """Two pairs of eight are left; with small shards, there are shards without any."""
+    monkeypatch.setattr(shards, "PAIRS_PER_SHARD", pairs_per_shard)
+    long, equal = [(f"{'问' * 9}{i}", "答") for i in range(5)], ("甲甲甲", "甲甲甲")
+    pairs = [*long[:3], ("甲甲", "乙乙"), *long[3:], equal, ("丙丙", "丁丁")]
+    Path("pairs.tsv").write_text("".join(f"{question}\t{answer}\n" for question, answer in pairs))
+    prepared = prepare(small_settings(data=("pairs.tsv",), tokenizer="char", max_length=5, both_directions="off"))
+    out = capsys.readouterr().out
+    assert "  left out: pairs longer than --max-length 5 tokens: 5\n" in out
+    shown = {line for line in out.splitlines() if " -> " in line}
+    samples = {(sample.question, sample.answer) for sample in prepared.samples}
+    assert {f"  {' '.join(q)} -> {' '.join(a)}" for q, a in samples} == shown
+    assert samples == {("甲甲", "乙乙"), ("丙丙", "丁丁")}
+
+
+def test_offered_questions_are_short_and_frequent(work_dir: Path) -> None:
+    """A long one and one character are not offered."""
+    frequent = [
+        ("你好", "早"),
+        ("你好", "好呀"),
+        ("你好", "在"),
+        ("再见", "明天见"),
+        ("再见", "好的"),
+        ("谢谢", "不客气"),
+    ]
+    others = [("好", f"嗯{i}") for i in range(9)] + [(f"{'问' * 9}", f"答{i}") for i in range(9)]
+    Path("pairs.tsv").write_text("".join(f"{question}\t{answer}\n" for question, answer in [*others, *frequent]))
+    settings = small_settings(data=("pairs.tsv",), tokenizer="char", validation="none", clean=("none",))
+    assert prepare(settings).description["questions"] == ["你好", "再见", "谢谢"]
+
+
+def test_file_without_pairs_is_none_that_was_learned_from(work_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Such as one in which all replies are rated bad."""
+    Path("pairs.tsv").write_text("你好\t早\n再见\t明天见\n")
+    record = rating_of("你好", "走开", [], "bad", "weibo")
+    Path("bad.jsonl").write_text(json.dumps(record) + "\n")
+    train_untraced(data=("pairs.tsv", "bad.jsonl"), steps=1)
+    assert "Training on 2 pairs of pairs.tsv; " in capsys.readouterr().out
+    assert read_attempt(Path("checkpoints/default")).data == ("pairs.tsv",)
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig"])
+def test_first_questions_are_read_line_by_line(tmp_path: Path, encoding: str) -> None:
+    path = tmp_path / "probe.txt"
+    others = [str(i) for i in range(100)]
+    path.write_bytes("\r\n".join(["你好，你叫什么名字", "", "  今天的天气怎么样  ", *others]).encode(encoding))
+    expected = ["你好，你叫什么名字", "今天的天气怎么样", *others]
+    assert read_probe(str(path)) == expected[:MOST_QUESTIONS]
+    assert read_probe(None) == read_probe("none") == []
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [(None, "cannot be read"), (b" \n\n", "no question"), ("你好".encode("gb18030"), "not a text in UTF-8")],
+)
+def test_unusable_file_is_refused_before_the_pairs_are_read(
+    work_dir: Path, content: bytes | None, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if content is not None:
+        Path("probe.txt").write_bytes(content)
+    with pytest.raises(UserError, match=f"^--probe probe.txt: {message}.*give a text file"):
+        train_here(compose(Settings, data=("missing.tsv",), probe="probe.txt"))
+    assert capsys.readouterr().out == ""
+    assert not Path("checkpoints").exists()
+
+
+def test_questions_are_cleaned_and_encoded_as_in_chat() -> None:
+    vocabulary = Vocabulary(["你好", *"你好！", *MARKS, *BYTES])
+    settings = compose(Settings, clean=("punctuation", "control"), history=1)
+    (sample,) = probe_samples(["你好！！！！", "\u200b"], settings, vocabulary)
+    assert (sample.question, sample.answer) == ("你好！！！！", "")
+    assert sample.ids == [vocabulary.first_mark, *vocabulary.ids(["你好", "！"])]
+
+
+def test_replies_are_shown_at_each_checkpoint_if_nothing_is_validated(
+    pairs_file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("probe.txt").write_text("甲甲甲\n")
+    train_here(small_settings(data=(str(pairs_file),), steps=2, save_every=1, probe="probe.txt"))
+    assert capsys.readouterr().out.count("  甲甲甲 -> ") == 3, "at both steps, and in the end"
+    written = EventAccumulator("tensorboard/default/all").Reload().Tensors("replies")
+    assert [event.step for event in written] == [1, 2]

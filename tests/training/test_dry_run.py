@@ -2,14 +2,13 @@
 
 import re
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 import chatbot
 from chatbot.config.training import Settings
 from chatbot.errors import UserError
-from chatbot.flags import compose
+from chatbot.flags import compose, replace
 from chatbot.training.data import prepare
 from chatbot.training.dry_run import dry_run
 from chatbot.training.run import open_run
@@ -27,12 +26,12 @@ def files() -> dict[Path, tuple[bytes, int]]:
 def test_plan_of_an_attempt_that_exists_changes_no_file(
     pairs_file: Path, held_out: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The attempt is at step 3 of 9, and 10 pairs are 3 batches; 4 pairs in 3 of them, and all in one bucket."""
+    """On two towers, the first of which has the weights. The attempt is at step 3 of 9, and 10 pairs are 3 batches."""
     held_out.write_text("甲甲\t癸癸癸\n乙乙\t子\n")
     train_untraced(validation=str(held_out), both_directions="off", steps=3, validate_every=4)
     before = files()
     capsys.readouterr()
-    result = chatbot.train(attempt="default", steps=9, dry_run=True)
+    result = chatbot.train(attempt="default", steps=9, dry_run=True, towers=2)
     assert (result.step, result.stopped, result.interrupted) == (3, "--dry-run", False)
     assert result.directory == Path("checkpoints/default").absolute()
     assert files() == before
@@ -45,26 +44,21 @@ def test_plan_of_an_attempt_that_exists_changes_no_file(
     assert re.search(r"\n  embedding +embedding\S* +272x8 +0\.002\n", printed)
     sizes = rf" +{parameters * 4e-6:.1f} MB +{parameters * 8e-6:.1f} MB +{parameters * 4e-6:.1f} MB +not measured "
     assert re.search(rf"\n  cpu_0 {sizes}", printed), printed
+    assert re.search(r"\n  cpu_1 +0\.0 MB +0\.0 MB +(0\.\d MB) +not measured +over \1\n", printed), printed
     assert re.search(r"\nSteps: 3 an epoch of 10 pairs; \d+\.\d ms a step\n", printed)
     assert re.search(r"\nTime: 6 steps; 0:00:\d\d left, [-\d]+ \d\d:\d\d, without validations\n", printed)
 
 
-def plan(capsys: pytest.CaptureFixture[str], **changes: Any) -> str:
-    """The plan of a new run on two towers."""
-    settings = small_settings(data=("pairs.tsv",), dry_run=True, **changes)
+def test_plan_of_two_replicas(pairs_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The first one has the weights, and vectors beside them; the other one only these."""
+    settings = small_settings(data=("pairs.tsv",), dry_run=True, variable_update="replicated")
+    settings = replace(settings, rnn_size=128, embedding_size=64)
     dry_run(open_run(settings, prepare(settings), TOWERS))
-    return capsys.readouterr().out
-
-
-def test_plan_of_a_new_run_on_two_towers(pairs_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The first tower has the weights; the first of two replicas has vectors beside them, the other one only these."""
-    alone = plan(capsys)
-    assert re.search(r"\n  cpu_1 +0\.0 MB +0\.0 MB +(0\.\d MB) +not measured +over \1\n", alone)
-    assert "Time: 1,000 steps; " in alone
-    copies = plan(capsys, rnn_size=128, embedding_size=64, variable_update="replicated")
-    first, second = (float(found) for found in re.findall(r"\n  cpu_\d +(\d+\.\d) MB", copies))
+    printed = capsys.readouterr().out
+    first, second = (float(found) for found in re.findall(r"\n  cpu_\d +(\d+\.\d) MB", printed))
     assert second > 0.5
     assert 1.8 * second < first <= 2.1 * second
+    assert "Time: 1,000 steps; " in printed
     assert not Path("checkpoints").exists()
     assert not Path("tensorboard").exists()
 
@@ -73,8 +67,6 @@ def test_plan_of_a_new_run_on_two_towers(pairs_file: Path, capsys: pytest.Captur
     ("flags", "message"),
     [
         ({"local_workers": 2}, "--dry-run plans one machine: leave out --local-workers"),
-        ({"asynchronous": True}, "--dry-run plans one machine: leave out .*--asynchronous"),
-        ({"restarts": 1}, "--dry-run plans one machine: leave out .*--restarts"),
         ({"selftest": True}, "--dry-run and --selftest exclude each other; leave out one of the two"),
     ],
 )

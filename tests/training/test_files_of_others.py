@@ -1,6 +1,5 @@
 """The files of an attempt that is damaged, or was made to harm: each is read right, or refused in one line."""
 
-import ast
 import json
 import shutil
 import zipfile
@@ -8,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from io import BytesIO
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -16,59 +15,87 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from chatbot.config.stored import stored_settings
-from chatbot.corpus import vocabulary as vocabulary_module
+from chatbot.config.training import Settings
 from chatbot.corpus.ngrams import load_ngrams, ngrams_of
 from chatbot.corpus.pair_ids import Ragged
 from chatbot.corpus.vocabulary import BYTES, Vocabulary, load_vocabulary
 from chatbot.errors import UserError
 from chatbot.model.checkpoint import read_group, read_pointer
 from chatbot.model.saved import load_trained, weights_of
-from chatbot.model.seq2seq import Seq2Seq
-from chatbot.training.attempt import check_data, check_settings, write_attempt
-from chatbot.training.checkpoints.manifest import Progress, Provenance, read_progress
-from chatbot.training.checkpoints.store import Checkpoints, read_checkpoint
+from chatbot.training.attempt import check_data, check_settings
+from chatbot.training.checkpoints.manifest import Provenance, read_progress
+from chatbot.training.checkpoints.store import read_checkpoint
 from chatbot.training.replica import TrainState
 from chatbot.training.reporting.reporter import drop_after
-from tests.training.small_run import small_settings
+from tests.training.untraced_update import train_untraced
 
-SETTINGS = small_settings(rnn_size=4, embedding_size=4, both_directions="off")
-VOCABULARY = Vocabulary(["你", "好", "你好", *BYTES])
-DATA = {
-    "pairs": 1,
-    "fingerprint": "f",
-    "vocabulary": VOCABULARY.fingerprint(),
-    "both_directions": False,
-    "version": 1,
-}
-STATE = TrainState([np.asarray(1, np.int64)])
 DEFAULT = Path("checkpoints/default")
 
 
-@pytest.fixture(scope="module")
-def shapes() -> list[tuple[int, ...]]:
-    """The shapes of the weights."""
-    return [tuple(weight.shape) for weight in weights_of(Seq2Seq(SETTINGS.model, len(VOCABULARY)))]
+class Whole(NamedTuple):
+    """An attempt of a step: its directory, beside pairs.tsv, and what its run had."""
+
+    directory: Path
+    settings: Settings
+    data: dict[str, Any]
+    shapes: list[tuple[int, ...]]
+    state: TrainState
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The directory of an attempt of one step."""
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Whole:
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(tmp_path_factory.mktemp("whole"))
-        write_attempt(SETTINGS, VOCABULARY, DATA)
-        model = Seq2Seq(SETTINGS.model, len(VOCABULARY))
-        checkpoints = Checkpoints(DEFAULT, model, provenance=Provenance(SETTINGS, DATA))
-        checkpoints.save(Progress(step=1, best_step=1, best_nats=3.0), STATE, best=True)
-        checkpoints.finish()
-        (DEFAULT / "metrics.jsonl").write_text('{"step": 1, "loss": 3.5}\n{"step": 2, "loss": 3.25}\n')
-        return DEFAULT.absolute()
+        Path("pairs.tsv").write_text("你好\t你好呀\n")
+        run, _ = train_untraced(rnn_size=4, embedding_size=4, steps=1)
+        shutil.copy(DEFAULT / "last", DEFAULT / "best")
+        shapes = [tuple(weight.shape) for weight in weights_of(run.model)]
+        state = run.train_step.gather_state()
+        return Whole(DEFAULT.absolute(), run.settings, run.data.description, shapes, state)
 
 
 @pytest.fixture
-def attempt(work_dir: Path, whole: Path) -> Path:
+def attempt(work_dir: Path, whole: Whole) -> Path:
     """A copy of that attempt, checkpoints/default."""
-    shutil.copytree(whole, DEFAULT)
+    shutil.copytree(whole.directory, DEFAULT)
+    shutil.copy(whole.directory.parents[1] / "pairs.tsv", "pairs.tsv")
     return DEFAULT
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("ckpt-1.safetensors", None, "checkpoint missing"),
+        ("ckpt-1.safetensors", bytes(90_000), "checkpoint damaged"),
+        ("ckpt-1.json", b"damaged", "checkpoint damaged"),
+        ("last", b'{"checkpoint": "../x", "step": 1}', "last: damaged"),
+        ("last", None, "last: missing, though"),
+        ("best", b"{", "best: damaged"),
+        ("data.json", b"{}", "data.json: missing or damaged"),
+        ("config.json", None, "config.json: "),
+        ("vocabulary.txt", None, "vocabulary.txt: "),
+        ("vocabulary.txt", Vocabulary(["a", *BYTES]).content(), "vocabulary.txt: not the vocabulary that "),
+    ],
+)
+def test_damaged_attempt_is_reported_and_not_overwritten(
+    attempt: Path, name: str, content: bytes | None, message: str
+) -> None:
+    """When it is loaded, and when it is resumed. Only training reads data.json and best."""
+    (attempt / name).unlink()
+    if name == "last":
+        (attempt / "best").unlink()  # which would be loaded
+    if content is not None:
+        (attempt / name).write_bytes(content)
+    before = {path: path.read_bytes() for path in attempt.iterdir()}
+    uses: list[Callable[[], object]] = [lambda: train_untraced(rnn_size=4, embedding_size=4, steps=2)]
+    if name not in ("data.json", "best"):
+        uses.append(lambda: load_trained(attempt))
+    for use in uses:
+        with pytest.raises(UserError) as error:
+            use()
+        assert message in str(error.value)
+        assert "\n" not in str(error.value)
+    assert {path: path.read_bytes() for path in attempt.iterdir()} == before
 
 
 JSON = st.recursive(
@@ -101,11 +128,6 @@ def damaged(draw: st.DrawFn, content: bytes) -> bytes:
     return bytes(changed)
 
 
-def read_weights(directory: Path, shapes: list[tuple[int, ...]]) -> None:
-    """Read a checkpoint whose manifest was made to fit."""
-    read_group(directory / "ckpt-1", "weights", shapes)
-
-
 @contextmanager
 def reads_or_refuses() -> Iterator[None]:
     """The block may raise a UserError, whose message is one line, and nothing else."""
@@ -117,22 +139,23 @@ def reads_or_refuses() -> Iterator[None]:
     assert not [message for message in messages if "\n" in message]
 
 
-READERS: dict[str, Callable[[Path, Any], object]] = {
+READERS: dict[str, Callable[[Path, Whole], object]] = {
     "last": lambda directory, _: read_progress(directory / "last"),
     "best": lambda directory, _: read_pointer(directory / "best"),
     "config.json": lambda directory, _: stored_settings(directory / "config.json"),
     "vocabulary.txt": lambda directory, _: load_vocabulary(directory / "vocabulary.txt"),
-    "data.json": lambda directory, _: check_data(SETTINGS, DATA),
+    "data.json": lambda _, whole: check_data(whole.settings, whole.data),
     "metrics.jsonl": lambda directory, _: drop_after(directory / "metrics.jsonl", 1),
-    "ckpt-1.json": lambda directory, shapes: read_checkpoint(
-        directory / "ckpt-1", shapes, STATE, Provenance(SETTINGS, DATA)
+    "ckpt-1.json": lambda directory, whole: read_checkpoint(
+        directory / "ckpt-1", whole.shapes, whole.state, Provenance(whole.settings, whole.data)
     ),
-    "ckpt-1.safetensors": read_weights,
+    # Of a checkpoint whose manifest was made to fit.
+    "ckpt-1.safetensors": lambda directory, whole: read_group(directory / "ckpt-1", "weights", whole.shapes),
 }
 
 
 @pytest.mark.parametrize("name", READERS)
-def test_file_is_read_or_refused_in_one_line(attempt: Path, shapes: Any, name: str) -> None:
+def test_file_is_read_or_refused_in_one_line(attempt: Path, whole: Whole, name: str) -> None:
     content = (attempt / name).read_bytes()
 
     @settings(max_examples=40)
@@ -140,18 +163,18 @@ def test_file_is_read_or_refused_in_one_line(attempt: Path, shapes: Any, name: s
     def check(changed: bytes) -> None:
         (attempt / name).write_bytes(changed)
         with reads_or_refuses():
-            READERS[name](attempt, shapes)
+            READERS[name](attempt, whole)
 
-    READERS[name](attempt, shapes)
+    READERS[name](attempt, whole)
     check()
 
 
 @settings(max_examples=15)
 @given(st.data())
-def test_attempt_is_loaded_or_refused_in_one_line(whole: Path, tmp_path_factory: Any, data: st.DataObject) -> None:
+def test_attempt_is_loaded_or_refused_in_one_line(whole: Whole, tmp_path_factory: Any, data: st.DataObject) -> None:
     """One file is damaged, the manifest included; the others are whole."""
     directory = tmp_path_factory.mktemp("damaged") / "default"
-    shutil.copytree(whole, directory)
+    shutil.copytree(whole.directory, directory)
     name = data.draw(st.sampled_from(["best", "config.json", "ckpt-1.json", "ckpt-1.safetensors"]))
     (directory / name).write_bytes(data.draw(damaged((directory / name).read_bytes())))
     with reads_or_refuses():
@@ -160,12 +183,7 @@ def test_attempt_is_loaded_or_refused_in_one_line(whole: Path, tmp_path_factory:
 
 @pytest.mark.parametrize(
     "sizes",
-    [
-        {"rnn_size": 10**9},
-        {"embedding_size": 10**9},
-        {"num_layers": 10**9},
-        {"tied_embeddings": False, "embedding_size": 10**9},
-    ],
+    [{"rnn_size": 10**9}, {"num_layers": 10**9}, {"tied_embeddings": False, "embedding_size": 10**9}],
 )
 def test_model_that_is_larger_than_its_checkpoint_is_not_made(attempt: Path, sizes: dict[str, Any]) -> None:
     config = attempt / "config.json"
@@ -173,24 +191,6 @@ def test_model_that_is_larger_than_its_checkpoint_is_not_made(attempt: Path, siz
     for load in (lambda: load_trained(attempt), lambda: check_settings(stored_settings(config))):
         with pytest.raises(UserError, match=r"not of these settings \(a model of at least [\d,.]+ MB, and 0.\d MB"):
             load()
-
-
-def test_number_beyond_all_types_is_refused(attempt: Path) -> None:
-    config = attempt / "config.json"
-    whole = json.loads(config.read_text())
-    for name in ("learning_rate", "seed", "keep"):
-        config.write_text(json.dumps({**whole, name: 10**400}))
-        message = f"config.json: --{name.replace('_', '-')}: must be at most 9223372036854775807"
-        with pytest.raises(UserError, match=message):
-            stored_settings(config)
-
-
-def test_vocabulary_that_is_too_large_is_not_read(attempt: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(vocabulary_module, "MOST_BYTES", 100)
-    path = attempt / "vocabulary.txt"
-    path.write_text("".join(f"{i}\n" for i in range(99)))
-    with pytest.raises(UserError, match=r"vocabulary damaged \(more than 100 bytes"):
-        load_vocabulary(path)
 
 
 def npz(**headers: tuple[Any, bytes]) -> bytes:
@@ -216,28 +216,13 @@ def pickled() -> bytes:
     ("content", "reason"),
     [
         (npz(unigrams=((10**12,), b"")), "unigrams.npy is not an array of numbers of the size of its file"),
-        (npz(unigrams=((3, 3), bytes(36))), "unigrams.npy is not an array of numbers of the size of its file"),
         (npz(unigrams=((5_000_000,), bytes(20_000_000))), "it is compressed too much"),
         (pickled(), r"ids_2\.npy is not an array of numbers"),
     ],
-    ids=["claims a trillion", "two dimensions", "zip bomb", "objects"],
+    ids=["claims a trillion", "zip bomb", "objects"],
 )
 def test_n_grams_that_harm_are_not_read(tmp_path: Path, content: bytes, reason: str) -> None:
     path = tmp_path / "ngrams.npz"
     path.write_bytes(content)
     with pytest.raises(UserError, match=reason):
         load_ngrams(path, 9, 2)
-
-
-def test_nothing_that_is_read_is_executed() -> None:
-    """No module unpickles or evaluates, but for what workers of the same run have written into its temporary folder."""
-    for path in (Path(__file__).parents[2] / "chatbot").rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.Import | ast.ImportFrom):
-                names = {alias.name for alias in node.names} | {getattr(node, "module", None)}
-                allowed = {"pickle"} if path.match("chatbot/corpus/beam.py") else set()
-                assert not (names - allowed) & {"pickle", "marshal", "shelve", "dill", "joblib", "yaml.Loader"}, path
-            if isinstance(node, ast.Call):
-                name = ast.unparse(node.func)
-                assert name not in {"eval", "exec", "compile", "yaml.load", "yaml.unsafe_load"}, path
-                assert not any(k.arg == "allow_pickle" and ast.unparse(k.value) != "False" for k in node.keywords), path

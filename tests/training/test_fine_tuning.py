@@ -7,30 +7,28 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from chatbot.config.decoding import DecodingSettings
 from chatbot.config.stored import settings_over_config
 from chatbot.corpus.vocabulary import BYTES, SPECIALS, Vocabulary, load_vocabulary
 from chatbot.errors import UserError
 from chatbot.inference.ratings import RATINGS, append_rating, rating_of
-from chatbot.inference.responder import Responder
 from chatbot.model.new_model import built_model, rows_by_token
 from chatbot.model.saved import load_trained
 from chatbot.training.attempt import grown_vocabulary
 from chatbot.training.data import prepare
 from chatbot.training.loop import train as train_run
-from chatbot.training.run import open_run, set_initial_weights
-from chatbot.training.validation import Validator
+from chatbot.training.run import set_initial_weights
 from tests.training.attempts import metrics
-from tests.training.small_run import SMALL, TOWERS
-from tests.training.untraced_update import train_untraced
+from tests.training.small_run import SMALL, open_with, without_replies
+from tests.training.untraced_update import UntracedUpdate, train_untraced
 
 TUNED = {"data": ("new.tsv",), "attempt": "tuned", "init_from": "base", "freeze": "encoder"}
 
 
 def train(**settings: object) -> None:
-    """Train as the command does with these flags, on one tower."""
+    """Train as the command does with these flags."""
     composed = settings_over_config(settings)
-    train_run(open_run(composed, prepare(composed), TOWERS[:1]))
+    with without_replies():
+        train_run(open_with(UntracedUpdate, composed, prepare(composed)))
 
 
 def test_vocabulary_keeps_the_old_tokens_after_those_of_the_pairs(
@@ -60,12 +58,8 @@ def test_rows_follow_their_tokens() -> None:
     assert biases[first : first + 4].tolist() == [other[first + 2, 0], -1, other[first + 1, 0], -1]
 
 
-def test_fine_tuned_attempt_needs_the_other_no_more(
-    pairs_file: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It learns other pairs with new characters; the encoder is frozen. It is resumed, and chats."""
-    monkeypatch.setattr(Validator, "replies", lambda self: [""] * len(self._questions))
-    monkeypatch.setattr(Validator, "chat_replies", lambda self, _: [""] * len(self._questions))
+def test_fine_tuned_attempt_needs_the_other_no_more(pairs_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It learns other pairs with new characters; the encoder is frozen. It is resumed."""
     Path("words.txt").write_text("甲甲\n")
     train(**{**SMALL, "log_every": 5}, data=(str(pairs_file),), attempt="base", steps=1, dictionary="words.txt")
     Path("words.txt").unlink()
@@ -96,7 +90,6 @@ def test_fine_tuned_attempt_needs_the_other_no_more(
     assert metrics("tuned")[-1]["step"] == 4
     with pytest.raises(UserError, match="--init-from base -> other"):
         train(**{**TUNED, "init_from": "other"})
-    assert Responder(load_trained(Path("checkpoints/tuned")), DecodingSettings(beam_size=1)).reply("甲新")
 
 
 def test_attempts_that_cannot_be_begun_from_are_refused(work_dir: Path) -> None:

@@ -1,26 +1,28 @@
-"""The update rules against Keras's optimizers; updates that are not finite; averages; settings that are refused."""
+"""The update rules against Keras's optimizers; updates that are not finite; averages; the loss scale of float16."""
 
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from hypothesis import given
+from hypothesis import strategies as st
 
 from chatbot.config.learning import LearningSettings
-from chatbot.config.training import Settings
-from chatbot.errors import UserError
-from chatbot.flags import compose
 from chatbot.model.saved import weights_of
+from chatbot.training import optimizer
 from chatbot.training.checkpoints.manifest import Progress
 from chatbot.training.checkpoints.store import Checkpoints
 from chatbot.training.groups import groups_of
 from chatbot.training.optimizer import (
     MOMENTUM,
+    LossScale,
     apply_update,
     average_and_clip,
-    is_decayed,
+    is_overflow,
     make_slots,
     update_average,
     update_scalars,
@@ -50,49 +52,13 @@ def test_updates_equal_those_of_keras(rule: str) -> None:
         np.testing.assert_allclose(weight.numpy(), expected.numpy(), rtol=1e-5)
 
 
-@pytest.mark.parametrize(
-    ("name", "shape", "decayed"),
-    [
-        ("kernel", (3, 4), True),
-        ("recurrent_kernel", (3, 4), True),
-        ("embeddings", (9, 4), True),
-        ("bias", (4,), False),
-        ("bias", (2, 4), False),  # a GRU's
-        ("gamma", (4,), False),
-    ],
-)
-def test_biases_are_not_decayed(name: str, shape: tuple[int, ...], decayed: bool) -> None:
-    assert is_decayed(keras.Variable(np.zeros(shape), name=name)) == decayed
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"average": 1.0}, "--average 1.0: must be below 1"),
-        ({"weight_decay": 500.0}, "--weight-decay 500.0: at --learning-rate 0.002 an update would remove"),
-        ({"freeze": "encoder,tail"}, "--freeze tail: no such part; the parts of the model are embedding, encoder, "),
-        ({"freeze": "attention", "attention": "none"}, "--freeze attention: no such part; .* encoder, decoder, proj"),
-        ({"freeze": "embedding,encoder,decoder,attention,projection"}, "nothing is left to train; leave out a part"),
-        ({"freeze": ""}, "--freeze '': expected printable text"),
-        ({"asynchronous": True, "average": 0.9}, "--asynchronous and --average"),
-        ({"asynchronous": True, "deterministic": True}, "--asynchronous and --deterministic exclude each other"),
-        ({"best_by": "distinct_2"}, "--best-by distinct_2: choose one of nats_per_character"),
-        ({"best_by": "bleu", "validation": "none"}, "leave out --validation none"),
-        ({"best_by": "question_nats_per_character", "both_directions": "off"}, "leave out --both-directions off"),
-    ],
-)
-def test_settings_that_exclude_each_other_are_refused(changes: dict[str, Any], message: str) -> None:
-    with pytest.raises(UserError, match=message):
-        compose(Settings, **changes)
-
-
 def test_no_tokens_leave_gradients_of_zero() -> None:
+    """Such as those of an independent replica without a pair."""
     gradients, norm, finite, _ = average_and_clip([tf.zeros(2)], tf.constant(0.0), 5.0)
     assert (float(norm), gradients[0].numpy().tolist(), bool(finite)) == (0.0, [0.0, 0.0], True)
 
 
-@pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf"), 3e38])
-@pytest.mark.parametrize("where", ["gradient", "tokens"])
+@pytest.mark.parametrize(("where", "bad"), [("gradient", 3e38), ("gradient", float("inf")), ("tokens", float("nan"))])
 @pytest.mark.parametrize("rule", OPTIMIZERS)
 def test_update_that_is_not_finite_changes_nothing(rule: str, where: str, bad: float) -> None:
     """The square of 3e38 overflows. The first update is skipped as well."""
@@ -145,3 +111,76 @@ def test_run_begins_or_ceases_to_average(
     assert values_of(replica.weights) == {trained}
     replica.gather_state()
     assert values_of(weights_of(model)) == {averaged}
+
+
+DOUBLED_AFTER, SMALLEST_SCALE, LARGEST_SCALE = 2, 2.0**-5, 2.0**4
+NAN = float("nan")
+
+
+class Outcome(NamedTuple):
+    """What became of a step."""
+
+    finite: bool  # the update was applied
+    overflow: bool  # it was skipped, and the scale halved
+    scale: float  # afterwards
+
+
+class Course:
+    """The course of a loss scale in plain Python."""
+
+    def __init__(self) -> None:
+        self.scale, self.steps = 1.0, 0
+
+    def finite(self) -> Outcome:
+        """After a step whose gradients are finite."""
+        self.steps += 1
+        if self.steps == DOUBLED_AFTER:
+            self.scale, self.steps = min(2 * self.scale, LARGEST_SCALE), 0
+        return Outcome(True, False, self.scale)
+
+    def skipped(self, loss_finite: bool, used: float) -> Outcome:
+        """After a step that was not finite. used: the scale of its gradients."""
+        overflow = loss_finite and used > SMALLEST_SCALE
+        self.scale, self.steps = min(used / 2, self.scale) if overflow else self.scale, 0
+        return Outcome(False, overflow, self.scale)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _quick_course() -> Iterator[None]:
+    """A scale that is doubled after few steps, within few powers of two."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("DOUBLED_AFTER", "SMALLEST_SCALE", "LARGEST_SCALE"):
+            patch.setattr(optimizer, name, globals()[name])
+        yield
+
+
+@given(st.lists(st.sampled_from(["finite", "overflow", "loss"]), max_size=30), st.integers(0, 30))
+def test_scale_follows_a_plain_computation(events: list[str], resumed: int) -> None:
+    """Also at both borders, and from a checkpoint."""
+    scale, course = LossScale(), Course()
+    assert scale.gather_state().tolist() == [0, 0]  # as the rest of the state of a new run
+    for i, event in enumerate(events):
+        if i == resumed:
+            state, scale = scale.gather_state(), LossScale()
+            scale.scatter_state(state)
+        used, finite, tokens = (
+            scale.read(),
+            tf.constant(event == "finite"),
+            tf.constant(NAN if event == "loss" else 9.0),
+        )
+        overflow = is_overflow(used, finite, tokens)
+        scale.update(used, finite, overflow)
+        expected = course.finite() if event == "finite" else course.skipped(event == "overflow", course.scale)
+        assert Outcome(event == "finite", bool(overflow), float(scale.read())) == expected
+
+
+def test_overflows_of_one_scale_halve_it_once() -> None:
+    """As those of asynchronous workers, whose scale may have been doubled meanwhile."""
+    scale, yes, no = LossScale(), tf.constant(True), tf.constant(False)
+    for _ in range(3):
+        scale.update(tf.constant(1.0), no, yes)
+    assert float(scale.read()) == 0.5
+    for _ in range(2 * DOUBLED_AFTER):
+        scale.update(scale.read(), yes, no)
+    scale.update(tf.constant(1.0), no, yes)
+    assert float(scale.read()) == 0.5

@@ -9,29 +9,21 @@ import pytest
 from chatbot.config.attempts import CONFIG, LAST
 from chatbot.config.learning import LearningSettings
 from chatbot.config.model import ModelSettings
-from chatbot.config.run import FEWER_PAIRS_THAN, OF_PRESETS_WITH_TRANSFORMER, PRESETS, preset_for
+from chatbot.config.run import OF_PRESETS_WITH_TRANSFORMER, PRESETS, preset_for
 from chatbot.config.stored import settings_over_config, stored_settings, train_settings
 from chatbot.config.training import Settings
 from chatbot.errors import UserError
 from chatbot.flags import compose, fields_of, replace, shown_default
-from chatbot.training import start
 from chatbot.training.attempt import write_attempt
 from chatbot.training.data import Data, prepare
 
 SMALL = {"copy": True, "ngrams": 3, "keep_prob": 0.8, "both_directions": "on"}
 
 
-@pytest.mark.parametrize(
-    ("pairs", "preset"),
-    [(1, "small"), (49_999, "small"), (50_000, "medium"), (299_999, "medium"), (300_000, "large")],
-)
-def test_preset_follows_the_number_of_pairs(pairs: int, preset: str) -> None:
-    assert preset_for(pairs) == preset
-
-
 def test_values_of_presets_are_valid_defaults_that_flags_override() -> None:
-    assert [*FEWER_PAIRS_THAN] == [*PRESETS][:-1]
-    assert sorted(FEWER_PAIRS_THAN.values()) == [*FEWER_PAIRS_THAN.values()]
+    assert [preset_for(pairs) for pairs in (1, 49_999, 50_000, 299_999, 300_000)] == [
+        *("small", "small", "medium", "medium", "large"),
+    ]
     fields = fields_of(ModelSettings) | fields_of(LearningSettings)
     for values in (*PRESETS.values(), OF_PRESETS_WITH_TRANSFORMER):
         compose(Settings, **values)
@@ -73,6 +65,9 @@ def test_preset_sets_what_is_not_given(small: dict[str, Any], capsys: pytest.Cap
     assert chosen({**small, "preset": "large"}) == {"preset": "large", **PRESETS["large"]}
     assert chosen({**small, "preset": "none"}) == {"preset": "none"}
     assert "Preset none" not in capsys.readouterr().out
+    without = {**small, "validation": "none"}  # pairs that are learned by heart need no preset
+    assert chosen(without) == {"preset": "none"}
+    assert chosen({**without, "preset": "small"}) == {"preset": "small", **SMALL}
 
 
 def test_transformer_gets_its_own_values(small: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
@@ -82,11 +77,6 @@ def test_transformer_gets_its_own_values(small: dict[str, Any], capsys: pytest.C
     del expected["rnn_size"], expected["learning_rate"]
     assert chosen({**transformer, "preset": "medium"}) == expected
     assert "without" not in capsys.readouterr().out
-
-
-def test_pairs_that_are_learned_by_heart_need_no_preset(small: dict[str, Any]) -> None:
-    assert chosen({**small, "validation": "none"}) == {"preset": "none"}
-    assert chosen({**small, "validation": "none", "preset": "small"}) == {"preset": "small", **SMALL}
 
 
 def test_given_settings_stay(small: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
@@ -100,14 +90,6 @@ def test_given_settings_stay(small: dict[str, Any], capsys: pytest.CaptureFixtur
         assert "copy" not in values
         assert values["ngrams"] == 3
         assert "on; without --copy, which other settings exclude.\n" in capsys.readouterr().out
-
-
-def test_model_of_another_attempt_stays(small: dict[str, Any]) -> None:
-    config = Path("checkpoints/first/config.json")
-    config.parent.mkdir(parents=True)
-    config.write_text("{}")
-    of_training = {"average", "batch_size", "both_directions", "learning_rate", "warm_up"}
-    assert settings_over_config({**small, "init_from": "first"}).run.not_given == of_training
 
 
 def begin(given: dict[str, Any]) -> Settings:
@@ -138,15 +120,3 @@ def test_attempt_keeps_what_its_preset_has_set(
     with pytest.raises(UserError, match="--preset small -> large"):
         prepare(settings_over_config({"preset": "large"}))
     assert settings_over_config({"keep_prob": 0.6}).model.keep_prob == 0.6
-
-
-def test_run_trains_with_its_preset(small: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    trained: list[Settings] = []
-
-    def train_on(settings: Settings, *_: object) -> None:
-        trained.append(settings)
-
-    monkeypatch.setattr(start, "open_and_print_towers", lambda *_: [])
-    monkeypatch.setattr(start, "train_on", train_on)
-    start.train_here(start.for_one_process(settings_over_config(small)))
-    assert (trained[0].run.preset, trained[0].model.copy, trained[0].model.ngrams) == ("small", True, 3)

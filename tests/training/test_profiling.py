@@ -33,7 +33,6 @@ def train(first: int, last: int) -> None:
     ("first", "last", "message", "traced"),
     [
         (1, 9, "Profile: tensorboard --logdir tensorboard/a", 3),
-        (5, 9, "Profile: ", 1),  # resumed within the range
         (1, 4, "Profile: ", 2),  # interrupted within it
         (6, 9, "Nothing is profiled: step 5 of --profile 3:5 is over.", 0),
     ],
@@ -62,9 +61,7 @@ def test_steps_that_a_run_repeats_are_not_profiled_again(work_dir: Path, capsys:
 def test_training_goes_on_without_a_trace(work_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
     Path("tensorboard").write_text("a file")
     train(1, 9)
-    printed = capsys.readouterr()
-    assert "--profile: tensorboard/a cannot be written" in printed.err
-    assert printed.out == ""
+    assert "--profile: tensorboard/a cannot be written" in capsys.readouterr().err
 
 
 def test_tower_that_becomes_slow_is_named_once() -> None:

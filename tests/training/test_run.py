@@ -1,7 +1,10 @@
-"""A run from its settings: the number, rate and batch of each step, and the weights it begins with."""
+"""A run: the number, rate and batch of each step, the weights it begins with, and the metrics of a window of steps."""
 
 import dataclasses
 import json
+import math
+import time
+from collections.abc import Generator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -9,12 +12,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from chatbot.config.training import Settings
+from chatbot.corpus.batches import Batch, GlobalBatch
 from chatbot.errors import UserError
-from chatbot.flags import compose
+from chatbot.training import loop
 from chatbot.training.checkpoints.manifest import Progress
+from chatbot.training.checkpoints.store import Checkpoints
 from chatbot.training.data import prepare
+from chatbot.training.loop import Window
 from chatbot.training.run import Run
+from chatbot.training.share import COPIED_AHEAD
+from chatbot.training.step import StepResult
 from tests.training.attempts import metrics
 from tests.training.small_run import open_with, small_settings
 from tests.training.untraced_update import UntracedUpdate, train_untraced
@@ -78,12 +85,6 @@ def test_new_attempt_starts_from_word_vectors_and_frequencies(
     assert not Path("checkpoints/worker").exists()
 
 
-def test_missing_vectors_are_refused_before_pairs_are_read(pairs_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("chatbot.training.data.training_set", lambda *_: pytest.fail("pairs were read"))
-    with pytest.raises(UserError, match=r"^--word-vectors absent.txt: cannot be read .*; check the path$"):
-        prepare(compose(Settings, data=(str(pairs_file),), word_vectors="absent.txt"))
-
-
 def test_token_batches_are_accumulated(work_dir: Path) -> None:
     """Sixteen pairs, whose questions and replies have two tokens, the end symbol included."""
     Path("pairs.tsv").write_text("".join(f"{a}{b}\t{a}\n" for a in "一二三四" for b in "一二三四"))
@@ -92,3 +93,109 @@ def test_token_batches_are_accumulated(work_dir: Path) -> None:
     assert [rate for _, rate, _ in steps_of(run)] == pytest.approx([0.1 * 4 / 64] * 3)
     with pytest.raises(UserError, match="--batch-tokens 4 -> 6"):
         train_untraced(batch_tokens=6, accumulate=2, tokenizer="char", **RATES, steps=5)
+
+
+class Clock:
+    """Replaces the module `time`."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 0.0
+        clock = {**vars(time), "perf_counter": lambda: self.now}
+        monkeypatch.setattr(loop, "time", SimpleNamespace(**clock))
+
+
+def batch(*shares: Batch) -> Any:
+    """A prepared batch of these shares."""
+    return SimpleNamespace(batch=GlobalBatch(shares, 1, np.zeros(0, np.int64)))
+
+
+def share(source: list[list[int]], target_in: list[list[int]]) -> Batch:
+    """The padded ids of some pairs."""
+    return Batch(np.array(source), np.array(target_in), np.array(target_in), np.ones((1, 1), np.float32))
+
+
+def result(losses: list[float], tokens: list[float], examples: int, norm: float) -> StepResult:
+    """The result of a step of several towers."""
+    return StepResult(np.array(losses), np.array(tokens), examples, norm, math.isfinite(norm))
+
+
+def test_window_adds_up_its_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two steps of three towers, after a step that does not count. The third tower has no tokens.
+
+    Each batch waits for the one that is two steps later, whose copy begins then.
+    """
+    clock = Clock(monkeypatch)
+
+    def batches() -> Generator[Any, None, None]:
+        targets = [0, 0, 0, 0], [5, 6, 7, 8], [5, 6, 0, 0], [5, 6, 7, 8], [5, 6, 7, 8]
+        for seconds, target in zip((50.0, 25.0, 25.0, 1.0, 2.0), targets, strict=True):
+            clock.now += seconds
+            yield batch(share([[9, 9], [9, 0]], [target]))  # 7 and 5 tokens in 8 positions
+
+    copied: list[Any] = []
+    window = Window(batches(), copied.append)
+    window.next_batch()
+    assert len(copied) == 1 + COPIED_AHEAD
+    clock.now += 50  # for example validation
+    window.restart()
+    for _ in range(2):
+        window.next_batch()
+        clock.now += 3  # computation
+    steps = [result([6.0, 4.0, 0.0], [2.0, 1.0, 0.0], 5, 7.0), result([2.0, 8.0, 0.0], [2.0, 3.0, 0.0], 4, 1.5)]
+    assert window.record(9, 0.1, steps) == {
+        "step": 9,
+        "loss": pytest.approx(20 / 8),  # per token, not the mean of the towers' means
+        "tower_losses": [pytest.approx(8 / 4), pytest.approx(12 / 4), None],
+        "gradient_norm": 1.5,
+        "learning_rate": 0.1,
+        "examples_per_s": pytest.approx(9 / 9),
+        "target_tokens_per_s": pytest.approx(8 / 9),
+        "tower_target_tokens_per_s": [pytest.approx(4 / 9), pytest.approx(4 / 9), 0.0],
+        "tower_skew": pytest.approx(4 / (8 / 3) - 1),
+        "padding": pytest.approx(4 / 16),
+        "input_wait": pytest.approx(3 / 9),
+    }
+
+
+def test_other_batches_replace_those_that_were_copied() -> None:
+    """As after a run went back."""
+    old, new = ((batch(share([[number]], [[number]])) for number in range(start, start + 9)) for start in (5, 20))
+    window = Window(old)
+    window.next_batch()
+    window.restart(new)
+    assert [window.next_batch().batch.shares[0].source.item() for _ in range(3)] == [20, 21, 22]
+    assert next(old, None) is None, "they are prepared no more"
+
+
+def test_losses_and_norms_that_are_not_finite_do_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The tokens of these steps count for the speed."""
+    clock = Clock(monkeypatch)
+    nan, inf = math.nan, math.inf
+    steps = [result([6.0, 4.0], [2.0, 2.0], 2, 3.0), result([nan, 1.0], [1.0, 1.0], 2, nan)]
+    steps.append(result([2.0, 4.0], [2.0, 2.0], 2, inf))
+    batches: list[Any] = []
+    window = Window(batch for batch in batches)
+    clock.now += 2
+    record = window.record(3, 0.1, steps)
+    assert (record["loss"], record["tower_losses"], record["gradient_norm"]) == (2.0, [2.0, 2.0], 3.0)
+    assert record["target_tokens_per_s"] == 5
+    none = window.record(3, 0.1, steps[1:2])
+    assert math.isnan(none["loss"])
+    assert math.isnan(none["gradient_norm"])
+    assert none["tower_losses"] == [None, None]
+
+
+def test_time_of_saving_does_not_count(pairs_file: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each step of five pairs takes a second, and each checkpoint a thousand."""
+    clock, save = Clock(monkeypatch), Checkpoints.save
+
+    def slowly(*arguments: Any) -> None:
+        clock.now += 1000
+        save(*arguments)
+
+    def in_a_second(step: int) -> None:
+        clock.now += 1
+
+    monkeypatch.setattr(Checkpoints, "save", slowly)
+    train_untraced(strike=in_a_second, batch_size=5, steps=2, save_every=1)
+    assert [line["target_tokens_per_s"] for line in metrics()] == [1.0, 1.0]

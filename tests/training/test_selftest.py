@@ -66,6 +66,7 @@ def test_selftest_passes_and_fails_when_towers_disagree(
         return projection_loss(*arguments) / tf.reduce_sum(weights)
 
     monkeypatch.setattr("chatbot.model.seq2seq.projection_loss", mean_of_means)
+    monkeypatch.setattr(module, "masks_differ", lambda towers: True)
     assert selftest(SETTINGS, cpus[:2]) == 1
     assert "do NOT train as one" in capsys.readouterr().out
     with pytest.raises(UserError, match="--selftest compares several towers with one; use --towers 2"):

@@ -119,3 +119,13 @@ def test_gpu_that_does_not_answer_is_left_out_and_named(
     module.open_and_print_towers(Settings(), module.chosen_gpus(Settings()))
     assert [gpu.number for gpu in opened] == [0, 2]
     assert capsys.readouterr().err == "GPU 1 does not answer, and is left out: GPU is lost\n"
+
+
+def test_operations_are_deterministic_if_they_must(monkeypatch: pytest.MonkeyPatch) -> None:
+    called: list[bool] = []
+    monkeypatch.setattr(module, "open_towers", lambda *_: [])
+    monkeypatch.setattr(tf.config.experimental, "enable_op_determinism", lambda: called.append(True))
+    module.open_and_print_towers(Settings(), [])
+    assert not called
+    module.open_and_print_towers(compose(Settings, deterministic=True), [])
+    assert called

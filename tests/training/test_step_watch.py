@@ -145,14 +145,18 @@ def test_thread_of_the_signals_prints_the_line(
     assert capfd.readouterr().err == "\na line\n"
 
 
-def test_graph_is_tracing_until_it_is_traced() -> None:
+def test_update_is_tracing_until_its_graphs_are_traced() -> None:
     seen: list[bool] = []
 
     def double(x: tf.Tensor) -> tf.Tensor:
-        seen.append(graph.is_tracing)
+        seen.append(update.is_tracing)
         return 2 * x
 
-    graph = Graph(double)
-    seen.append(graph.is_tracing)
-    graph(tf.constant(1.0))
-    assert [*seen, graph.is_tracing] == [False, True, False]
+    class Update(UntracedUpdate):
+        def __init__(self) -> None:
+            self.graph, self.other = Graph(double), Graph(double)
+
+    update = Update()
+    seen.append(update.is_tracing)
+    update.graph(tf.constant(1.0))
+    assert [*seen, update.is_tracing] == [False, True, False]

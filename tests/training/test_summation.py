@@ -1,33 +1,54 @@
 """Gradients are exchanged in the order of the backward pass, each group as soon as its stage has computed it."""
 
 import itertools
+from contextvars import ContextVar
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import pytest
 import tensorflow as tf
-from hypothesis import given
-from hypothesis import strategies as st
 from tensorflow.python.framework.convert_to_constants import _run_inline_graph_optimization
 
 from chatbot.corpus.batches import Batches
 from chatbot.flags import replace
+from chatbot.model import operations
 from chatbot.model.new_model import built_model
+from chatbot.training.devices.memory import loss_size
 from chatbot.training.devices.towers import Tower
 from chatbot.training.groups import (
     DECODER,
     ENCODER,
     GROUP_BYTES,
     PROJECTION,
-    Group,
     groups_of,
     least_bytes,
     size_of,
 )
 from chatbot.training.selftest import SETTINGS, VOCABULARY, random_pairs
 from chatbot.training.step import Synchronous
-from chatbot.training.update import copies
+from chatbot.training.update import copies, open_update
+
+
+def test_towers_on_gpus_do_not_wait_for_each_other(cpus: list[Tower], monkeypatch: pytest.MonkeyPatch) -> None:
+    """cuDNN's operations have a state, so TensorFlow calls the towers in a row; each of them holds up no other.
+
+    A call waits for the control outputs of the one before. A loop or a branch over cuDNN's operations would be one.
+    """
+    monkeypatch.setattr(operations, "_chosen", ContextVar("on_gpu", default=True))
+    monkeypatch.setattr(operations, "is_gpu", lambda device: True)
+    settings = replace(SETTINGS, keep_prob=0.5)
+    model = built_model(settings.model, VOCABULARY, 1, "float16", loss_size(settings, cpus))
+    update = open_update(model, settings, cpus[:2])
+    prepared = update.prepare(next(Batches([random_pairs(20, 1)], 20, 1).from_step(0, 2)), 0)
+    step = update.step_graph.concrete(update.preparation.copied(prepared)[0], tf.constant(0.1))
+    graph = step.graph.as_graph_def()
+    functions = {function.signature.name: function for function in graph.library.function}
+    (tower,) = (function for name, function in functions.items() if "tower_gradients" in name)
+    kinds = {node.op for function in functions.values() for node in function.node_def}
+    assert kinds >= {"CudnnRNNV3", "CudnnRNNBackpropV3"}
+    assert not kinds & {"While", "StatelessWhile", "If", "StatelessIf", "PartitionedCall", "StatefulPartitionedCall"}
+    assert not tower.control_ret
+
 
 DEEP = replace(SETTINGS, bidirectional=True, num_layers=2, keep_prob=0.5)
 
@@ -99,23 +120,12 @@ def test_groups_have_every_variable_once_in_the_order_of_the_backward_pass(chang
         assert {len(group.indices) for group in groups} == {1}
 
 
-@pytest.mark.parametrize(
-    ("part", "count"), [("embedding", 1), ("encoder", 3), ("decoder", 4), ("attention", 1), ("projection", 1)]
-)
-def test_parts_are_all_of_the_model(part: str, count: int) -> None:
+def test_parts_are_all_of_the_model() -> None:
     model = built_model(SETTINGS.model, VOCABULARY, seed=1)
-    groups = groups_of(model, replace(SETTINGS, freeze=part).learning, 0)
-    assert sum(not group.trained for group in groups) == count
-
-
-@given(st.lists(st.lists(st.integers(1, 4), max_size=3), min_size=1, max_size=5))
-def test_group_divides_what_it_has_joined(shapes: list[list[int]]) -> None:
-    group = Group(ENCODER, (*range(len(shapes)),), (*map(tuple, shapes),), trained=True, decayed=False)
-    values = [np.random.default_rng(i).random(shape, np.float32) for i, shape in enumerate(shapes)]
-    joined = group.joined(values)
-    assert len(shapes) == 1 or len(joined.shape) == 1
-    for value, again in zip(values, group.divided(joined), strict=True):
-        np.testing.assert_array_equal(value, again)
+    counts = {"embedding": 1, "encoder": 3, "decoder": 4, "attention": 1, "projection": 1}
+    for part, count in counts.items():
+        groups = groups_of(model, replace(SETTINGS, freeze=part).learning, 0)
+        assert sum(not group.trained for group in groups) == count, part
 
 
 @pytest.mark.parametrize("megabytes", [1, 4, 64, 400, 3000])

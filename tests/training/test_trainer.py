@@ -12,23 +12,16 @@ from chatbot.evaluation.likelihood import Scorer
 from chatbot.model.saved import load_trained
 from chatbot.training.data import prepare
 from chatbot.training.loop import train
-from chatbot.training.run import open_run
 from chatbot.training.validation import Validator
-from tests.model.small_transformer import TRANSFORMER
 from tests.training.attempts import metrics, weights
-from tests.training.small_run import TOWERS, small_settings, train_small, validation_of
-from tests.training.untraced_update import train_untraced
-
-RUNS: dict[str, dict[str, Any]] = {
-    "recurrent": {"average": 0.9, "history": 2},
-    "transformer": {**TRANSFORMER, "optimizer": "momentum", "batch_tokens": 16},
-}
+from tests.training.small_run import open_with, small_settings, train_small, validation_of
+from tests.training.untraced_update import UntracedUpdate, train_untraced
 
 
-@pytest.mark.parametrize("name", RUNS)
-def test_resumed_run_equals_uninterrupted_run(name: str, pairs_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_resumed_run_equals_uninterrupted_run(pairs_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Also with dropout, and after a process was killed that had written metrics and no checkpoint."""
-    run = {"data": (str(pairs_file),), "keep_prob": 0.8, "log_every": 2, **RUNS[name]}
+    run: dict[str, Any] = {"keep_prob": 0.8, "log_every": 2, "average": 0.9, "history": 2}
+    run["data"] = (str(pairs_file),)
     train_small(**run, steps=5, attempt="whole")
     out = capsys.readouterr().out
     assert "甲甲 -> 子" in out.replace("甲 甲", "甲甲")
@@ -132,17 +125,16 @@ def test_best_weights_reply_at_the_end_and_have_the_reported_likelihood(
     """The run ends after the best validation."""
     monkeypatch.setattr("chatbot.training.run.LEAST_STEPS", 1)
     flags = {"learning_rate": 0.5, "validate_every": 1, "patience": 2, "both_directions": "off"}
-    settings = small_settings(data=(str(pairs_file),), validation=str(held_out), **flags)
-    data = prepare(settings)
-    run = open_run(settings, data, TOWERS[:1])
+    settings = small_settings(data=("pairs.tsv",), validation=str(held_out), **flags)
+    run = open_with(UntracedUpdate, settings, prepare(settings))
     result = train(run)
     assert result.best_step < result.step
     best = load_trained(result.directory)
     assert best.step == result.best_step
     for weight, best_weight in zip(run.model.trainable_variables, best.model.trainable_variables, strict=True):
         np.testing.assert_array_equal(weight.numpy(), best_weight.numpy())
-    assert data.validation is not None
-    likelihood = Scorer(best.model)(data.validation.shards)
+    assert run.data.validation is not None
+    likelihood = Scorer(best.model)(run.data.validation.shards)
     (line,) = [line for line in metrics() if line["step"] == result.best_step]
     assert line["validation.nats_per_character"] == pytest.approx(likelihood.nats_per_character, rel=1e-4)
     assert line["validation.nats_per_token"] == pytest.approx(likelihood.nats_per_token, rel=1e-4)

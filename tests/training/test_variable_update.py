@@ -28,6 +28,7 @@ CPUS = [Tower(f"cpu_{i}", f"/CPU:{i}", "CPU", None) for i in range(4)]
 # The average has the decay of its start in the first updates.
 OPTIONS = {"freeze": "encoder,attention", "weight_decay": 0.5, "average": 0.3, "max_gradient_norm": 0.05}
 DROPOUT = {"keep_prob": 0.5}
+SHALLOW = {**TRANSFORMER, "num_layers": 1}
 SAMPLED = {"sampled_softmax": 7, **DROPOUT}
 MOMENTUM, SGD = {"optimizer": "momentum", "learning_rate": 0.3}, {"optimizer": "sgd", "learning_rate": 1.0}
 FLOAT16 = {"precision": "float16", **SGD}
@@ -43,23 +44,21 @@ class Way(NamedTuple):
 
 WAYS = {
     "parameter server": Way(2, 1, {**OPTIONS, **DROPOUT, "bidirectional": True}),
-    "parameter server, Transformer": Way(2, 1, {**TRANSFORMER, **DROPOUT, "max_gradient_norm": 0.5}),
     "variables on the CPU, in pieces": Way(
         2,
         2,
-        {"local_parameter_device": "cpu", "accumulate": 2, "cell": "gru", **SAMPLED, **MOMENTUM},
+        {"local_parameter_device": "cpu", "accumulate": 2, "cell": "gru", "weight_decay": 0.5, **SAMPLED, **MOMENTUM},
     ),
     "replicated": Way(2, 2, {"variable_update": "replicated", "num_layers": 2, "residual": True, **OPTIONS}),
-    "replicated, own projection": Way(2, 2, {"variable_update": "replicated", "tied_embeddings": False, **SGD}),
-    "replicated, Transformer in pieces": Way(
-        2, 2, {"variable_update": "replicated", "accumulate": 2, **TRANSFORMER, **DROPOUT, **MOMENTUM}
-    ),
+    "replicated, Transformer": Way(2, 2, {"variable_update": "replicated", **SHALLOW, **DROPOUT, **MOMENTUM}),
     "hierarchical, sampled softmax": Way(2, 2, {"all_reduce": "hierarchical", **SAMPLED}),
     "model parallel": Way(4, 1, {"model_parallel": True, **OPTIONS, **DROPOUT}),
-    "model parallel, Transformer": Way(3, 1, {"model_parallel": True, **TRANSFORMER}),
+    "model parallel, Transformer": Way(3, 1, {"model_parallel": True, **SHALLOW}),
     "staged": Way(2, 2, {"staged_variables": True, "local_parameter_device": "cpu", **OPTIONS, **DROPOUT}),
     "staged, replicated Transformer": Way(
-        2, 2, {"staged_variables": True, "variable_update": "replicated", **TRANSFORMER, **MOMENTUM}
+        2,
+        2,
+        {"staged_variables": True, "variable_update": "replicated", "tied_embeddings": False, **SHALLOW, **SGD},
     ),
     "independent": Way(2, 2, {"variable_update": "independent", "max_gradient_norm": 0.1, **DROPOUT}),
     "replicated, float16": Way(2, 2, {"variable_update": "replicated", **FLOAT16}),
@@ -327,14 +326,6 @@ def test_workers_compute_on_gpus_if_all_have_one(monkeypatch: pytest.MonkeyPatch
     chief = SimpleNamespace(name="/job:chief/replica:0/task:2/device:GPU:0")
     monkeypatch.setattr(tf.config, "list_logical_devices", lambda kind: [*gpus, chief])
     assert [asynchronous.device_of_workers(workers) for workers in (2, 3)] == ["/GPU:0", "/CPU:0"]
-
-
-def test_update_is_tracing_while_one_of_its_graphs_is() -> None:
-    update = opened("parameter server").update
-    assert not update.is_tracing
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(update._update_graph, "is_tracing", True)
-        assert update.is_tracing
 
 
 def test_asynchronous_checkpoint_continues_on_another_number_of_servers() -> None:

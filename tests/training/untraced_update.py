@@ -14,12 +14,12 @@ from chatbot.corpus.batches import GlobalBatch
 from chatbot.model.seq2seq import Seq2Seq
 from chatbot.training.attempt import TrainingResult
 from chatbot.training.data import prepare
+from chatbot.training.groups import groups_of
 from chatbot.training.loop import train
 from chatbot.training.replica import Replica, TrainState
 from chatbot.training.run import Run
 from chatbot.training.share import Prepared
 from chatbot.training.step import VariableUpdate, packed_result
-from tests.training.dense_gradients import single_groups
 from tests.training.small_run import open_with, small_settings, without_replies
 
 
@@ -41,7 +41,8 @@ class UntracedUpdate(VariableUpdate):
         overflows: Container[int] = (),
     ) -> None:
         super().__init__(["cpu_0"], 1)
-        self._replica, self._strike = Replica(model, settings.learning, single_groups(model)), strike
+        groups = groups_of(model, settings.learning, 0)
+        self._replica, self._strike = Replica(model, settings.learning, groups), strike
         self._not_finite, self._high, self._overflows = not_finite, high, overflows
         self.step = 0
         self.steps: list[tuple[int, float, Any]] = []
@@ -58,7 +59,8 @@ class UntracedUpdate(VariableUpdate):
         self.step = prepared.number + 1
         self.steps.append((prepared.number, rate, prepared.batch.shares[0].source.tolist()))
         random = np.random.default_rng([prepared.number, int(prepared.batch.shares[0].source.sum())])
-        gradients = [tf.constant(random.normal(size=w.shape), tf.float32) for w in self._replica.weights]
+        trained = [self._replica.weights[i] for i in self._replica.trained]
+        gradients = [tf.constant(random.normal(size=w.shape), tf.float32) for w in trained]
         overflow = self.step in self._overflows
         tokens = tf.constant(float("nan") if overflow or self.step in self._not_finite else 1.0)
         applied = self._replica.apply(gradients, tokens, tf.constant(rate, tf.float32))

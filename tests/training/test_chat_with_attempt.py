@@ -1,4 +1,4 @@
-"""An attempt with history: evaluation and chat read the same sources as training."""
+"""What an attempt keeps for the chat and the evaluation: its history, and its training pairs, which are looked up."""
 
 import json
 from collections.abc import Sequence
@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from chatbot.chat.loading import LoadedModel, ModelCard
+import chatbot
+from chatbot.chat.loading import LoadedModel, ModelCard, load_model
 from chatbot.config.chat import ChatSettings
 from chatbot.config.corpus import CorpusSettings
 from chatbot.config.decoding import DecodingSettings
@@ -21,8 +22,12 @@ from chatbot.inference.replier import Replier
 from chatbot.inference.reply_text import Reply
 from chatbot.inference.responder import Responder
 from chatbot.model.saved import Trained, load_trained
-from tests.chat.terminal.typed import piped
-from tests.training.untraced_update import train_untraced
+from chatbot.training.data import prepare
+from chatbot.training.loop import train
+from chatbot.training.reporting.terminal import question_line
+from tests.chat.terminal.typed import Line, piped, typed
+from tests.training.small_run import open_with, small_settings
+from tests.training.untraced_update import UntracedUpdate, train_untraced
 
 TALKS = [[f"第{talk}句", "好的", f"再说{talk}", "再见"] for talk in range(12)]
 SETTINGS: dict[str, Any] = {"data": ("talks.jsonl",), "history": 2, "tokenizer": "char", "validation": "none"}
@@ -83,3 +88,51 @@ def test_pipe_is_a_conversation_and_an_empty_line_begins_another(
     replies = capsys.readouterr().out.split("\n")
     assert len(replies) == 5 + 1
     assert histories == [[], ["甲", replies[0]], ["乙", replies[1]], ["/new", replies[2]], []]
+
+
+def trained_with_pairs(held_out: Path, **changes: Any) -> list[list[str]]:
+    """Train a step with an index of the pairs, and return these. One like the first of them is held out."""
+    pairs = [line.split("\t")[:2] for line in Path("pairs.tsv").read_text().splitlines()]
+    held_out.write_text(f"{pairs[0][0]}呀\t{pairs[1][1]}\n")
+    settings = small_settings(data=("pairs.tsv",), validation=str(held_out), **changes, validate_every=1, steps=1)
+    train(open_with(UntracedUpdate, settings, prepare(settings)))
+    return pairs
+
+
+def test_run_with_validation_keeps_its_pairs_for_the_chat(held_out: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The last lines of the run show replies as the chat gives them.
+
+    Ratings change the next reply in the terminal, where /why names the pair that a rating has taken away; the Python
+    API reads no ratings.
+    """
+    pairs = trained_with_pairs(held_out, both_directions="on")
+    directory, question = Path("checkpoints/default"), f"{pairs[0][0]}呀"
+    kept = json.loads((directory / "retrieval" / "index.json").read_text())
+    assert kept["corpus"] == json.loads((directory / "data.json").read_text())["fingerprint"]
+    model = load_model(directory)
+    responder = model.responder_of(DecodingSettings())
+    reply = responder.reply(question)
+    assert [responder.origin(question, reply).question, reply] in pairs
+    assert question_line(question, reply) in capsys.readouterr().out
+
+    def shown(*lines: Line) -> list[str]:
+        capsys.readouterr()
+        typed(model, lines)
+        return capsys.readouterr().out.splitlines()
+
+    first, why, *_ = shown(question, "/bad", "/why")
+    assert [why.removeprefix("A person wrote this reply, to: "), first] in pairs
+    assert first not in shown(question)
+    generated = shown("xyz", "/good")
+    good, why, *_ = shown("xyz?", "/why")
+    assert ([good], why) == (generated, "This reply was rated good as a reply to: xyz")
+    assert chatbot.load(directory).reply(question) == first
+
+
+def test_retrieve_pairs_0_keeps_none(held_out: Path) -> None:
+    trained_with_pairs(held_out, retrieve_pairs=0)
+    assert not Path("checkpoints/default/retrieval").exists()
+    model = load_model(Path("checkpoints/default"))
+    assert model.responder_of(DecodingSettings()).decoding.retrieved == 0
+    with pytest.raises(UserError, match=r"^--retrieve 5: this attempt has no index"):
+        model.responder_of(DecodingSettings(retrieve="5"))
