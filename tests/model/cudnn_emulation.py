@@ -6,7 +6,6 @@ reset, update, new of a GRU.
 """
 
 from contextvars import ContextVar
-from typing import Any
 
 import pytest
 import tensorflow as tf
@@ -58,17 +57,3 @@ def emulate_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(operations, "_chosen", ContextVar("on_gpu", default=True))
     monkeypatch.setattr(operations, operations.is_gpu.__name__, lambda device: True)
     monkeypatch.setattr(tf.raw_ops, "CudnnRNNV3", emulated_rnn)
-
-
-def recorded_arguments(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
-    """Record the arguments of cuDNN; its results are zeros."""
-    calls: list[dict[str, Any]] = []
-
-    def record(**arguments: Any) -> tuple[tf.Tensor, ...]:
-        calls.append(arguments)
-        rows, time, _ = arguments["input"].shape
-        state = tf.zeros_like(arguments["input_h"])
-        return tf.zeros([rows, time, state.shape[2]], state.dtype), state, state, tf.zeros(0), tf.zeros(0)
-
-    monkeypatch.setattr(tf.raw_ops, "CudnnRNNV3", record)
-    return calls

@@ -11,26 +11,12 @@ from chatbot.model.attention import BahdanauAttention, LuongAttention, _activati
 ROWS, TARGET, SOURCE, UNITS = 3, 4, 5, 6
 
 
-def softmax(scores: np.ndarray) -> np.ndarray:
-    """scores: [source]."""
-    exp = np.exp(scores - scores.max())
-    return exp / exp.sum()
-
-
-@pytest.fixture
-def inputs() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Queries, memory and a mask with different lengths. The memory is large at padding."""
+@pytest.mark.parametrize("kind", [LuongAttention, BahdanauAttention])
+def test_context_equals_slow_twin(kind: type) -> None:
     rng = np.random.default_rng(0)
-    queries = rng.normal(size=(ROWS, TARGET, UNITS)).astype(np.float32)
-    memory = rng.normal(size=(ROWS, SOURCE, UNITS)).astype(np.float32)
+    queries, memory = (rng.normal(size=(ROWS, time, UNITS)).astype(np.float32) for time in (TARGET, SOURCE))
     mask = np.arange(SOURCE) < np.array([[5], [3], [1]])
     memory[~mask] = 1e6  # so that even a tiny weight at padding changes the context
-    return queries, memory, mask
-
-
-@pytest.mark.parametrize("kind", [LuongAttention, BahdanauAttention])
-def test_context_equals_slow_twin(kind: type, inputs: tuple[np.ndarray, np.ndarray, np.ndarray]) -> None:
-    queries, memory, mask = inputs
     layer = kind(UNITS)
     context = layer(queries, layer.keys(memory), memory, tf.constant(mask))
 
@@ -42,17 +28,31 @@ def test_context_equals_slow_twin(kind: type, inputs: tuple[np.ndarray, np.ndarr
         return (np.tanh(projected + key) @ layer.score.kernel.numpy())[0]
 
     for row, position in np.ndindex(ROWS, TARGET):
-        length = mask[row].sum()
-        weights = softmax(np.array([score(queries[row, position], m) for m in memory[row, :length]]))
-        np.testing.assert_allclose(context[row, position], weights @ memory[row, :length], atol=1e-5)
+        real = memory[row, mask[row]]
+        weights = np.exp([score(queries[row, position], vector) for vector in real])
+        np.testing.assert_allclose(context[row, position], weights / weights.sum() @ real, atol=1e-5)
 
 
-@pytest.mark.parametrize("rows_of_chunk", [0, 1, 2, 3, 7], ids="chunks of {} rows".format)
-def test_chunks_have_the_scores_and_gradients_of_one_tensor(rows_of_chunk: int) -> None:
-    """Seven rows, so that the last chunk is smaller. With 0, a row has more elements than a chunk may have."""
+@pytest.mark.parametrize(
+    ("rows_of_chunk", "chunks"),
+    [(0, [1] * 7), (2, [2, 2, 2, 1]), (6, [6, 1]), (7, [7])],
+    ids=lambda value: f"{value} rows",
+)
+def test_chunks_have_the_scores_and_gradients_of_one_tensor(
+    rows_of_chunk: int, chunks: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both passes are in chunks if there are many elements; with 0, a row has more than a chunk may have."""
     rng = np.random.default_rng(0)
     shapes = [7, TARGET, UNITS], [7, SOURCE, UNITS], [UNITS], [7, TARGET, SOURCE]
     *inputs, upstream = (tf.constant(rng.normal(size=shape)) for shape in shapes)
+    sizes: list[int] = []
+
+    def recorded(*inputs: tf.Tensor) -> tf.Tensor:
+        result = _activations(*inputs)
+        with tf.control_dependencies([tf.py_function(lambda rows: sizes.append(int(rows)), [tf.shape(result)[0]], [])]):
+            return tf.identity(result)
+
+    monkeypatch.setattr("chatbot.model.attention._activations", recorded)
 
     def plain(queries: tf.Tensor, keys: tf.Tensor, vector: tf.Tensor) -> tf.Tensor:
         return tf.linalg.matvec(tf.tanh(queries[:, :, None] + keys[:, None]), vector)
@@ -73,29 +73,4 @@ def test_chunks_have_the_scores_and_gradients_of_one_tensor(rows_of_chunk: int) 
 
     for actual, expected in zip(with_gradients(chunked), with_gradients(plain), strict=True):
         np.testing.assert_allclose(actual, expected, rtol=1e-12, atol=1e-12)
-
-
-def test_both_passes_are_in_chunks_only_if_they_have_many_elements(monkeypatch: pytest.MonkeyPatch) -> None:
-    sizes: list[int] = []
-
-    def recorded(*inputs: tf.Tensor) -> tf.Tensor:
-        result = _activations(*inputs)
-        with tf.control_dependencies([tf.py_function(lambda size: sizes.append(int(size)), [tf.size(result)], [])]):
-            return tf.identity(result)
-
-    monkeypatch.setattr("chatbot.model.attention._activations", recorded)
-    queries, vector = tf.ones([5, TARGET, UNITS]), tf.ones([UNITS])
-
-    @tf.function(autograph=False)
-    def gradient(largest: int) -> tf.Tensor:
-        with tf.GradientTape() as tape:
-            tape.watch(queries)
-            result = additive_scores(queries, queries, vector, largest, 4 * TARGET * TARGET * UNITS)
-        return tape.gradient(result, queries)
-
-    elements = 5 * TARGET * TARGET * UNITS
-    gradient(elements)
-    assert sizes == [elements]  # kept for the backward pass
-    sizes.clear()
-    gradient(elements - 1)
-    assert sizes == [elements * 4 // 5, elements // 5] * 2
+    assert sizes == (chunks if rows_of_chunk == 7 else chunks * 2)  # one that fits is kept for the backward pass

@@ -1,9 +1,8 @@
-"""The fast recurrent layers: the LSTM over real tokens and its gradients against Keras's over padded batches; cuDNN's.
+"""The LSTM over real tokens and its gradients against Keras's over padded batches; cuDNN's arguments against Keras's.
 
-The arguments of cuDNN equal those that Keras gives it, and the model computes the same by cuDNN as on the CPU.
+test_gradients.py of training has the gradients of models by cuDNN, emulated.
 """
 
-import dataclasses
 from typing import Any
 
 import hypothesis.strategies as st
@@ -13,65 +12,69 @@ import tensorflow as tf
 from hypothesis import given, settings
 
 from chatbot.config.model import ModelSettings
-from chatbot.model import recurrent
 from chatbot.model.fast_recurrent import cudnn_sequence, lstm_sequence
 from chatbot.model.new_model import built_model
 from chatbot.model.recurrent import recurrent_layer
-from chatbot.model.sequences import Packing, pack, packing_of, sequences_of, specs_of, unpack
-from tests.model.cudnn_emulation import emulate_gpu, recorded_arguments
+from chatbot.model.sequences import MULTIPLE, Packing, pack, packing_of, specs_of, unpack
+from tests.model.cudnn_emulation import emulate_gpu
+
+FEATURES, UNITS = 5, 6
 
 
 def padded_lstm(
-    inputs: tf.Tensor, h: tf.Tensor, c: tf.Tensor, weights: list[tf.Tensor], mask: tf.Tensor, dtype: str = "float32"
-) -> list[tf.Tensor]:
-    """lstm_sequence with padded inputs and outputs, like keras.layers.LSTM."""
-    return packed_lstm(inputs, h, c, weights, packing_of(mask.numpy().sum(axis=1), mask.shape[1]), dtype)
-
-
-def packed_lstm(
     inputs: tf.Tensor, h: tf.Tensor, c: tf.Tensor, weights: list[tf.Tensor], packing: Packing, dtype: str = "float32"
 ) -> list[tf.Tensor]:
-    """padded_lstm, with the packing in place of the mask."""
-    kernel, recurrent_kernel, bias = weights
-    outputs, h, c = lstm_sequence(pack(inputs, packing), h, c, kernel, recurrent_kernel, bias, packing, dtype)
+    """lstm_sequence with padded inputs and outputs, like keras.layers.LSTM."""
+    outputs, h, c = lstm_sequence(pack(inputs, packing), h, c, *weights, packing, dtype)
     return [unpack(outputs, packing), h, c]
 
 
+def lstm_gradients(
+    inputs: tf.Tensor, start: list[tf.Tensor], weights: list[tf.Tensor], packing: Packing, upstream: list[tf.Tensor]
+) -> list[tf.Tensor]:
+    """The results, and the gradients by those of the results. Outputs at padding are undefined, and left out."""
+    arguments = [inputs, *start, *weights]
+    with tf.GradientTape() as tape:
+        tape.watch(arguments)
+        outputs, h, c = padded_lstm(inputs, *start, weights, packing)
+        mask = tf.sequence_mask(packing.lengths, tf.shape(outputs)[1])[:, :, None]
+        results = [tf.where(mask, outputs, 0.0), h, c]
+    return [*results, *tape.gradient(results, arguments, output_gradients=upstream)]
+
+
+@pytest.fixture(scope="module")
+def lstm_graph() -> Any:
+    """`lstm_gradients` as a graph for batches of all shapes."""
+    states = [tf.TensorSpec([None, UNITS])] * 2
+    weights = [tf.TensorSpec([size, 4 * UNITS]) for size in (FEATURES, UNITS)] + [tf.TensorSpec([4 * UNITS])]
+    packing = specs_of(packing_of(np.array([1]), 1))
+    signature = [tf.TensorSpec([None, None, FEATURES]), states, weights, packing]
+    signature.append([tf.TensorSpec([None, None, UNITS]), *states])
+    return tf.function(lstm_gradients, input_signature=signature, autograph=False)
+
+
 @settings(max_examples=12)
-@given(
-    rows=st.integers(1, 5),
-    time=st.integers(1, 7),
-    features=st.integers(1, 6),
-    units=st.integers(1, 6),
-    seed=st.integers(0, 99),
-)
-def test_outputs_and_gradients_equal_keras(rows: int, time: int, features: int, units: int, seed: int) -> None:
+@given(rows=st.integers(1, 5), time=st.integers(1, 7), seed=st.integers(0, 99))
+def test_outputs_and_gradients_equal_keras_in_one_graph(lstm_graph: Any, rows: int, time: int, seed: int) -> None:
     rng = np.random.default_rng(seed)
-    inputs = tf.constant(rng.normal(size=(rows, time, features)), tf.float32)
-    start = [tf.constant(rng.normal(size=(rows, units)), tf.float32) for _ in range(2)]
-    mask = tf.constant(np.arange(time) < rng.integers(1, time + 1, rows)[:, None])
-    layer = recurrent_layer("lstm", features, units)
+    shapes = (rows, time, FEATURES), (rows, UNITS), (rows, UNITS), (rows, time, UNITS), (rows, UNITS), (rows, UNITS)
+    inputs, h, c, *upstream = (tf.constant(rng.normal(size=shape), tf.float32) for shape in shapes)
+    lengths = rng.integers(1, time + 1, rows)
+    layer = recurrent_layer("lstm", FEATURES, UNITS)
     weights = [variable.value for variable in layer.trainable_variables]
     for weight in weights:
         weight.assign(rng.normal(size=weight.shape))
-    # Random gradients of the outputs and both states. Outputs at padding are undefined, so they are not compared.
-    real = tf.cast(mask, tf.float32)[:, :, None]
-    upstream = [
-        tf.constant(rng.normal(size=shape), tf.float32) for shape in ((rows, time, units), *[(rows, units)] * 2)
-    ]
-
-    def gradients(run: object) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
-        with tf.GradientTape() as tape:
-            tape.watch((inputs, start))
-            outputs, h, c = run()  # type: ignore[operator]
-            results = [outputs * real, h, c]
-        return results, tape.gradient(results, [inputs, *start, *weights], output_gradients=upstream)
-
-    expected = gradients(lambda: layer(inputs, initial_state=start, mask=mask))
-    actual = gradients(
-        lambda: padded_lstm(inputs, start[0], start[1], [tf.convert_to_tensor(w) for w in weights], mask)
-    )
-    for a, b in zip(tf.nest.flatten(actual), tf.nest.flatten(expected), strict=True):
+    mask = tf.sequence_mask(lengths, time)
+    with tf.GradientTape() as tape:
+        tape.watch((inputs, h, c))
+        outputs, *states = layer(inputs, initial_state=[h, c], mask=mask)
+        expected = [tf.where(mask[:, :, None], outputs, 0.0), *states]
+    expected += tape.gradient(expected, [inputs, h, c, *weights], output_gradients=upstream)
+    tensors = [tf.convert_to_tensor(weight) for weight in weights]
+    packing = packing_of(lengths, time)
+    assert len(packing.to_packed) % MULTIPLE == 0 < packing.fillers
+    actual = lstm_graph(inputs, [h, c], tensors, packing, upstream)
+    for a, b in zip(actual, expected, strict=True):
         np.testing.assert_allclose(a, b, atol=2e-5, rtol=2e-5)
 
 
@@ -81,13 +84,13 @@ def test_rounded_products_change_outputs_and_gradients_little(dtype: str, tolera
     rng = np.random.default_rng(2)
     shapes = [(6, 9, 32), (6, 24), (6, 24), (32, 96), (24, 96), (96,)]
     values = [tf.constant(0.2 * rng.normal(size=shape), tf.float32) for shape in shapes]
-    mask = tf.constant(np.arange(9) < rng.integers(1, 10, 6)[:, None])
+    packing = packing_of(rng.integers(1, 10, 6), 9)
 
     def gradients(dtype: str) -> list[tf.Tensor]:
         with tf.GradientTape() as tape:
             tape.watch(values)
             inputs, h, c, *weights = values
-            results = padded_lstm(inputs, h, c, weights, mask, dtype)
+            results = padded_lstm(inputs, h, c, weights, packing, dtype)
             assert {x.dtype for x in results} == {tf.float32}
             loss = tf.add_n([tf.reduce_sum(tf.sin(x)) for x in results])
         return [*results, *tape.gradient(loss, values)]
@@ -96,49 +99,22 @@ def test_rounded_products_change_outputs_and_gradients_little(dtype: str, tolera
         assert 0 < tf.norm(exact - rounded) < tolerance * tf.norm(exact)
 
 
-def test_one_graph_serves_batches_of_all_shapes() -> None:
-    """Its results equal those computed eagerly, where tf.while_loop is a loop of Python."""
-    rng = np.random.default_rng(3)
-    weights = [tf.constant(rng.normal(size=shape), tf.float32) for shape in [(3, 16), (4, 16), (16,)]]
-
-    def gradients(inputs: tf.Tensor, h: tf.Tensor, c: tf.Tensor, packing: Packing) -> list[tf.Tensor]:
-        with tf.GradientTape() as tape:
-            tape.watch([inputs, h, c, *weights])
-            results = packed_lstm(inputs, h, c, weights, packing)
-            loss = tf.add_n([tf.reduce_sum(tf.sin(x)) for x in results])
-        return [*results, *tape.gradient(loss, [inputs, h, c, *weights])]
-
-    shapes = ([None, None, 3], [None, 4], [None, 4])
-    packing = specs_of(packing_of(np.array([1]), 1))
-    signature = [*(tf.TensorSpec(shape) for shape in shapes), packing]
-    graph = tf.function(gradients, input_signature=signature, autograph=False)
-    for lengths in ([3, 1, 3], [1], [5, 4]):
-        rows, time = len(lengths), max(lengths)
-        values = [tf.constant(rng.normal(size=s), tf.float32) for s in ((rows, time, 3), (rows, 4), (rows, 4))]
-        packing = packing_of(np.array(lengths), time)
-        arguments = *values, packing
-        for a, b in zip(graph(*arguments), gradients(*arguments), strict=True):
-            np.testing.assert_allclose(a, b, atol=1e-5)
-
-
-@pytest.mark.parametrize("fast", [True, False])
-def test_stack_uses_fast_lstm_without_gpu(monkeypatch: pytest.MonkeyPatch, fast: bool) -> None:
-    input_sizes: list[int] = []
-
-    def recorded(*arguments: Any) -> tuple[tf.Tensor, ...]:
-        input_sizes.append(arguments[0].shape[1])
-        return lstm_sequence(*arguments)
-
-    monkeypatch.setattr(recurrent, "lstm_sequence", recorded)
-    stack = recurrent.Stack(ModelSettings(keep_prob=1.0, plain_layers=not fast), 2, 5, 3, 0)
-    sequences = sequences_of(np.ones((2, 4)), packed=fast)
-    stack.call(tf.ones((*sequences.ids.shape, 5)), stack.zero_states(2, tf.float32), sequences, None)
-    assert input_sizes == ([5, 3] if fast else [])
-
-
-ROWS, TIME, FEATURES, UNITS = 3, 4, 5, 6
+ROWS, TIME = 3, 4
 LENGTHS = np.array([4, 1, 2], np.int32)
-VOCABULARY = 17
+
+
+def recorded_arguments(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    """Record the arguments of cuDNN; its results are zeros."""
+    calls: list[dict[str, Any]] = []
+
+    def record(**arguments: Any) -> tuple[tf.Tensor, ...]:
+        calls.append(arguments)
+        rows, time, _ = arguments["input"].shape
+        state = tf.zeros_like(arguments["input_h"])
+        return tf.zeros([rows, time, state.shape[2]], state.dtype), state, state, tf.zeros(0), tf.zeros(0)
+
+    monkeypatch.setattr(tf.raw_ops, "CudnnRNNV3", record)
+    return calls
 
 
 @pytest.mark.parametrize("cell", ["lstm", "gru"])
@@ -163,25 +139,6 @@ def test_arguments_of_cudnn_equal_those_of_keras(cell: str, monkeypatch: pytest.
         np.testing.assert_array_equal(np.asarray(value), np.asarray(by_keras[name]), err_msg=name)
 
 
-KINDS = [
-    ModelSettings(rnn_size=8, embedding_size=6, num_layers=2, cell=cell, bidirectional=bidirectional)
-    for cell in ("lstm", "gru")
-    for bidirectional in (True, False)
-]
-
-
-@pytest.mark.parametrize("settings", KINDS, ids=[f"{s.cell}-{s.bidirectional}" for s in KINDS])
-def test_model_computes_the_same_logits_on_a_gpu(settings: ModelSettings, monkeypatch: pytest.MonkeyPatch) -> None:
-    model = built_model(settings, VOCABULARY, seed=1)
-    source, target_in = np.array([[7, 8, 9, 4], [4, 5, 0, 0]]), np.array([[1, 5, 6], [1, 8, 0]])
-    expected = model(model.sequences(source), model.sequences(target_in))
-    emulate_gpu(monkeypatch)
-    sequences = model.sequences(source), model.sequences(target_in)
-    assert sequences[0].ids.shape == source.shape  # padded, as cuDNN takes them
-    real = slice(None, 5)  # the real tokens of the replies; fillers are undefined
-    np.testing.assert_allclose(model(*sequences)[real], expected[real], atol=1e-5)
-
-
 @pytest.mark.parametrize(("precision", "dtype"), [("bfloat16", tf.float32), ("float16", tf.float16)])
 def test_cudnn_computes_in_a_type_that_it_has(precision: str, dtype: tf.DType, monkeypatch: pytest.MonkeyPatch) -> None:
     calls = recorded_arguments(monkeypatch)
@@ -194,7 +151,7 @@ def test_cudnn_computes_in_a_type_that_it_has(precision: str, dtype: tf.DType, m
 
 def test_decoder_runs_all_rows_to_the_same_length(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody uses its last state, and cuDNN is faster with equal lengths."""
-    model = built_model(dataclasses.replace(KINDS[1], num_layers=1), VOCABULARY, seed=1)
+    model = built_model(ModelSettings(rnn_size=8, embedding_size=6, num_layers=1, bidirectional=False), 17, 1)
     emulate_gpu(monkeypatch)
     calls = recorded_arguments(monkeypatch)
     model(model.sequences(np.array([[7, 8, 9], [4, 0, 0]])), model.sequences(np.array([[1, 5], [1, 0]])))

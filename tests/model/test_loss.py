@@ -1,36 +1,46 @@
-"""The loss in chunks, and its gradients, against Keras's loss of all logits; no product is larger than a chunk."""
+"""The losses and their gradients: in chunks, against Keras's loss of all logits; of samples, against the formula."""
 
 from typing import Any
 
 import hypothesis.strategies as st
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 from hypothesis import given, settings
 
-from chatbot.model import loss
-from chatbot.model.loss import LOGITS, LossSize, logits_in, projection_loss
+from chatbot.model import loss, operations
+from chatbot.model.loss import LOGITS, LossSize, draw_samples, logits_in, projection_loss, sampled_loss
 from chatbot.model.operations import computed_on, matmul
-from tests.model.plain_loss import sequence_loss
 
 Values = tuple[list[tf.Tensor], tf.Tensor, tf.Tensor]
 
 
-def random_values(tokens: int, units: int, vocabulary: int, seed: int) -> Values:
-    """(attended, embeddings, bias), targets, weights; targets repeat, and part of the weights are 0."""
+def random_values(tokens: int, units: int, vocabulary: int, seed: int, mixes: bool = False) -> Values:
+    """(attended, embeddings, bias), targets, weights; targets repeat, and part of the weights are 0.
+
+    mixes: also the log-probability of generating each target, and of copying it, which some cannot be.
+    """
     rng = np.random.default_rng(seed)
     shapes = ((tokens, units), (vocabulary, units), (vocabulary,))
-    weights = rng.choice([0.0, 1.0, 0.3], tokens)
-    targets = rng.integers(0, vocabulary, tokens)
-    return [tf.constant(rng.normal(size=s), tf.float32) for s in shapes], tf.constant(targets), tf.constant(weights)
+    values = [rng.normal(size=shape) for shape in shapes]
+    if mixes:
+        copied = np.log(np.where(np.arange(tokens) % 3, 0.2, 1e-30))
+        values += [-np.exp(rng.normal(size=tokens)), copied]
+    targets, weights = rng.integers(0, vocabulary, tokens), rng.choice([0.0, 1.0, 0.3], tokens)
+    return [tf.constant(x, tf.float32) for x in values], tf.constant(targets), tf.constant(weights, tf.float32)
 
 
 def plain(values: list[tf.Tensor], targets: tf.Tensor, weights: tf.Tensor, smoothing: float = 0.0) -> list[tf.Tensor]:
+    by_keras = keras.losses.CategoricalCrossentropy(from_logits=True, label_smoothing=smoothing, reduction="none")
     with tf.GradientTape() as tape:
         tape.watch(values)
-        attended, embeddings, bias = values
+        attended, embeddings, bias, *mixture = values
         logits = tf.matmul(attended, embeddings, transpose_b=True) + bias
-        loss = sequence_loss(logits, targets, tf.cast(weights, tf.float32), smoothing)
+        losses = by_keras(tf.one_hot(targets, logits.shape[-1]), logits)
+        if mixture:
+            losses = -tf.reduce_logsumexp(tf.stack([mixture[0] - losses, mixture[1]]), 0)
+        loss = tf.reduce_sum(weights * losses)
     return [loss, *tape.gradient(loss, values)]
 
 
@@ -44,17 +54,8 @@ def chunked(
 ) -> list[tf.Tensor]:
     with tf.GradientTape() as tape:
         tape.watch(values)
-        attended, embeddings, bias = values
-        loss = projection_loss(
-            attended,
-            embeddings,
-            bias,
-            targets,
-            tf.cast(weights, tf.float32),
-            dtype,
-            LossSize(logits),
-            label_smoothing=smoothing,
-        )
+        options = dtype, LossSize(logits), tuple(values[3:]), smoothing
+        loss = projection_loss(*values[:3], targets, weights, *options)
     return [loss, *tape.gradient(loss, values)]
 
 
@@ -64,36 +65,46 @@ def chunked(
     units=st.integers(1, 5),
     vocabulary=st.integers(2, 12),
     chunk=st.integers(1, 40),
-    smoothing=st.sampled_from([0.0, 0.1, 0.9]),
+    smoothing=st.sampled_from([0.0, 0.1, 0.9, None]),
     seed=st.integers(0, 99),
 )
 def test_chunked_loss_and_gradients_equal_plain_loss(
-    tokens: int, units: int, vocabulary: int, chunk: int, smoothing: float, seed: int
+    tokens: int, units: int, vocabulary: int, chunk: int, smoothing: float | None, seed: int
 ) -> None:
-    values, targets, weights = random_values(tokens, units, vocabulary, seed)
-    results = chunked(values, targets, weights, "float32", chunk, smoothing)
-    for actual, expected in zip(results, plain(values, targets, weights, smoothing), strict=True):
+    """With label smoothing, or where it is None of a mixture."""
+    values, targets, weights = random_values(tokens, units, vocabulary, seed, mixes=smoothing is None)
+    results = chunked(values, targets, weights, "float32", chunk, smoothing or 0.0)
+    for actual, expected in zip(results, plain(values, targets, weights, smoothing or 0.0), strict=True):
         np.testing.assert_allclose(actual, expected, atol=1e-5, rtol=1e-5)
 
 
-@pytest.mark.parametrize("deterministic", [True, False])
 @pytest.mark.parametrize(
-    ("device", "dtype", "tolerance"),
-    [("/GPU:0", "float32", 1e-5), ("/CPU:0", "float32", 1e-5), ("/CPU:0", "bfloat16", 0.01)],
+    ("device", "dtype", "tolerance", "deterministic"),
+    [
+        ("/GPU:0", "float32", 1e-5, False),
+        ("/GPU:0", "float32", 1e-5, True),
+        ("/CPU:0", "float32", 1e-5, False),
+        ("/CPU:0", "bfloat16", 0.01, False),
+        ("/CPU:0", "float16", 0.002, False),
+    ],
 )
-@pytest.mark.parametrize(("scale", "smoothing"), [(1.0, 0.0), (300.0, 0.0), (1.0, 0.2)])
+@pytest.mark.parametrize(("scale", "smoothing"), [(1.0, 0.0), (300.0, 0.0), (1.0, 0.2), (300.0, None)])
 def test_loss_and_gradients_on_any_device_equal_plain_loss(
-    device: str, dtype: str, tolerance: float, scale: float, smoothing: float, deterministic: bool,
+    device: str, dtype: str, tolerance: float, deterministic: bool, scale: float, smoothing: float | None,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     """Where probabilities underflow, too. The fused operation has no deterministic kernel on GPUs."""
-    monkeypatch.setattr(loss, "is_op_determinism_enabled", lambda: deterministic)
-    values, targets, weights = random_values(40, 3, 70, seed=1)
-    values = [scale * value for value in values]
+    for module in (loss, operations):
+        monkeypatch.setattr(module, "is_op_determinism_enabled", lambda: deterministic)
+    values, targets, weights = random_values(40, 3, 70, seed=1, mixes=smoothing is None)
+    values[0] *= tf.where(tf.range(40) % 2 == 0, scale, 1.0)[:, None]
     with computed_on(device):
-        results = chunked(values, targets, weights, dtype, 700, smoothing)
-    for actual, expected in zip(results, plain(values, targets, weights, smoothing), strict=True):
-        assert tf.norm(actual - expected) <= tolerance * tf.norm(expected)
+        results = chunked(values, targets, weights, dtype, 700, smoothing or 0.0)
+    for actual, expected in zip(results, plain(values, targets, weights, smoothing or 0.0), strict=True):
+        assert actual.dtype == tf.float32
+        difference = tf.norm(actual - expected) / tf.norm(expected)
+        assert difference <= tolerance
+        assert dtype == "float32" or difference > 1e-6  # the products are rounded
 
 
 @pytest.mark.parametrize(("most_tokens", "loops"), [(None, 1), (35, 1), (30, 0)])
@@ -110,30 +121,7 @@ def test_no_loop_if_every_call_is_one_chunk(most_tokens: int | None, loops: int)
     assert sum("While" in op.type for op in graph.get_operations()) == loops
 
 
-def test_chunk_follows_the_memory_of_the_device() -> None:
-    assert logits_in(None) == LOGITS
-    assert logits_in(80 << 30) > 50 * LOGITS
-    assert 3 * 4 * logits_in(8 << 30) < (8 << 30) / 4
-
-
-@pytest.mark.parametrize(("dtype", "tolerance"), [("bfloat16", 0.01), ("float16", 0.002)])
-def test_rounded_products_change_loss_and_gradients_little(dtype: str, tolerance: float) -> None:
-    values, targets, weights = random_values(40, 32, 200, seed=1)
-    results = chunked(values, targets, weights, dtype, 2000)
-    assert {x.dtype for x in results} == {tf.float32}
-    for actual, expected in zip(results, plain(values, targets, weights), strict=True):
-        assert 0 < tf.norm(actual - expected) < tolerance * tf.norm(expected)
-
-
-def test_loss_of_nan_and_inf_is_not_finite() -> None:
-    values, targets, _ = random_values(4, 3, 7, seed=1)
-    for bad_value in (np.inf, np.nan):
-        attended = tf.tensor_scatter_nd_update(values[0], [[0, 1]], [bad_value])
-        loss = chunked([attended, *values[1:]], targets, tf.ones(4), "float32", 14)[0]
-        assert not np.isfinite(loss)
-
-
-def test_no_product_is_larger_than_a_chunk(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_product_is_larger_than_a_chunk_which_follows_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     """With a vocabulary of 50, a chunk of 100 logits is two tokens."""
     shapes: list[tuple[int, ...]] = []
 
@@ -146,3 +134,41 @@ def test_no_product_is_larger_than_a_chunk(monkeypatch: pytest.MonkeyPatch) -> N
     chunked(*random_values(65, 2, 50, seed=1), "float32", 100)
     # The last one has the logits of underflowed targets: none.
     assert {shape for shape in shapes if 50 in shape} == {(2, 50), (1, 50), (50, 2), (0, 50)}
+    assert logits_in(None) == LOGITS < logits_in(80 << 30) / 50
+    assert 3 * 4 * logits_in(8 << 30) < (8 << 30) / 4
+
+
+def test_loss_of_nan_and_inf_is_not_finite() -> None:
+    values, targets, _ = random_values(4, 3, 7, seed=1)
+    for bad_value in (np.inf, np.nan):
+        attended = tf.tensor_scatter_nd_update(values[0], [[0, 1]], [bad_value])
+        loss = chunked([attended, *values[1:]], targets, tf.ones(4), "float32", 14)[0]
+        assert not np.isfinite(loss)
+
+
+VOCABULARY, SEED = 50, [1, 2]
+ZIPF = np.log((np.arange(VOCABULARY) + 2) / (np.arange(VOCABULARY) + 1)) / np.log(VOCABULARY + 1)
+
+
+def test_ids_are_drawn_by_zipfs_law() -> None:
+    count = 200_000
+    ids = draw_samples(count, VOCABULARY, SEED)
+    np.testing.assert_allclose(np.bincount(ids, minlength=VOCABULARY) / count, ZIPF, atol=0.003)
+    assert draw_samples(9, VOCABULARY, [1, 2]).tolist() != draw_samples(9, VOCABULARY, [1, 3]).tolist()
+
+
+def test_sampled_loss_equals_its_formula() -> None:
+    """One position at a time, in float64."""
+    values, targets, weights = random_values(30, 4, VOCABULARY, seed=1)
+    attended, embeddings, bias = (value.numpy().astype(np.float64) for value in values)
+    ids = draw_samples(7, VOCABULARY, SEED)
+    total = 0.0
+    for x, target, weight in zip(attended, targets.numpy(), weights.numpy(), strict=True):
+        others = [k for k in ids if k != target]  # a sample that is the target does not count
+        of_target = x @ embeddings[target] + bias[target]
+        sum_of_others = sum(np.exp(x @ embeddings[k] + bias[k]) / (7 * ZIPF[k]) for k in others)
+        total += weight * (np.log(np.exp(of_target) + sum_of_others) - of_target)
+    of_targets, of_samples = (tf.gather(values[1], rows) for rows in (targets, ids))
+    for dtype, tolerance in (("float32", 1e-4), ("bfloat16", 0.02)):
+        found = sampled_loss(values[0], of_targets, of_samples, values[2], targets, tf.constant(ids), weights, dtype)
+        assert float(found) == pytest.approx(total, rel=tolerance)

@@ -5,8 +5,8 @@ import pytest
 import tensorflow as tf
 
 from chatbot.config.model import ModelSettings
-from chatbot.model.recurrent import Dropout, Stack, kept
-from chatbot.model.sequences import sequences_of, unpack
+from chatbot.model.recurrent import Dropout, Stack, is_packed
+from chatbot.model.sequences import pack, sequences_of, unpack
 
 LENGTHS = np.array([4, 2, 3])
 
@@ -14,16 +14,16 @@ LENGTHS = np.array([4, 2, 3])
 @pytest.mark.parametrize(("cell", "residual"), [("lstm", True), ("lstm", False), ("gru", True)])
 def test_stack_equals_its_layers_one_after_another(cell: str, residual: bool) -> None:
     settings = ModelSettings(cell=cell, num_layers=3, residual=residual)
-    stack = Stack(settings, 3, 5, 6, 100)
+    stack, packed = Stack(settings, 3, 5, 6, 100), is_packed(settings)
+    assert packed == (cell == "lstm")
     rng = np.random.default_rng(1)
     for weight in stack.trainable_variables:
         weight.assign(rng.normal(size=weight.shape))
-    sequences = sequences_of(np.where(np.arange(4) < LENGTHS[:, None], 1, 0), packed=cell == "lstm")
+    sequences = sequences_of(np.where(np.arange(4) < LENGTHS[:, None], 1, 0), packed)
     inputs = rng.normal(size=(3, 4, 5)).astype(np.float32)
-    packed = tf.gather(tf.reshape(inputs, [-1, 5]), sequences.packing.to_packed)
-    zeros = stack.zero_states(3, tf.float32)
-    outputs, _ = stack(packed if cell == "lstm" else tf.constant(inputs), zeros, sequences, None)
-    outputs = unpack(outputs, sequences.packing) if cell == "lstm" else outputs
+    tokens = pack(tf.constant(inputs), sequences.packing) if packed else tf.constant(inputs)
+    outputs, _ = stack(tokens, stack.zero_states(3, tf.float32), sequences, None)
+    outputs = unpack(outputs, sequences.packing) if packed else outputs
 
     expected = inputs
     for number, layer in enumerate(stack.recurrent):
@@ -42,12 +42,3 @@ def test_dropout_is_a_function_of_its_key_and_number() -> None:
     assert set(np.unique(outputs)) == {0.0, np.float32(1.25)}
     assert abs((outputs > 0).mean() - 0.8) < 0.02
     np.testing.assert_array_equal(Dropout(0.8, 3)(ones, None), ones)
-
-
-def test_dropouts_that_are_drawn_at_once_differ() -> None:
-    dropout, ones, key = Dropout(0.8, 3), tf.ones([50, 20]), tf.constant([1], tf.uint64)
-    first, second = (kept(ones, scales).numpy() for scales in dropout.several(2, ones, key))
-    assert first.shape == second.shape == ones.shape
-    assert 0 < (first != second).mean() < 1
-    assert dropout.several(2, ones, None) == [None, None]
-    assert Dropout(1.0, 3).several(2, ones, key) == [None, None]

@@ -1,4 +1,4 @@
-"""The model: padding has no effect, decoding equals teacher forcing; the weights that it begins with."""
+"""The model: padding has no effect, decoding equals teacher forcing, gradients; the weights that it begins with."""
 
 import dataclasses
 from typing import Any
@@ -11,10 +11,12 @@ from chatbot.config.model import ModelSettings
 from chatbot.corpus.ngrams import ngrams_of
 from chatbot.corpus.pair_ids import EncodedPairs, Ragged
 from chatbot.corpus.vocabulary import ASK, BOS, EOS, PAD
+from chatbot.errors import UserError
 from chatbot.model.new_model import built_model, start_from_frequencies
 from chatbot.model.seq2seq import Seq2Seq
 from chatbot.model.sequences import unpack
 from tests.model.small_transformer import TRANSFORMER
+from tests.tiny_models import enlarge
 
 VOCABULARY = 17
 SMALL = ModelSettings(rnn_size=8, embedding_size=6, num_layers=2)
@@ -41,10 +43,10 @@ KINDS = [dataclasses.replace(SMALL, **choice) for choice in CHOICES.values()]
 NAMES = list(CHOICES)
 
 
-def all_logits(model: Seq2Seq, source: list, target_in: list, key: tf.Tensor | None = None) -> np.ndarray:
+def all_logits(model: Seq2Seq, source: list, target_in: list) -> np.ndarray:
     """[rows, target, vocabulary] logits of every position; zeros at padding."""
     sequences = [model.sequences(np.array(ids)) for ids in (source, target_in)]
-    logits = unpack(model(*sequences, key=key), sequences[1].packing)
+    logits = unpack(model(*sequences), sequences[1].packing)
     return np.where(sequences[1].mask[..., None], logits, 0.0)
 
 
@@ -65,49 +67,71 @@ def test_decoding_step_by_step_equals_teacher_forcing_of_padded_rows(settings: M
     np.testing.assert_allclose(logits[1::2], all_logits(model, source, other_in)[:, 3], atol=1e-5)
 
 
-def test_a_model_that_is_frozen_projects_alike_by_a_copy() -> None:
-    model = built_model(SMALL, VOCABULARY, seed=1)
-    attended = tf.random.stateless_normal([3, SMALL.embedding_size], [1, 2])
-    logits = model.project(attended)
-    model.freeze()
-    np.testing.assert_allclose(model.project(attended), logits, rtol=1e-5, atol=1e-6)
-    model.embedding.embeddings.assign(tf.zeros_like(model.embedding.embeddings))
-    np.testing.assert_allclose(model.project(attended), logits, rtol=1e-5, atol=1e-6)
+@pytest.mark.parametrize(
+    "name", ["lstm-residual-untied", "gru-bahdanau-copy", "lstm-fed-copy", "transformer-copy-untied"]
+)
+def test_gradients_of_a_loss_with_dropout_equal_finite_differences(name: str) -> None:
+    """In random directions of all weights."""
+    model = built_model(dataclasses.replace(SMALL, **CHOICES[name], keep_prob=0.8), VOCABULARY, SEED)
+    enlarge(model)
+    rows = [[7, 8, 9], [4, 5, PAD]], [[BOS, 5, 7], [BOS, 8, PAD]]
+    source, target_in = (model.sequences(np.array(ids)) for ids in rows)
+    targets, weights = (tf.constant([5, 8, 7, 9, EOS, *[0] * 11], dtype) for dtype in (tf.int64, tf.float32))
+
+    def loss() -> tf.Tensor:
+        decoded = model.decoded(source, target_in, tf.constant([3], tf.uint64))
+        return model.summed_loss(decoded, targets, weights)
+
+    variables = [variable.value for variable in model.trainable_variables]
+    with tf.GradientTape() as tape:
+        value = loss()
+    gradients = [tf.convert_to_tensor(gradient).numpy() for gradient in tape.gradient(value, variables)]
+    before, generator = [variable.numpy() for variable in variables], np.random.default_rng(1)
+    for _ in range(3):
+        directions = [generator.normal(size=x.shape) for x in before]
+        directions = [0.005 * direction / np.linalg.norm(direction) for direction in directions]
+        values = []
+        for sign in (1, -1):
+            for variable, x, direction in zip(variables, before, directions, strict=True):
+                variable.assign(x + sign * direction)
+            values.append(float(loss()))
+        analytic = sum(float(np.sum(g * d)) for g, d in zip(gradients, directions, strict=True))
+        assert (values[0] - values[1]) / 2 == pytest.approx(analytic, rel=0.005, abs=5e-5)
 
 
-def test_graphs_of_a_model_that_is_frozen_share_its_ngrams() -> None:
+def test_a_model_that_is_frozen_computes_alike_by_copies() -> None:
+    """Of the projection and of the n-grams, which all graphs share."""
     rows = np.random.default_rng(1).integers(5, VOCABULARY, (200, 6))
     ngrams = ngrams_of([Ragged.from_rows(rows.tolist())], VOCABULARY, 3)
     model = built_model(dataclasses.replace(SMALL, ngrams=3), VOCABULARY, seed=1, ngrams=ngrams)
     largest = max(len(order.ids) for order in ngrams.orders)
-    found = []
+    state, found = model.encode(model.sequences(np.array([[5, 6]]))), []
     for number in (0, 1):
-        state = model.encode(model.sequences(np.array([[5, 6]])))
-        step = tf.function(model.step, autograph=False).get_concrete_function(state, np.array([7]))
+        step = tf.function(lambda *x: model.step(*x), autograph=False).get_concrete_function(state, np.array([7]))
         constants = [op.outputs[0].shape.num_elements() for op in step.graph.get_operations() if op.type == "Const"]
         assert (max(constants) >= largest) == (number == 0)
         found.append(step(state, np.array([7]))[0])
         model.freeze()
     np.testing.assert_allclose(found[0], found[1], rtol=1e-5)
+    attended = tf.random.stateless_normal([3, SMALL.embedding_size], [1, 2])
+    logits = model.project(attended)
+    model.embedding.embeddings.assign(tf.zeros_like(model.embedding.embeddings))
+    np.testing.assert_array_equal(model.project(attended), logits)
 
 
-def test_logits_depend_on_the_question_and_its_order() -> None:
-    model = built_model(SMALL, VOCABULARY, SEED)
-    logits = all_logits(model, [[7, 8, 9], [9, 8, 7], [7, 8, 8]], [[BOS]] * 3)
-    assert len({tuple(row) for row in logits[:, 0].tolist()}) == 3
-
-
-def test_weights_are_a_function_of_the_seed() -> None:
-    first, again, other = (built_model(SMALL, VOCABULARY, s) for s in (1, 1, 2))
-    for a, b in zip(first.trainable_variables, again.trainable_variables, strict=True):
-        np.testing.assert_array_equal(a.numpy(), b.numpy())
-    assert any(np.any(a.numpy() != b.numpy()) for a, b in zip(first.weights, other.weights, strict=True))
-
-
-def test_weights_of_equal_shape_are_drawn_independently() -> None:
-    model = built_model(dataclasses.replace(SMALL, embedding_size=8), VOCABULARY, SEED)
-    drawn = [weight.numpy() for weight in model.trainable_variables if weight.name != "bias"]
-    assert len({weight.tobytes() for weight in drawn}) == len(drawn)
+def test_weights_are_a_function_of_the_seed_and_drawn_independently() -> None:
+    settings = dataclasses.replace(SMALL, embedding_size=8)  # several have equal shapes
+    first, again, other = (
+        [
+            weight.numpy().tobytes()
+            for weight in built_model(settings, VOCABULARY, seed).trainable_variables
+            if weight.name != "bias"
+        ]
+        for seed in (1, 1, 2)
+    )
+    assert first == again
+    assert not {*first} & {*other}
+    assert len({*first}) == len(first)
 
 
 def test_products_that_are_computed_as_one_are_drawn_as_several() -> None:
@@ -125,22 +149,16 @@ def test_products_that_are_computed_as_one_are_drawn_as_several() -> None:
 def test_bias_starts_at_the_log_frequencies_of_the_replies() -> None:
     """Two shards of three replies. The tokens 8 and 9 occur once."""
     model = built_model(SMALL, VOCABULARY, SEED)
-    replies = [[[7, 7, 8], [7]], [[9, 7]]]
-    targets = [Ragged.from_rows(rows) for rows in replies]
-    sources = [Ragged.from_rows([[10]] * len(rows)) for rows in replies]
-    start_from_frequencies(
-        model, [EncodedPairs.question_to_answer(s, t, t.lengths) for s, t in zip(sources, targets, strict=True)]
-    )
+    targets = [Ragged.from_rows(rows) for rows in ([[7, 7, 8], [7]], [[9, 7]])]
+    start_from_frequencies(model, [EncodedPairs.question_to_answer(rows, rows, rows.lengths) for rows in targets])
     counts = dict.fromkeys(range(VOCABULARY), 0) | {7: 4, 8: 1, 9: 1, EOS: 3}
     smoothed = np.array([0 if token in (PAD, BOS, ASK) else count + 0.1 for token, count in counts.items()])
     np.testing.assert_allclose(np.exp(model.bias.numpy()), smoothed / smoothed.sum(), atol=1e-6)
 
 
-@pytest.mark.parametrize("plain_layers", [False, True])
-def test_each_direction_of_the_encoder_ends_with_its_last_state(plain_layers: bool) -> None:
+def test_each_direction_of_the_encoder_ends_with_its_last_state() -> None:
     """The forward half of the memory ends at the last token of a question, the backward half at the first."""
-    settings = dataclasses.replace(SMALL, plain_layers=plain_layers)
-    model = built_model(settings, VOCABULARY, SEED)
+    model = built_model(SMALL, VOCABULARY, SEED)
     source = model.sequences(np.array([[7, 8, 9, 10], [7, 8, PAD, PAD]]))
     memory, states = model.encoder(model.embed(source.ids), source, None)
     half, last_h = SMALL.rnn_size // 2, states[-1][0]
@@ -150,9 +168,15 @@ def test_each_direction_of_the_encoder_ends_with_its_last_state(plain_layers: bo
         assert np.abs(memory[row, 1, half:] - last_h[row, half:]).max() > 1e-4
 
 
-def test_no_dropout_without_key() -> None:
-    model = built_model(dataclasses.replace(SMALL, keep_prob=0.5), VOCABULARY, SEED)
-    source, target_in = [[7, 8]], [[BOS, 5]]
-    without_dropout = all_logits(model, source, target_in)
-    assert np.any(without_dropout != all_logits(model, source, target_in, tf.constant([1], tf.uint64)))
-    np.testing.assert_array_equal(without_dropout, all_logits(model, source, target_in))
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"architecture": "transformer", "heads": 3}, "--heads 3: must divide --embedding-size 256, an even number"),
+        ({"architecture": "transformer", "heads": 3, "embedding_size": 33}, "--heads 3: must divide --embedding-size"),
+        ({"copy": True, "attention": "none"}, "--copy: needs attention"),
+        ({"copy": True, "sampled_softmax": 5}, "--copy and --sampled-softmax exclude each other"),
+    ],
+)
+def test_settings_that_do_not_fit_together_are_refused(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=f"^{message}"):
+        ModelSettings(**changes)

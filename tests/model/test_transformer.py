@@ -1,4 +1,4 @@
-"""The Transformer against a slow twin in NumPy."""
+"""The Transformer against a slow twin in NumPy. test_seq2seq.py has its gradients."""
 
 import dataclasses
 from typing import Any
@@ -10,12 +10,10 @@ import tensorflow as tf
 
 from chatbot.config.model import ModelSettings
 from chatbot.corpus.vocabulary import BOS
-from chatbot.errors import UserError
-from chatbot.model.multi_head import attended, join_heads, row_by_row, split_heads
 from chatbot.model.new_model import built_model
 from chatbot.model.seq2seq import Seq2Seq
 from chatbot.model.sequences import unpack
-from chatbot.model.transformer import CrossAttention, FeedForward, Normalisation, Product, SelfAttention, silu
+from chatbot.model.transformer import CrossAttention, FeedForward, Normalisation, Product, SelfAttention
 from tests.model.small_transformer import TRANSFORMER
 
 Array = npt.NDArray[np.float64]
@@ -109,32 +107,3 @@ def test_logits_are_those_of_the_slow_twin(model: Seq2Seq, plain: bool) -> None:
     logits = unpack(other(source, target), target.packing)
     for row, question, reply in zip(logits, QUESTIONS, REPLIES, strict=True):
         np.testing.assert_allclose(row[: len(reply)], slow_logits(model, question, reply), atol=1e-4)
-
-
-def attention_of_heads(x: tf.Tensor) -> tf.Tensor:
-    """Of two heads, in rows of three vectors; the last vector of a row sees all, the others themselves alone."""
-    layout = row_by_row(tf.zeros([2, 3]))
-    sees = tf.constant([[0, -9, -9], [-9, 0, -9], [0, 0, 0]], tf.float64)
-    return join_heads(attended(split_heads(x, 3, 2, layout), sees, "float32"), layout)
-
-
-@pytest.mark.parametrize(("function", "size"), [(silu, 4), (attention_of_heads, 12)])
-def test_gradients_equal_finite_differences(function: Any, size: int) -> None:
-    value = tf.constant(np.random.default_rng(1).normal(size=(6, size)))
-    analytic, numeric = tf.test.compute_gradient(lambda x: tf.sin(function(x)), [value], delta=1e-5)
-    np.testing.assert_allclose(analytic[0], numeric[0], atol=1e-7)
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"architecture": "transformer", "cell": "gru"}, "--cell gru: not used by --architecture transformer; leave"),
-        ({"architecture": "transformer", "bidirectional": False}, "--no-bidirectional: not used by --architecture tr"),
-        ({"heads": 8}, "--heads 8: not used by --architecture recurrent; leave it out"),
-        ({"architecture": "transformer", "heads": 3}, "--heads 3: must divide --embedding-size 256, an even number"),
-        ({"architecture": "transformer", "heads": 3, "embedding_size": 33}, "--heads 3: must divide --embedding-size"),
-    ],
-)
-def test_settings_that_do_not_fit_the_architecture_are_errors(changes: dict[str, Any], message: str) -> None:
-    with pytest.raises(UserError, match=f"^{message}"):
-        ModelSettings(**changes)
