@@ -104,15 +104,26 @@ class Oracle:
         no_marks: list[bytes | None] = [None] * (vocabulary.first_byte - vocabulary.first_mark)
         return [*[None] * len(SPECIALS), *words[len(SPECIALS) :], *no_marks, *(bytes([byte]) for byte in range(256))]
 
+    @functools.cached_property
+    def pending(self) -> Callable[[tuple[int, ...]], bytes | None]:
+        """The first bytes of a character that has not ended after some ids; None if they spell no text."""
+
+        @functools.cache
+        def after(ids: tuple[int, ...]) -> bytes | None:
+            if not ids:
+                return b""
+            before, spelled = after(ids[:-1]), self.spelled[ids[-1]]
+            if before is None or spelled is None:
+                return None
+            return character_after(before, spelled, ids[-1] >= self.vocabulary.first_byte)
+
+        return after
+
     def can_begin(self, ids: Ids, decoding: DecodingSettings) -> bool:
         """Whether a reply can begin with these ids: whole characters, an end in time, and no banned word."""
-        pending = b""
-        for i in ids[:-1] if ids[-1] == EOS else ids:
-            spelled = self.spelled[i]
-            after = None if spelled is None else character_after(pending, spelled, i >= self.vocabulary.first_byte)
-            if after is None:
-                return False
-            pending = after
+        pending = self.pending(tuple(ids[:-1] if ids[-1] == EOS else ids))
+        if pending is None:
+            return False
         if ids[-1] == EOS:
             return len(ids) > 1 and not pending
         lead = pending[0] if pending else 0

@@ -49,12 +49,12 @@ def test_a_reply_rated_bad_is_not_looked_up(rated: Rated) -> None:
 
 
 def test_many_ratings_of_a_question_leave_no_reply_out(rated: Rated) -> None:
-    """Those of replies that nobody looks up, and the newest of a hundred ratings count."""
+    """Those of replies that nobody looks up, and the newest of many ratings count."""
     before = [*rated.replies(QUESTION)]
     for number in range(50):
         rated.rate("bad", QUESTION, f"{number}", "")
     assert [*rated.replies(QUESTION)] == before
-    for number in range(50):
+    for number in range(20):
         rated.rate("good", QUESTION, f"好{number}", "")
     rated.rate("bad", QUESTION, REPLY, QUESTION)
     rated.rate("good", QUESTION, "看样子不错", "")
@@ -99,16 +99,11 @@ def test_a_reply_rated_good_can_be_rated_bad_by_those_who_get_it(rated: Rated) -
 
 
 def test_other_ratings_change_nothing(rated: Rated) -> None:
-    """Of another model, and of replies that nobody knows to be given."""
+    """Of another model, of replies that nobody knows to be given, and of those that are never looked up."""
     before = rated.replies(QUESTION)
     for model, written_to in (("other", QUESTION), ("weibo", None)):
         rated.rate("good", QUESTION, "看样子不错", written_to, model)
         rated.rate("bad", QUESTION, REPLY, written_to, model)
-    assert rated.replies(QUESTION) == before
-
-
-def test_replies_that_are_never_looked_up(rated: Rated) -> None:
-    before = rated.replies(QUESTION)
     for reply in [*(f"看{mark}a" for mark in ELSEWHERE), " ", "很" * 99]:
         rated.rate("good", QUESTION, reply, "")
     rated.rate("good", " ", "好", "")

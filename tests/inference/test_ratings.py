@@ -27,15 +27,25 @@ def learned(path: Path) -> list[tuple[str, str]]:
     return [(pair[0], pair[1]) for pair in read(find_sources([str(path)])[0], Report())]
 
 
-def test_training_reads_good_replies_and_no_bad_ones(tmp_path: Path) -> None:
-    path = tmp_path / "folder" / "ratings.jsonl"
-    append_rating(
-        path, rating_of("你几岁\n\u202e", '"十八"', ["你好", "你好呀", "吃了吗", "吃了", "?"], "good", "weibo")
-    )
-    append_rating(path, rating_of("你是谁", "呵呵", [], "bad", "weibo"))
-    append_rating(path, comparison_of("天气", (("晴", "one"), ("哦", "two")), [["a", "b"], ["c", "d"]], "first"))
-    append_rating(path, comparison_of("天气", (("哦", "one"), ("雨", "two")), [[], []], "second"))
-    append_rating(path, comparison_of("早", (("早", "one"), ("早上好", "two")), [[], []], "equal"))
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "folder" / "ratings.jsonl"
+
+
+def test_training_reads_good_replies_and_no_bad_ones(path: Path) -> None:
+    """Neither where a reply comes from; a lone surrogate is replaced. Each record ends in its time."""
+    turns = ["你好", "你好呀", "吃了吗", "吃了", "?"]
+    for record in (
+        rating_of("你几岁\n\u202e", '"十八"', turns, "good", "weibo", written_to="你多大"),
+        rating_of("你是谁", "呵呵", [], "bad", "weibo", written_to="谁"),
+        comparison_of("天气", (("晴", "one"), ("哦", "two")), [["a", "b"], ["c", "d"]], "first"),
+        comparison_of("天气", (("哦", "one"), ("雨", "two")), [[], []], "second"),
+        comparison_of("早", (("早", "one"), ("早上好", "two")), [[], []], "equal"),
+        rating_of("\ud800", "好", [], "good", "weibo"),
+    ):
+        append_rating(path, record)
+        assert [*record][-1] == "time"
+        assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d[+-]\d\d:\d\d", record["time"])
     assert learned(path) == [
         ("你好", "你好呀"),
         ("吃了吗", "吃了"),
@@ -43,22 +53,11 @@ def test_training_reads_good_replies_and_no_bad_ones(tmp_path: Path) -> None:
         ("a", "b"),
         ("天气", "晴"),
         ("天气", "雨"),
+        ("?", "好"),
     ]
 
 
-def test_all_records_have_a_time() -> None:
-    for record in (
-        rating_of("q", "a", [], "good", "weibo"),
-        rating_of("q", "a", [], "bad", "weibo"),
-        comparison_of("q", (("a", "one"), ("b", "two")), [[], []], "second"),
-        comparison_of("q", (("a", "one"), ("b", "two")), [[], []], "equal"),
-    ):
-        assert [*record][-1] == "time"
-        assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d[+-]\d\d:\d\d", record["time"])
-
-
-def test_only_the_rating_of_the_same_time_is_replaced(tmp_path: Path) -> None:
-    path = tmp_path / "ratings.jsonl"
+def test_only_the_rating_of_the_same_time_is_replaced(path: Path) -> None:
     first, second = (rating_of("q", "r", [], "good", "weibo", time=time) for time in ("2026-01-01", "2026-01-02"))
     for record in (first, second):
         append_rating(path, record)
@@ -67,44 +66,18 @@ def test_only_the_rating_of_the_same_time_is_replaced(tmp_path: Path) -> None:
     assert learned(path) == [("q", "r")]
 
 
-def test_lone_surrogates_are_replaced(tmp_path: Path) -> None:
-    path = tmp_path / "ratings.jsonl"
-    append_rating(path, rating_of("\ud800", "好", [], "good", "weibo"))
-    assert learned(path) == [("?", "好")]
-
-
-def test_last_line_that_an_editor_has_not_ended_stays_a_line(tmp_path: Path) -> None:
-    path = tmp_path / "ratings.jsonl"
+def test_last_line_that_an_editor_has_not_ended_stays_a_line(path: Path) -> None:
     for reply in ("一", "二", "三"):
         append_rating(path, rating_of("数", reply, [], "good", "weibo", written_to=""))
         path.write_bytes(path.read_bytes().removesuffix(b"\n"))
     assert [given.reply for given in given_replies(path, ["weibo"])] == ["一", "二", "三"]
 
 
-def test_file_of_ratings_has_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ratings, "LARGEST_FILE", 200)
-    path = tmp_path / "ratings.jsonl"
-    append_rating(path, rating_of("a", "b", [], "good", "weibo"))
-    with pytest.raises(UserError, match="move the file away"):
-        append_rating(path, rating_of("a" * 200, "b", [], "good", "weibo"))
-    assert len(path.read_text().splitlines()) == 1
-
-
-def test_where_a_reply_comes_from_is_no_text_for_training(tmp_path: Path) -> None:
-    path, report = tmp_path / "ratings.jsonl", Report()
-    append_rating(path, rating_of("你是谁", "我是猫", [], "good", "weibo", written_to="你是哪位"))
-    append_rating(path, rating_of("你是谁", "呵呵", [], "bad", "weibo", written_to="谁"))
-    assert [pair[:2] for pair in read(find_sources([str(path)])[0], report)] == [("你是谁", "我是猫")]
-    assert "written_to" not in str(vars(report))
-
-
-def test_replies_that_a_model_has_given(tmp_path: Path) -> None:
+def test_replies_that_a_model_has_given(path: Path) -> None:
     """Not those of other models, and not those of which nobody knows."""
-    path = tmp_path / "ratings.jsonl"
-    good = rating_of("q", "好", ["a", "b"], "good", "weibo", written_to="")
     bad = rating_of("q", "坏", [], "bad", "weibo", written_to="Q")
     for record in (
-        good,
+        rating_of("q", "好", ["a", "b"], "good", "weibo", written_to=""),
         rating_of("q", "x", [], "good", "other", written_to=""),
         rating_of("q", "y", [], "good", "weibo"),
         comparison_of("q", (("a", "weibo"), ("b", "weibo")), [[], []], "first"),
@@ -131,20 +104,20 @@ DAMAGED = [
 ]
 
 
-def test_damaged_lines_are_left_out(tmp_path: Path) -> None:
-    path = tmp_path / "ratings.jsonl"
-    path.write_bytes(b"\n".join([*DAMAGED, b'"written_to"', b""]))
-    append_rating(path, rating_of("q", "好", [], "good", "weibo", written_to=""))
-    assert given_replies(path, ["weibo"]) == [GivenReply("q", "好", "good", "")]
-    path.rename(tmp_path / "other")
+def test_damaged_lines_are_left_out_and_all_of_a_long_file_is_read(path: Path) -> None:
+    append_rating(path, rating_of("q", "first", [], "good", "weibo", written_to=""))
+    with path.open("ab") as file:
+        file.write(b"\n".join([*DAMAGED, b'"written_to"', b'{"question": "' + b"x" * 2**21 + b'"}', b""]))
+    append_rating(path, rating_of("q", "last", [], "good", "weibo", written_to=""))
+    assert [given.reply for given in given_replies(path, ["weibo"])] == ["first", "last"]
+    path.rename(path.with_name("other"))
     assert given_replies(path, ["weibo"]) == []
     path.mkdir()
     assert given_replies(path, ["weibo"]) == []
 
 
-def test_a_rating_keeps_the_last_turns_that_fit(tmp_path: Path) -> None:
-    """So that nobody can fill the file, or void the ratings of others."""
-    path = tmp_path / "ratings.jsonl"
+def test_nobody_fills_the_file_or_voids_the_ratings_of_others(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A rating keeps the last turns that fit."""
     append_rating(path, rating_of("q", "好", [], "good", "weibo", written_to=""))
     turns = [f"{number} {'长' * 300}" for number in range(200)]
     append_rating(path, rating_of("问", "答", turns, "good", "weibo", written_to=""))
@@ -153,20 +126,13 @@ def test_a_rating_keeps_the_last_turns_that_fit(tmp_path: Path) -> None:
     assert [turn for both in json.loads(line)["history"] for turn in both] == turns[-4:]
     with pytest.raises(TooLongError, match=r"of [\d,]+ bytes, of at most 4,096"):
         append_rating(path, rating_of("问", "答" * 2000, turns, "good", "weibo"))
+    monkeypatch.setattr(ratings, "LARGEST_FILE", path.stat().st_size + 99)
+    with pytest.raises(UserError, match="move the file away"):
+        append_rating(path, rating_of("问", "答", [], "good", "weibo"))
     assert [given.reply for given in given_replies(path, ["weibo"])] == ["好", "答"]
 
 
-def test_all_of_a_long_file_is_read(tmp_path: Path) -> None:
-    path = tmp_path / "ratings.jsonl"
-    append_rating(path, rating_of("q", "first", [], "good", "weibo", written_to=""))
-    with path.open("ab") as file:
-        file.write(b'{"question": "' + b"x" * 2**21 + b'"}\n')
-    append_rating(path, rating_of("q", "last", [], "good", "weibo", written_to=""))
-    assert [given.reply for given in given_replies(path, ["weibo"])] == ["first", "last"]
-
-
-def test_ratings_of_a_model_that_is_renamed(tmp_path: Path) -> None:
-    path = tmp_path / "ratings.jsonl"
+def test_ratings_of_a_model_that_is_renamed(path: Path) -> None:
     assert rename_model(path, "a", "b") == 0
     records = [
         rating_of("a", "a", [], "good", "a", written_to=""),
@@ -181,11 +147,9 @@ def test_ratings_of_a_model_that_is_renamed(tmp_path: Path) -> None:
     before = path.read_text().splitlines()
     assert rename_model(path, "a", "新") == 3
     after = path.read_text().splitlines()
-    assert after[1] == before[1]
-    assert after[4:] == before[4:]
+    assert (after[1], after[4:]) == (before[1], before[4:])
     assert [json.loads(after[number]).get("model") for number in (0, 2)] == ["新", "c"]
     assert (json.loads(after[2])["rejected_model"], json.loads(after[3])["models"]) == ("新", ["c", "新"])
-    assert given_replies(path, "新") == [GivenReply("a", "a", "good", "")]
     renamed = {**records[0], "model": "新"}
     append_rating(path, rating_of("a", "a", [], "bad", "新", written_to=""), renamed)  # it is found, and replaced
     assert given_replies(path, "新") == [GivenReply("a", "a", "bad", "")]

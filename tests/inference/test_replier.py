@@ -1,6 +1,7 @@
 """Replies of each architecture against the oracle; batches, graphs, and what a model does not admit."""
 
 import dataclasses
+import functools
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from chatbot.errors import UserError
 from chatbot.flags import replace
 from chatbot.inference import replier as module
 from chatbot.inference.model import log_probabilities
-from chatbot.inference.responder import Responder, TensorFlowModel, replier_of
+from chatbot.inference.responder import TensorFlowModel, replier_of
 from tests.oracle import likelihood
 from tests.tiny_models import ARCHITECTURES, LENGTH, Table, tiny
 
@@ -53,23 +54,10 @@ def test_replies_of_each_architecture_are_those_of_the_oracle(architecture: str)
     assert replier.search.graph.traces == 1  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
-@pytest.mark.parametrize("flags", [{"beam_size": 1}, {"top_p": 0.9, "anti_lm": 0.5, "anti_lm_tokens": 2}], ids=str)
-def test_streams_of_each_architecture_are_those_of_the_oracle(architecture: str, flags: dict[str, Any]) -> None:
-    model, decoding = tiny(architecture), DecodingSettings(**flags)
-    responder = Responder(model.trained, decoding, rows_of(architecture))
-    for text in ("a", "ab好你", "好 b"):
-        ((expected, _),) = model.oracle.candidates(decoding, responder.source(text, ()))
-        assert "".join(responder.stream(text)) == expected
-    assert [graph.experimental_get_tracing_count() for graph in rows_of(architecture).graphs] == [1] * 4
-
-
-ROWS: dict[str, TensorFlowModel] = {}
-
-
+@functools.cache
 def rows_of(architecture: str) -> TensorFlowModel:
     """The graphs that generate token by token, which all settings share."""
-    return ROWS.setdefault(architecture, TensorFlowModel(tiny(architecture).trained.model))
+    return TensorFlowModel(tiny(architecture).trained.model)
 
 
 def test_greedy_search_in_a_graph_is_that_of_the_oracle() -> None:

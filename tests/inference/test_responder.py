@@ -1,19 +1,21 @@
-"""Replies to any text: one line each, also to texts without a visible character."""
+"""Replies to any text, what is read of it, and the attention of a reply."""
 
 import dataclasses
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from chatbot.config.decoding import DecodingSettings
 from chatbot.config.training import Settings
-from chatbot.corpus.vocabulary import BYTES, MARKS, Vocabulary
+from chatbot.corpus.vocabulary import BOS, BYTES, MARKS, Vocabulary
 from chatbot.flags import compose, replace
-from chatbot.inference.responder import Responder, word_attention
-from chatbot.inference.text_responder import EMPTY_QUESTION_REPLY, END, MAX_CHARACTERS
+from chatbot.inference.responder import Responder, attention_weights, word_attention
+from chatbot.inference.text_responder import EMPTY_QUESTION_REPLY, END, MAX_CHARACTERS, words
 from chatbot.model.new_model import built_model
 from chatbot.model.saved import Trained
 from tests.inference.texts import EMPTY, UNUSUAL
+from tests.tiny_models import VOCABULARY, tiny
 
 SETTINGS = compose(Settings, rnn_size=8, embedding_size=6, max_length=6)
 
@@ -27,28 +29,18 @@ def trained() -> Trained:
     return Trained(SETTINGS, vocabulary, model, step=0)
 
 
-@pytest.mark.parametrize("beam_size", [1, 5])
-def test_any_text_gets_a_one_line_reply(trained: Trained, beam_size: int) -> None:
-    responder = Responder(trained, DecodingSettings(beam_size=beam_size))
-    replies = [responder.reply(text) for text in UNUSUAL]
+def test_any_text_gets_a_one_line_reply(trained: Trained) -> None:
+    """A blank one a request for a question; several texts in their order."""
+    responder = Responder(trained, DecodingSettings(beam_size=5))
+    blank = [*EMPTY, "\ud800"]  # the last is half of a surrogate pair
+    texts = [*blank, "你好", *UNUSUAL, ""]
+    replies = [responder.reply(text) for text in texts]
+    assert [reply == EMPTY_QUESTION_REPLY for reply in replies] == [text in blank for text in texts]
     assert all(reply.strip() and len(reply.splitlines()) == 1 for reply in replies)
-    assert EMPTY_QUESTION_REPLY not in replies
-    assert responder.replier.search.graph.traces == 1  # type: ignore[attr-defined]
-
-
-def test_blank_text_gets_a_request_for_a_question(trained: Trained) -> None:
-    responder = Responder(trained, DecodingSettings())
-    texts = [*EMPTY, "\ud800"]  # the last is half of a surrogate pair
-    assert [responder.reply(text) for text in texts] == [EMPTY_QUESTION_REPLY] * len(texts)
-
-
-def test_replies_keep_the_order_of_texts(trained: Trained) -> None:
-    responder = Responder(trained, DecodingSettings())
-    texts = ["", "你好", " ", "吗吗吗", "你", ""]
-    replies = responder.replies(texts)
-    assert replies == [responder.reply(text) for text in texts]
-    assert len(set(replies)) > 2
+    assert responder.replies(texts) == replies
+    assert len({*replies}) > 3
     assert responder.replies([]) == []
+    assert responder.replier.search.graph.traces == 1  # type: ignore[attr-defined]
 
 
 def test_long_texts_are_truncated(trained: Trained) -> None:
@@ -97,6 +89,38 @@ def test_last_turns_are_read_with_the_question(trained: Trained, history: list[s
     assert responder.source(" ", ["好"]) == []
     without = Responder(trained, DecodingSettings(beam_size=1))
     assert without.source("你好", history) == without.ids("你好")
+
+
+QUESTIONS, REPLIES = [[5, 6, 7], [8], [9, 9, 5, 6, 7]], [[6], [7, 8, 9, 5], []]
+
+
+@pytest.mark.parametrize("architecture", ["lstm-copy-ngrams", "gru-bahdanau-deep", "transformer-copy"])
+def test_weights_of_a_batch_are_those_of_each_step(architecture: str) -> None:
+    model = tiny(architecture).trained.model
+    found = attention_weights(model, QUESTIONS, REPLIES)
+    for weights, question, reply in zip(found, QUESTIONS, REPLIES, strict=True):
+        state = model.encode(model.sequences(np.array([question])))
+        assert weights.shape == (len(reply) + 1, len(question))
+        for token, of_step in zip([BOS, *reply], weights, strict=True):
+            state["attention_sums"] = tf.zeros([1, len(question)])
+            _, state = model.step(state, tf.constant([token]))
+            np.testing.assert_allclose(state["attention_sums"][0], of_step, atol=1e-5)
+            assert of_step.sum() == pytest.approx(1, rel=1e-5)
+    assert np.ptp(found[2]) > 0.01  # not uniform
+
+
+def test_bytes_of_a_character_are_one_word() -> None:
+    question, reply = VOCABULARY.ids(["ab", "猫", "é", "你"]), VOCABULARY.ids(["😀", "好"])
+    assert words(VOCABULARY, question) == [("ab", 1), ("猫", 3), ("é", 2), ("你", 1)]
+    assert words(VOCABULARY, reply) == [("😀", 4), ("好", 1)]
+    assert words(VOCABULARY, question[:2]) == [("ab", 1), ("\ufffd", 1)]  # truncated
+    model = tiny("lstm-copy-ngrams").trained.model
+    (found,) = word_attention(model, VOCABULARY, [question], [reply])
+    (by_id,) = attention_weights(model, [question], [reply])  # [6, 7]
+    assert (found.question, found.reply) == (["ab", "猫", "é", "你"], ["😀", "好", END])
+    assert found.weights.shape == (3, 4)
+    assert found.weights[0, 1] == pytest.approx(by_id[:4, 1:4].sum(axis=1).mean())
+    np.testing.assert_allclose(found.weights.sum(axis=1), 1, rtol=1e-5)
 
 
 def test_attention_is_that_of_the_ids(trained: Trained) -> None:

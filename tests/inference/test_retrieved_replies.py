@@ -9,12 +9,11 @@ import pytest
 from chatbot.config.decoding import DecodingSettings
 from chatbot.corpus.retrieval import Pair, Retrieved
 from chatbot.corpus.vocabulary import BYTES, Vocabulary
-from chatbot.inference.engine import Engine
 from chatbot.inference.questions import Piece, Question
 from chatbot.inference.reply_text import Origin
 from chatbot.inference.retrieved_replies import COMMON, LEAST_SCORE, MOST_COMMON, SCORED, SHARED, SIMILARITY, is_copy
 from chatbot.inference.text_responder import TextResponder
-from tests.inference.messages import answer_of, messages_of
+from tests.inference.messages import answer_of, answers_of
 from tests.oracle import likelihood
 from tests.tiny_models import Table
 
@@ -101,25 +100,14 @@ def test_other_questions_are_answered_by_the_search() -> None:
     assert both.origin("天天", batch[0]) == search.origin("天天", batch[0]) == Origin()
 
 
-def test_engine_and_stream_give_the_same_replies() -> None:
-    greedy = DecodingSettings(beam_size=1, retrieve="3")
-    one = responder(*OFFERS, decoding=greedy)
-    engine = Engine(one)
-    for text in ("你好天", "天天", ""):
-        assert answer_of(engine, Question(text)).texts == ["".join(one.stream(text))]
-    engine.close()
-
-
 def test_the_last_reply_is_not_looked_up_again() -> None:
     """Also by a model that reads no turns; without another one, the search replies."""
     one, alone = responder(*OFFERS), responder(OFFERS[0])
     best, second, *_ = (reply.text for reply in one.n_best("你好天", (), 9))
     search = responder(decoding=DecodingSettings(beam_size=3, retrieve="none"))
     for asked, expected in ((one, second), (alone, search.reply("你好天"))):
-        engine = Engine(asked)
-        assert answer_of(engine, Question("你好天")).texts == [asked.reply("你好天")] == [best]
-        assert answer_of(engine, Question("你好天", last_reply=best)).texts == [expected]
-        engine.close()
+        assert answer_of(asked, Question("你好天")).texts == [asked.reply("你好天")] == [best]
+        assert answer_of(asked, Question("你好天", last_reply=best)).texts == [expected]
         assert asked.reply("你好天", ["天", best]) == asked.reply("你好天", last_reply=best) == expected
         assert "".join(asked.stream("你好天", last_reply=best)) == expected
         assert asked.reply("你好天", ["天", best], last_reply="") == best
@@ -127,30 +115,27 @@ def test_the_last_reply_is_not_looked_up_again() -> None:
     assert one.origin("你好天", best, ["天", best]) == Origin("question [7]")
 
 
-def test_the_engine_says_where_a_reply_comes_from() -> None:
-    one = responder(*OFFERS)
-    engine = Engine(one)
-    for text in ("你好天", "天天"):
-        (reply,) = one.n_best(text)
-        last, _ = messages_of(engine, Question(text))
-        assert isinstance(last, Piece)
-        assert last.origin == reply.origin == one.origin(text, reply.text)
-    engine.close()
-
-
-def test_stop_texts_end_looked_up_replies() -> None:
-    decoding = DecodingSettings(beam_size=3, retrieve="3", stop=("天",))
-    assert responder(([7, 9, 7], 0.9, 1), decoding=decoding).reply("你你") == "好"
+def test_the_engine_gives_the_replies_and_where_they_come_from() -> None:
+    for decoding in (RETRIEVE, DecodingSettings(beam_size=1, retrieve="3")):
+        one = responder(*OFFERS, decoding=decoding)
+        for text in ("你好天", "天天"):
+            (reply,) = one.n_best(text)
+            ((piece, _),) = answers_of(one, Question(text))
+            assert isinstance(piece, Piece)
+            assert piece.text == reply.text == "".join(one.stream(text))
+            assert piece.origin == reply.origin == one.origin(text, reply.text)
 
 
 @pytest.mark.parametrize("rule", [{"ban": ("好天",)}, {"min_reply_length": 4}, {"stop": ("好",)}])
 def test_rules_of_any_reply_hold_for_looked_up_ones(rule: dict[str, Any]) -> None:
-    """Also where that leaves none: the search keeps to them, too."""
+    """Also where that leaves none: the search keeps to them, too. A stop text ends them."""
     decoding = DecodingSettings(beam_size=3, retrieve="3", **rule)
     forbidden, allowed = ([7, 9, 7], 0.9, 1), ([9, 6, 9, 6], 0.5, 1)
     assert responder(forbidden, allowed, decoding=decoding).reply("你你") == "天你天你"
     search = responder(decoding=DecodingSettings(beam_size=3, retrieve="none", **rule))
     assert responder(forbidden, decoding=decoding).reply("你你") == search.reply("你你")
+    stopped = DecodingSettings(beam_size=3, retrieve="3", stop=("天",))
+    assert responder(forbidden, decoding=stopped).reply("你你") == "好"
 
 
 def test_a_least_score_holds_wherever_replies_are_asked_for() -> None:

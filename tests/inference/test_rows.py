@@ -22,7 +22,7 @@ from chatbot.inference.text_responder import EMPTY_QUESTION_REPLY
 from tests.inference.messages import Answer, Message, answer_of, answers_of, asked
 from tests.inference.test_replier import rows_of
 from tests.oracle import Ids, Oracle, before_stop
-from tests.tiny_models import LENGTH, VOCABULARY, Table, tiny
+from tests.tiny_models import ARCHITECTURES, LENGTH, VOCABULARY, Table, tiny
 
 QUESTIONS = ["a", "你好b", "ab 好", "aaaaaaaaa", "b"]
 GREEDY = DecodingSettings(beam_size=1, repetition_penalty=1.3, min_reply_length=2)
@@ -135,7 +135,7 @@ Questions.TestCase.settings = settings(max_examples=40, stateful_step_count=20, 
 TestQuestions = Questions.TestCase
 
 
-@pytest.mark.parametrize("architecture", ["lstm-copy-ngrams", "transformer-copy"])
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_questions_that_join_a_model_later_get_the_replies_of_the_oracle(architecture: str) -> None:
     model = tiny(architecture)
     responder = Responder(model.trained, SAMPLED, rows_of(architecture))
@@ -146,6 +146,8 @@ def test_questions_that_join_a_model_later_get_the_replies_of_the_oracle(archite
         lane.step([asked(Question(text, decoding=decoding, replies=2), own) for (text, decoding), own in joining])
     for (text, decoding), own in zip(wanted, messages, strict=True):
         assert Answer(own).texts == expected_of(model.oracle, responder.source(text, ()), decoding, 2)
+    assert "".join(responder.stream(QUESTIONS[-1])) == Answer(messages[-1]).texts[0]
+    assert [graph.experimental_get_tracing_count() for graph in rows_of(architecture).graphs] == [1] * 4
 
 
 def test_only_replies_that_need_it_are_computed_without_the_question_too(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -162,24 +164,11 @@ def test_only_replies_that_need_it_are_computed_without_the_question_too(monkeyp
     assert sizes == [1, 3]
 
 
-def test_max_tokens_cuts_a_reply_and_says_so() -> None:
-    whole = answer_of(RESPONDER, Question("你好", decoding=LONG, top_log_probs=2))
-    assert whole.usage is not None
-    assert whole.usage.reply_tokens == len(whole.tokens[0]) > 2
-    cut = answer_of(RESPONDER, Question("你好", decoding=LONG, max_tokens=2, top_log_probs=2))
-    assert (cut.reasons, cut.usage) == (["length"], Usage(whole.usage.question_tokens, 2))
-    assert whole.texts[0].startswith(cut.texts[0])
-    assert cut.tokens[0] == whole.tokens[0][:2]
-    assert whole.pieces > 1
-
-
 def test_log_probabilities_are_those_of_the_model_before_the_settings() -> None:
-    """Of each token, and the most probable ones in their order, the first of equal ones first."""
+    """Of each token, and the most probable ones in their order, the first of equal ones first; max_tokens cuts both."""
     decoding = dataclasses.replace(LONG, repetition_penalty=9.0)
-    answer, source = (
-        answer_of(RESPONDER, Question("好b", decoding=decoding, top_log_probs=3)),
-        RESPONDER.source("好b", ()),
-    )
+    question = Question("好b", decoding=decoding, top_log_probs=3)
+    answer, source = answer_of(RESPONDER, question), RESPONDER.source("好b", ())
     ids, _ = TABLE.oracle().hypotheses(decoding, source)[0]
     for place, token in enumerate(answer.tokens[0]):
         log_probs = TABLE.oracle().distribution(source, ids[:place])
@@ -188,6 +177,11 @@ def test_log_probabilities_are_those_of_the_model_before_the_settings() -> None:
         assert [text for text, _ in token.top] == [token_text(VOCABULARY, i) for i in best]
         found = [token.log_prob, *(value for _, value in token.top)]
         np.testing.assert_allclose(found, log_probs[[ids[place], *best]], rtol=1e-4, atol=1e-4)
+    assert answer.usage == Usage(len(source), len(answer.tokens[0]))
+    assert answer.pieces > 1
+    cut = answer_of(RESPONDER, dataclasses.replace(question, max_tokens=2))
+    assert (cut.reasons, cut.usage, cut.tokens[0]) == (["length"], Usage(len(source), 2), answer.tokens[0][:2])
+    assert answer.texts[0].startswith(cut.texts[0])
     vocabulary, rng = Vocabulary(BYTES), np.random.default_rng(1)
     for top in (0, 1, 5, 20, len(vocabulary)):
         logits = rng.integers(0, 9, len(vocabulary)).astype(np.float32)
@@ -211,19 +205,16 @@ def test_the_seed_and_the_stop_texts_of_a_question_are_added_to_those_of_its_set
     assert answer_of(RESPONDER, seeds[0]).texts != answer_of(RESPONDER, seeds[1]).texts
 
 
-def test_text_without_visible_characters_gets_a_request_for_a_question() -> None:
-    answer = answer_of(RESPONDER, Question(" \t", replies=2))
-    assert (answer.texts, answer.usage) == ([EMPTY_QUESTION_REPLY] * 2, Usage(0, 0))
-
-
 @pytest.mark.parametrize("flags", [{"beam_size": 1}, {"beam_size": 2}])
 def test_settings_that_the_model_does_not_admit_are_given_back(flags: Any) -> None:
     """Those of other questions that arrive together are answered. More tokens than there are are all of them."""
     refused = DecodingSettings(**flags, min_reply_length=99)
     other = [Question("a", decoding=DecodingSettings(top_k=number)) for number in (len(VOCABULARY), 10**6)]
-    (found,), *answered = answers_of(RESPONDER, Question("a", decoding=refused), *other)
+    (found,), *answered = answers_of(RESPONDER, Question("a", decoding=refused), *other, Question(" \t", replies=2))
     assert isinstance(found, UserError)
-    assert Answer(answered[0]).texts == Answer(answered[1]).texts
+    first, second, blank = map(Answer, answered)
+    assert first.texts == second.texts
+    assert (blank.texts, blank.usage) == ([EMPTY_QUESTION_REPLY] * 2, Usage(0, 0))
 
 
 def test_banned_words_of_a_question_are_cleaned_as_the_training_pairs_were() -> None:

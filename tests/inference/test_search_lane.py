@@ -28,6 +28,7 @@ def answer_with(question: Question, *replies: Reply, responder: TextResponder = 
 
 
 def test_best_replies_are_given_in_their_order() -> None:
+    """With the log-probabilities of their tokens."""
     source = RESPONDER.source("ab", ())
     found = RESPONDER.replier.candidates([source])[0]
     expected = [text for text, _ in TABLE.oracle().candidates(BEAMS, source)]
@@ -37,18 +38,13 @@ def test_best_replies_are_given_in_their_order() -> None:
         assert answer.texts == expected[:number]  # not more than were found
         assert answer.scores == [reply.score for reply in found[:number]]
         assert answer.usage == Usage(len(source), sum(len(reply.ids) for reply in found[:number]))
-
-
-def test_max_tokens_and_log_probabilities() -> None:
     whole = answer_of(RESPONDER, Question("ab", top_log_probs=2))
-    cut = answer_of(RESPONDER, Question("ab", top_log_probs=2, max_tokens=1))
-    assert (cut.reasons, cut.texts[0]) == (["length"], whole.tokens[0][0].text.rstrip())
-    assert cut.tokens[0] == whole.tokens[0][:1]
-    source, ids = RESPONDER.source("ab", ()), RESPONDER.n_best("ab")[0].ids
     for place, token in enumerate(whole.tokens[0]):
-        log_probs = TABLE.oracle().distribution(source, ids[:place])
-        found = [token.log_prob, *(value for _, value in token.top)]
-        np.testing.assert_allclose(found, [log_probs[ids[place]], *np.sort(log_probs)[:-3:-1]], atol=1e-3)
+        log_probs = TABLE.oracle().distribution(source, found[0].ids[:place])
+        values = [token.log_prob, *(value for _, value in token.top)]
+        np.testing.assert_allclose(values, [log_probs[found[0].ids[place]], *np.sort(log_probs)[:-3:-1]], atol=1e-3)
+    cut = answer_of(RESPONDER, Question("ab", top_log_probs=2, max_tokens=1))
+    assert (cut.reasons, cut.texts[0], cut.tokens[0]) == (["length"], whole.tokens[0][0].text, whole.tokens[0][:1])
 
 
 def test_max_tokens_cuts_no_character() -> None:
@@ -86,15 +82,15 @@ def test_stop_texts_of_a_question_end_what_was_found() -> None:
     assert answer_with(Question("a", stop=("好",)), replies[0]).texts == [""]
 
 
-@pytest.mark.parametrize("is_own", [True, False], ids=["of the settings", "of the question"])
-def test_fallback_where_no_reply_has_the_least_score(is_own: bool) -> None:
+def test_fallback_where_no_reply_has_the_least_score() -> None:
+    """That of the settings or of the question."""
     replies = Reply("a", 3.0, [5]), Reply("b", 2.0, [5])
-    for least, expected in ((None, ["a", "b"]), (2.0, ["a", "b"]), (2.5, ["a"]), (3.5, ["?"])):
-        changes: dict[str, Any] = {} if least is None else {"min_score": least, "fallback": "?"}
-        responder = TABLE.responder(dataclasses.replace(BEAMS, **changes)) if is_own else RESPONDER
-        question = Question("a", replies=2, **({} if is_own else changes))
-        answer = answer_with(question, *replies, responder=responder)
-        assert (answer.texts, answer.scores) == (expected, [3.0, 2.0][: len(expected)])
+    for least, expected in ((2.0, ["a", "b"]), (2.5, ["a"]), (3.5, ["?"])):
+        own = TABLE.responder(dataclasses.replace(BEAMS, min_score=least, fallback="?"))
+        of_question = Question("a", replies=2, min_score=least, fallback="?")
+        for responder, question in ((own, Question("a", replies=2)), (RESPONDER, of_question)):
+            answer = answer_with(question, *replies, responder=responder)
+            assert (answer.texts, answer.scores) == (expected, [3.0, 2.0][: len(expected)])
     for repeats in (0, 1):
         assert answer_with(Question("a", min_score=3.5, repeats=repeats), *replies).texts == [BEAMS.fallback]
 
@@ -146,31 +142,22 @@ def test_questions_that_wait_are_searched_together_and_a_failure_ends_no_others(
     assert [Answer(own).texts for own in found] == [[text] for text in [*expected, EMPTY_QUESTION_REPLY]]
 
 
-def test_nothing_is_computed_for_a_question_that_nobody_waits_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither a search nor log-probabilities."""
-    question, steps = asked(Question("ab", top_log_probs=0), []), []
-    original = TABLE.step
+@pytest.mark.parametrize("is_found", [True, False], ids=["log-probabilities", "search"])
+def test_nothing_is_computed_for_a_question_that_nobody_waits_for(
+    is_found: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    request, steps, original = asked(Question("ab", top_log_probs=0), []), [], TABLE.step
 
     def step(state: Any, last: Any) -> Any:
         steps.append(last)
-        question.cancel()
+        request.cancel()
         return original(state, last)
 
-    waiting = Waiting(100)
-    waiting.put(question)
-    waiting.close()
-    responder = TABLE.responder(BEAMS)
-    reply = Reply("你好", 1.0, [9, 10])
-    monkeypatch.setattr(responder.replier, "candidates", lambda *_, **__: [[reply]])
     monkeypatch.setattr(TABLE, "step", step)
+    waiting, responder = Waiting(100), TABLE.responder(BEAMS)
+    if is_found:
+        monkeypatch.setattr(responder.replier, "candidates", lambda *_, **__: [[Reply("你好", 1.0, [9, 10])]])
+    waiting.put(request)
+    waiting.close()
     SearchLane(responder, waiting, 64).run()
-    assert len(steps) == 1
-    monkeypatch.undo()
-    monkeypatch.setattr(TABLE, "step", step)
-    question = asked(Question("ab"), [])
-    waiting = Waiting(100)
-    waiting.put(question)
-    waiting.close()
-    steps.clear()
-    SearchLane(TABLE.responder(BEAMS), waiting, 64).run()
     assert len(steps) == 1
