@@ -44,9 +44,8 @@ def test_probabilities_equal_a_slow_twin_and_sum_to_one(seed: int, number: int, 
     np.testing.assert_array_equal(mixture.probabilities_of(known.numpy(), ids), of_arrays)
 
 
-@pytest.mark.parametrize("architecture", ["lstm-copy-ngrams", "gru-bahdanau-deep"])
-def test_validation_mixes_them_in_for_both_directions(architecture: str) -> None:
-    model, rows = tiny(architecture), [[6, 7, 9], [9, 10, 5]]
+def test_validation_mixes_them_in_for_both_directions() -> None:
+    model, rows = tiny("lstm-copy-ngrams"), [[6, 7, 9], [9, 10, 5]]
     begins, questions = np.array([BOS, ASK], np.int32), Ragged.from_rows([[5, 8], [7]])
     pairs = EncodedPairs(questions, Ragged.from_rows(rows), begins, np.array([3, 3]))
     nats = 0.0

@@ -1,11 +1,9 @@
 """The engine and its threads: what waits is bounded, and those who fail or leave disturb no others."""
 
 import collections
-import gc
 import itertools
 import threading
 import time
-import weakref
 from collections.abc import Iterator, Sequence
 
 import hypothesis
@@ -102,21 +100,6 @@ def test_waiting_questions_are_bounded_and_answered_at_the_end(monkeypatch: pyte
     assert all(isinstance(own[-1], Usage) for own in messages if own)
     with pytest.raises(BusyError):
         engine.submit(Question("你好"), messages[5].append)
-
-
-def test_answered_and_cancelled_questions_are_forgotten(engine: Engine) -> None:
-    class Asker(list[Message]):
-        """A list that can be referred to weakly."""
-
-    askers = [Asker() for _ in range(4)]
-    references = [weakref.ref(asker) for asker in askers]
-    for asker in askers:
-        engine.submit(Question("你好"), asker.append).cancel()
-    answer_of(engine, Question("你好"))
-    answer_of(engine, Question("你好"))
-    del asker, askers
-    gc.collect()
-    assert not any(reference() is not None for reference in references)
 
 
 def of(client: str, replies: int = 1) -> Request:

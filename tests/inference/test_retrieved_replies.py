@@ -1,7 +1,6 @@
 """Replies that people wrote, of which the model chooses, and the search where there is none."""
 
 import dataclasses
-from difflib import SequenceMatcher
 from typing import Any
 
 import pytest
@@ -11,7 +10,7 @@ from chatbot.corpus.retrieval import Pair, Retrieved
 from chatbot.corpus.vocabulary import BYTES, Vocabulary
 from chatbot.inference.questions import Piece, Question
 from chatbot.inference.reply_text import Origin
-from chatbot.inference.retrieved_replies import COMMON, LEAST_SCORE, MOST_COMMON, SCORED, SHARED, SIMILARITY, is_copy
+from chatbot.inference.retrieved_replies import COMMON, LEAST_SCORE, MOST_COMMON, SCORED, SHARED, SIMILARITY
 from chatbot.inference.text_responder import TextResponder
 from tests.inference.messages import answer_of, answers_of
 from tests.oracle import likelihood
@@ -146,11 +145,3 @@ def test_a_least_score_holds_wherever_replies_are_asked_for() -> None:
         assert [reply.text for reply in one.n_best("你好", number=9)] == [expected]
         assert one.replies(["你好", " "])[0] == one.reply("你好") == "".join(one.stream("你好")) == expected
     assert one.n_best("你好")[0].score == best[0].score
-
-
-@pytest.mark.parametrize(
-    ("reply", "question", "expected"),
-    [("你好", "你好", True), ("你好吗", "你好吗？", True), ("好", "你好", False), ("我也想吃", "你想吃什么", False)],
-)
-def test_a_reply_that_repeats_the_question_is_a_copy(reply: str, question: str, expected: bool) -> None:
-    assert is_copy(reply, SequenceMatcher(None, "", question, autojunk=False)) is expected
