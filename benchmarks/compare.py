@@ -1,8 +1,8 @@
-"""This project beside the same model in PyTorch and beside OpenNMT-py: training speed in turns, and held-out quality.
+"""This project beside the same model in PyTorch: training speed in turns, and held-out quality.
 
 Speed: real target tokens a second, end symbols included, on the same words of the same pairs, without dropout. Quality:
 nats per character of whole held-out replies, end symbols included, by the best validation within the same time for each
-system, from the start of its process. The peers get characters of this project's tokenizer, rare ones in bytes, so that
+system, from the start of its process. PyTorch gets characters of this project's tokenizer, rare ones in bytes, so that
 no token is unknown; this project runs once with the same tokens, model and learning rate, and once with its defaults.
 """
 
@@ -17,21 +17,19 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.benchmark import ROOT, Benchmark, log
-from benchmarks.corpora import split
 from benchmarks.opened_step import architecture_flag, plain, with_architecture
-from benchmarks.peers.environments import environment, environments_flag
-from benchmarks.peers.systems import Best, OpenNMT, PyTorch
-from benchmarks.processes import Worker, in_turns, output_of, python
-from benchmarks.quality import best_validation
+from benchmarks.peers.pytorch import Best, PyTorch, environment, environments_flag
+from benchmarks.processes import in_turns, output_of, python
+from benchmarks.quality import best_validation, split
 from benchmarks.tokenised import character_corpora, read_tokenised, spelled
-from benchmarks.train import BFLOAT16, FLOAT32, TrainBenchmark, training_worker
+from benchmarks.train import BFLOAT16, FLOAT32, TrainBenchmark, training_workers
 from chatbot.config.attempts import attempt_directory
 from chatbot.config.corpus import NONE
 from chatbot.config.model import ModelSettings
 from chatbot.config.training import Settings
 from chatbot.flags import flags_for, replace, setting
 
-OURS, PYTORCH, OPENNMT = "this project", "PyTorch", "OpenNMT-py"
+OURS, PYTORCH = "this project", "PyTorch"
 # Names of texts.
 WORDS, CHARACTERS, HELD_OUT = "words", "characters", "held_out"
 # In training for quality.
@@ -51,7 +49,7 @@ class CompareBenchmark(TrainBenchmark):
 
     @property
     def settings(self) -> Settings:
-        """The settings of the model, as the peers have them."""
+        """The settings of the model, as PyTorch has them."""
         return plain(with_architecture(super().settings, self.architecture))
 
 
@@ -61,50 +59,39 @@ def measure(flags: CompareBenchmark) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         work = Path(folder)
         files = split(flags.data, flags.held_out, work)
-        pytorch = PyTorch(environment("torch", flags.environments), work, cores)
-        opennmt = OpenNMT(environment("opennmt", flags.environments), work, cores)
-        rates = compare_speed(flags, files[0], pytorch, opennmt)
+        pytorch = PyTorch(environment(flags.environments), work, cores)
+        rates = compare_speed(flags, files[0], pytorch)
         results: dict[str, Any] = {"target_tokens_per_s": rates, "ratios": ratios(rates)}
         if flags.quality_seconds:
-            results["quality"] = compare_quality(flags, files, pytorch, opennmt)
+            results["quality"] = compare_quality(flags, files, pytorch)
     return results
 
 
-def compare_speed(
-    flags: CompareBenchmark, training: Path, pytorch: PyTorch, opennmt: OpenNMT
-) -> dict[str, dict[str, float]]:
+def compare_speed(flags: CompareBenchmark, training: Path, pytorch: PyTorch) -> dict[str, dict[str, float]]:
     """Return the real target tokens a second of each system: the median of the rounds, the lowest and the highest."""
     pairs, settings = read_tokenised(str(training), flags.max_length, flags.vocabulary_size), flags.settings
     pairs.write(pytorch.work, WORDS)
     systems: dict[str, Callable[[], float]] = {}
-    with (
-        Worker(training_worker, settings, flags.steps, pairs, FLOAT32) as float32,
-        Worker(training_worker, settings, flags.steps, pairs, BFLOAT16) as bfloat16,
-    ):
-        for precision, worker in ((BFLOAT16, bfloat16), (FLOAT32, float32)):
+    with training_workers(flags, pairs) as workers:
+        for precision, worker in workers.items():
             systems[f"{OURS}, {precision}"] = worker.ask
             systems[f"{PYTORCH}, {precision}"] = partial(pytorch.rate, settings, WORDS, flags.steps, precision)
-        systems[f"{OPENNMT}, {FLOAT32}"] = partial(opennmt.rate, settings, WORDS, flags.steps)
         return in_turns(systems, flags.rounds)
 
 
 def ratios(rates: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
-    """Return this project's rate over those of the peers, at the best precision of both, and PyTorch's in float32."""
+    """Return this project's rate over PyTorch's: at the best precision of both, and in float32."""
     medians = {name: rate["median"] for name, rate in rates.items()}
     best = {
-        system: max(rate for name, rate in medians.items() if name.startswith(system))
-        for system in (OURS, PYTORCH, OPENNMT)
+        system: max(rate for name, rate in medians.items() if name.startswith(system)) for system in (OURS, PYTORCH)
     }
     return {
         "pytorch_best": best[OURS] / best[PYTORCH],
         "pytorch_float32": medians[f"{OURS}, {FLOAT32}"] / medians[f"{PYTORCH}, {FLOAT32}"],
-        "opennmt": best[OURS] / best[OPENNMT],
     }
 
 
-def compare_quality(
-    flags: CompareBenchmark, files: tuple[Path, Path], pytorch: PyTorch, opennmt: OpenNMT
-) -> dict[str, dict[str, float]]:
+def compare_quality(flags: CompareBenchmark, files: tuple[Path, Path], pytorch: PyTorch) -> dict[str, dict[str, float]]:
     """Return the nats per character of each system's best validation, its step, and the seconds of the run."""
     work, seconds, every = pytorch.work, flags.quality_seconds, flags.validate_every
     settings = replace(flags.settings, max_length=ModelSettings.max_length, keep_prob=KEEP_PROB)
@@ -126,7 +113,6 @@ def compare_quality(
         f"{OURS}, defaults": partial(ours, defaults),
         f"{OURS}, the same model": partial(ours, same),
         PYTORCH: partial(pytorch.best, settings, CHARACTERS, HELD_OUT, seconds, every, BFLOAT16),
-        OPENNMT: partial(opennmt.best, settings, CHARACTERS, HELD_OUT, seconds, every),
     }
     results = {}
     for name, train in systems.items():
@@ -142,7 +128,7 @@ def compare_quality(
 compare_benchmark = Benchmark(
     "compare",
     CompareBenchmark,
-    "Compare this project with PyTorch and OpenNMT-py, which are installed first, each in an environment of its own: "
-    "training speed in turns, and the likelihood of held-out replies after equal times.",
+    "Compare this project with PyTorch, which is installed first, in an environment of its own: training speed in "
+    "turns, and the likelihood of held-out replies after equal times.",
     measure,
 )

@@ -1,4 +1,4 @@
-"""Speed and memory of encoding, of a second start and of batching, and the time that steps wait for input."""
+"""Speed and memory of encoding, of a second start and of the input of a step, and the time that steps wait for it."""
 
 import dataclasses
 import functools
@@ -9,12 +9,12 @@ import shutil
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from benchmarks.benchmark import ROOT, Benchmark, Recorded, log
-from benchmarks.processes import Samples, Worker, memory_gb, output_of, peak_gb, python
+from benchmarks.processes import Samples, Worker, memory_gb, output_of, python
 from benchmarks.synthetic import write_corpus
 from chatbot.config.training import Settings
 from chatbot.corpus.batches import GlobalBatch
@@ -38,7 +38,6 @@ class CorpusBenchmark(Recorded):
     """The flags of python -m benchmarks corpus."""
 
     pairs: int = setting(1_100_000, "pairs of the generated corpus", group="corpus", least=1)
-    data: str | None = setting(None, "pairs to measure padding on, at --max-length 20", metavar="FILE")
     training: bool = setting(True, "train for 300 steps and measure the share of the time that steps wait for input")
 
 
@@ -49,14 +48,9 @@ def measure(flags: CorpusBenchmark) -> dict[str, Any]:
         file = folder / "pairs.tsv"
         write_corpus(file, flags.pairs)
         results: dict[str, Any] = {"pairs": flags.pairs, "bytes": file.stat().st_size}
-        stages: dict[Callable[..., dict[str, Any]], str] = dict.fromkeys(
-            [bare_loop, encoding, second_start, batching, input_rates, *[input_wait] * flags.training], str(file)
-        )
-        if flags.data:
-            stages[padding] = str(Path(flags.data).absolute())
-        for stage, data in stages.items():
+        for stage in (bare_loop, encoding, second_start, input_rates, *[input_wait] * flags.training):
             log(f"{stage.__name__.replace('_', ' ')} ...")
-            with Worker(functools.partial, stage, data, folder) as worker:
+            with Worker(functools.partial, stage, str(file), folder) as worker:
                 results |= worker.ask()
         return {**results, "speedup": results["pairs_per_s"] / results["bare_pairs_per_s"]}
 
@@ -74,15 +68,8 @@ def bare_loop(file: str, folder: Path) -> dict[str, Any]:
     return {"bare_pairs_per_s": len(texts) / 2 / (time.perf_counter() - began)}
 
 
-def _settings(file: str, folder: Path, **changes: Any) -> Settings:
-    return compose(Settings, data=(file,), cache=str(folder / "cache"), **changes)
-
-
-def _shards(settings: Settings) -> Any:
-    from chatbot.corpus.dataset import training_set
-
-    shards = training_set(settings.corpus, settings.encoding).shards
-    return dataclasses.replace(shards, max_length=settings.model.max_length)
+def _settings(file: str, folder: Path) -> Settings:
+    return compose(Settings, data=(file,), cache=str(folder / "cache"))
 
 
 def encoding(file: str, folder: Path) -> dict[str, Any]:
@@ -114,20 +101,6 @@ def second_start(file: str, folder: Path) -> dict[str, Any]:
     return {"second_start_seconds": time.perf_counter() - began}
 
 
-def batching(file: str, folder: Path) -> dict[str, Any]:
-    """Measure the rate and the memory of one epoch's batches without a consumer."""
-    import_tensorflow()
-    from chatbot.corpus.batches import Batches
-
-    settings, before = _settings(file, folder), peak_gb()
-    batches = Batches(_shards(settings), settings.learning.batch_size, settings.learning.seed)
-    began = time.perf_counter()
-    for _ in itertools.islice(batches.from_step(0, 1), batches.steps_per_epoch):
-        pass
-    rate = batches.steps_per_epoch / (time.perf_counter() - began)
-    return {"batches_per_s": rate, "epoch_peak_gb": peak_gb(), "tensorflow_alone_gb": before}
-
-
 def input_rates(file: str, folder: Path) -> dict[str, Any]:
     """Measure how many pairs a second the input thread makes on one core, and how many GPUs it feeds.
 
@@ -138,12 +111,14 @@ def input_rates(file: str, folder: Path) -> dict[str, Any]:
     os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
     import_tensorflow()
     from chatbot.corpus.batches import Batches
+    from chatbot.corpus.dataset import training_set
     from chatbot.corpus.workers import prefetched
     from chatbot.model.new_model import built_model
     from chatbot.training.share import Preparation
 
     settings = _settings(file, folder)
-    shards, seed = _shards(settings), settings.learning.seed
+    shards = training_set(settings.corpus, settings.encoding).shards
+    shards, seed = dataclasses.replace(shards, max_length=settings.model.max_length), settings.learning.seed
     small = dataclasses.replace(settings.model, rnn_size=2, embedding_size=1)  # only its layout of batches matters
     model = built_model(small, settings.encoding.vocabulary_size, seed)
     rows = []
@@ -175,23 +150,6 @@ def input_wait(file: str, folder: Path) -> dict[str, Any]:
     lines = (folder / "checkpoints/input/metrics.jsonl").read_text().splitlines()
     records = [record for record in map(json.loads, lines) if record["step"] > WARM_UP_STEPS]
     return {name: statistics.median(r[name] for r in records) for name in ("input_wait", "examples_per_s")}
-
-
-def padding(file: str, folder: Path) -> dict[str, Any]:
-    """Return the share of target positions that are real tokens: in buckets, and padded to a single length."""
-    from chatbot.corpus.batches import Batches
-
-    settings = _settings(file, folder, max_length=20)
-    shards = _shards(settings)
-    batches = Batches(shards, settings.learning.batch_size, settings.learning.seed)
-    real = sum(int((pairs.targets.lengths + 1).sum()) for pairs in shards)
-    positions = sum(bucket.pairs * bucket.shape[1] for bucket in batches.buckets)
-    one_shape = sum(map(len, shards)) * settings.model.max_length
-    return {
-        "shapes": len(batches.buckets),
-        "real_target_share": real / positions,
-        "real_target_share_of_one_shape": real / one_shape,
-    }
 
 
 corpus_benchmark = Benchmark(

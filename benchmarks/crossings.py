@@ -5,9 +5,8 @@ An operation is taken to run on its GPU if there is a GPU kernel for its types. 
 memory, the host waits until the GPU has computed all queued operations, and the GPU is idle until the next one is
 queued. For a copy in the other direction, it does not wait.
 
-A tensor is copied once to each memory where it is used. A loop is counted as one pass, with a separate count of the
-copies in loops, and a function once for each call. tests/gpu/test_crossings.py compares the numbers with the copies of
-a real step on stand-in GPUs.
+A tensor is copied once to each memory where it is used. A loop is counted as one pass, and a function once for each
+call. tests/gpu/test_crossings.py compares the numbers with the copies of a real step on stand-in GPUs.
 """
 
 import collections
@@ -122,9 +121,6 @@ class Crossings:
         self._copied: set[tuple[Value, str]] = set()
         self.operations, self.operations_on_cpu = Kinds(), Kinds()
         self.launches = Kinds()  # those that make a GPU compute something; each is one kernel or a few
-        # Copies from device to host by the number of loops that they are in.
-        self.device_to_host_by_loops: collections.Counter[int] = collections.Counter()
-        self.loops = 0  # round the operations that are counted now
 
     def counts(self) -> dict[str, int]:
         """Return the totals, by their keys in the JSON object."""
@@ -156,7 +152,6 @@ class Crossings:
     def wait(self, producer: str, consumer: str, place: str) -> None:
         """Count a copy from device to host."""
         self.device_to_host[producer, consumer, place] += 1
-        self.device_to_host_by_loops[self.loops] += 1
 
 
 def crossings_of(step: Any, arguments: Sequence[str] = ()) -> Crossings:
@@ -259,13 +254,10 @@ def _results(
         return [Value(None, node.op, place)]
     if node.op in LOOPS:
         entered = [border(value, kind, "Enter") for value, kind in zip(inputs, types, strict=True)]
-        crossings.loops += 1
         condition = _walk(node.attr["cond"].func.name, gpu, entered, functions, crossings)[0]
         crossings.use(condition, HOST, "LoopCond", place)
         results = _walk(node.attr["body"].func.name, gpu, entered, functions, crossings)
-        results = [border(value, kind, "NextIteration") for value, kind in zip(results, types, strict=True)]
-        crossings.loops -= 1
-        return results
+        return [border(value, kind, "NextIteration") for value, kind in zip(results, types, strict=True)]
     if node.op in BRANCHES:
         crossings.use(inputs[0], HOST, "Switch", place)
         call(node.attr["else_branch"].func.name, inputs[1:], "Switch")

@@ -1,8 +1,7 @@
-"""Replies per second of this project and of OpenNMT-py, and the time of a command that replies once."""
+"""Replies per second, and the time of a command that replies once."""
 
 import dataclasses
 import functools
-import os
 import statistics
 import tempfile
 import time
@@ -12,8 +11,6 @@ from typing import Any
 
 from benchmarks.benchmark import ROOT, Benchmark
 from benchmarks.opened_step import OpenedStep
-from benchmarks.peers.environments import environment, environments_flag
-from benchmarks.peers.systems import WARM_UP_STEPS, OpenNMT
 from benchmarks.processes import Worker, in_turns, output_of, python, run
 from benchmarks.tokenised import TokenisedPairs, read_tokenised
 from benchmarks.train import TrainBenchmark
@@ -33,31 +30,17 @@ class DecodeBenchmark(TrainBenchmark):
 
     questions: int = setting(256, "questions in a turn", group="measuring", least=1)
     cold: bool = setting(True, "time python chat.py QUESTION, from its start to its end")
-    opennmt: bool = setting(False, "also measure onmt_translate of OpenNMT-py, in turns", group="peers")
-    environments: str | None = environments_flag()
 
 
 def measure(flags: DecodeBenchmark) -> dict[str, Any]:
-    """Measure the replies a second of each search, with --opennmt those of both systems, and the cold start."""
+    """Measure the replies a second of each search, and the cold start."""
     pairs = read_tokenised(flags.data, flags.max_length, flags.vocabulary_size)
     questions = dataclasses.replace(pairs, pairs=pairs.pairs[: flags.questions])
     results: dict[str, Any] = cold_start(flags) if flags.cold else {}
-    with tempfile.TemporaryDirectory() as folder, Worker(_replying_worker, flags, pairs, questions) as worker:
-        work, systems = Path(folder), dict[str, Callable[[], float]]()
+    with Worker(_replying_worker, flags, pairs, questions) as worker:
         searches = {f"beam {b}, batches of {n}": (b, n) for b in BEAM_SIZES for n in BATCH_SIZES}
-        systems |= {name: functools.partial(worker.ask, *search) for name, search in searches.items()}
-        if flags.opennmt:
-            peer = OpenNMT(environment("opennmt", flags.environments), work, len(os.sched_getaffinity(0)))
-            pairs.write(work, "train")
-            questions.write(work, "questions")
-            peer.rate(flags.settings, "train", flags.steps)
-            translate = functools.partial(peer.translate, WARM_UP_STEPS + flags.steps, "questions", flags.max_length)
-            systems |= {f"OpenNMT-py, {name}": functools.partial(translate, *s) for name, s in searches.items()}
-        rates = in_turns(systems, flags.rounds)
-    ratios = {
-        name: rates[name]["median"] / rates[f"OpenNMT-py, {name}"]["median"] for name in searches if flags.opennmt
-    }
-    return {**results, "replies_per_s": rates, "ratios": ratios}
+        turns = {name: functools.partial(worker.ask, *search) for name, search in searches.items()}
+        return {**results, "replies_per_s": in_turns(turns, flags.rounds)}
 
 
 def cold_start(flags: DecodeBenchmark) -> dict[str, float]:
@@ -107,6 +90,6 @@ def _replying_worker(flags: DecodeBenchmark, pairs: TokenisedPairs, questions: T
 decode_benchmark = Benchmark(
     "decode",
     DecodeBenchmark,
-    "Measure replies a second on this machine, with --opennmt also those of OpenNMT-py; models of --steps steps.",
+    "Measure replies a second on this machine, with models of --steps steps.",
     measure,
 )

@@ -18,7 +18,7 @@ from typing import Any
 
 from benchmarks.benchmark import ROOT, Benchmark, log
 from benchmarks.opened_step import SizeFlags, plain, with_architecture
-from benchmarks.peers.systems import PyTorch
+from benchmarks.peers.pytorch import PyTorch
 from benchmarks.processes import Ended, Samples, python, run
 from benchmarks.synthetic import write_corpus
 from benchmarks.tokenised import read_tokenised

@@ -1,29 +1,23 @@
-"""Scaling with towers and processes, measured side by side, and a prediction for more GPUs."""
+"""Scaling with towers and processes, measured side by side."""
 
 import contextlib
 import dataclasses
 import os
-import statistics
-import time
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from benchmarks.benchmark import Benchmark, log
 from benchmarks.opened_step import OpenedStep, TurnFlags, pairs_of_one_length, towers_of_machine
 from benchmarks.processes import Worker, ask_all, spread
-from benchmarks.ring import LINKS, exposed_seconds, plan, ring_bytes
 from chatbot.config.training import Settings
 from chatbot.errors import UserError
 from chatbot.flags import replace, setting
-from chatbot.quiet import import_tensorflow
 from chatbot.training.devices.gpus import find_gpus
 from chatbot.training.devices.towers import choose_gpus, open_towers
 from chatbot.training.machines.cluster import WORKER, Cluster, free_addresses
 
 # Steps before the measurement, which trace the graph and touch the memory.
 WARM_UP_STEPS = 2
-EXCHANGE = "exchange"  # a request to a worker
 START_SECONDS = 60.0  # for a process to start
 
 
@@ -36,9 +30,6 @@ class ScalingBenchmark(TurnFlags):
     steps: int = setting(3, "steps in a turn", group="measuring", least=1)
     towers: int = setting(4, "measure 1, 2, 4, ... towers up to this number; 0: none", least=0)
     processes: bool = setting(True, "measure 1 and 2 processes, each pinned to a core")
-    plan: bool = setting(False, "predict the speed-up of 2 to 1,024 GPUs from the measured step", group="plan")
-    link: str | None = setting(None, "the slowest link between the GPUs; default: all", choices=tuple(LINKS))
-    step_ms: float | None = setting(None, "milliseconds of a step of one GPU, if measured elsewhere", above=0)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -59,17 +50,12 @@ class ScalingBenchmark(TurnFlags):
 
 
 def measure(flags: ScalingBenchmark) -> dict[str, Any]:
-    """Measure the towers and the processes, and plan."""
+    """Measure the towers and the processes."""
     results: dict[str, Any] = {}
     if flags.towers:
         results["towers"] = _measure_towers(flags)
     if flags.processes:
-        results |= _measure_processes(flags)
-    if flags.plan:
-        step = flags.step_ms / 1e3 if flags.step_ms else results.get("step_s")
-        if step is None:
-            raise UserError("--plan: no step was measured; leave out --no-processes, or give --step-ms")
-        results["plan"] = plan(step, *_gradient_bytes(flags), [flags.link] if flags.link else [*LINKS])
+        results["processes"] = _measure_processes(flags)
     return results
 
 
@@ -112,13 +98,12 @@ def _turn(flags: ScalingBenchmark, towers: Sequence[Any], team: Any = None) -> C
     return turn
 
 
-def _measure_processes(flags: ScalingBenchmark) -> dict[str, Any]:
+def _measure_processes(flags: ScalingBenchmark) -> dict[str, dict[str, Any]]:
     """Measure one process on one core, two with an exchange of gradients, and two without: the machine's limit."""
     if len(os.sched_getaffinity(0)) < 2:
         raise UserError("scaling: two processes need two cores and this machine has one; add --no-processes")
     addresses = tuple(free_addresses(2))
     turns: dict[str, list[dict[str, float]]] = {"one": [], "two": [], "two without an exchange": []}
-    exchanges, sent = [], []
     with contextlib.ExitStack() as stack:
         alone = [stack.enter_context(Worker(_process_worker, flags, core, None)) for core in (0, 1)]
         clusters = [Cluster(addresses, WORKER, core) for core in (0, 1)]
@@ -128,41 +113,19 @@ def _measure_processes(flags: ScalingBenchmark) -> dict[str, Any]:
         for number in range(flags.rounds):
             turns["one"] += ask_all(alone[:1])
             turns["two without an exchange"].append(joined(ask_all(alone)))
-            before = _loopback_bytes()
             turns["two"].append(joined(ask_all(pair)))
-            sent.append((_loopback_bytes() - before) / flags.steps / 2)
-            exchanges.append(max(ask_all(pair, EXCHANGE)))
             log(f"round {number + 1}: {', '.join(f'{name} {row[-1]}' for name, row in turns.items())}")
     rows: dict[str, dict[str, Any]] = {name: _row(of_name) for name, of_name in turns.items()}
-    rates = {name: [row["target_tokens_per_s"] for row in of_name] for name, of_name in turns.items()}
-    for name, row in rows.items():
-        row["speed_up"] = statistics.median(rates[name]) / statistics.median(rates["one"])
+    for row in rows.values():
+        row["speed_up"] = row["target_tokens_per_s"]["median"] / rows["one"]["target_tokens_per_s"]["median"]
         row["efficiency"] = row["speed_up"] / row["number"]
-    size, last = _gradient_bytes(flags)
-    exchange, busy = (statistics.median(times) for times in zip(*exchanges, strict=True))
-    step, step_of_two = (rows[name]["step_s"]["median"] for name in ("one", "two without an exchange"))
-    # On one core, only the part of an exchange that waits can overlap with the computation.
-    exposed = min(exchange, max(busy, exposed_seconds(step, exchange * (1 - last / size), exchange * last / size)))
-    return {
-        "processes": rows,
-        "step_s": step,
-        "gradient_bytes": size,
-        "last_stage_bytes": last,
-        "least_bytes": ring_bytes(size, 2),
-        "sent_bytes": statistics.median(sent),
-        "exchange_s": exchange,
-        "exchange_cpu_s": busy,
-        "predicted_speed_up": 2 * step / (step_of_two + exchange),
-        "predicted_overlapped_speed_up": 2 * step / (step_of_two + exposed),
-    }
+    return rows
 
 
-def _process_worker(flags: ScalingBenchmark, core: int, cluster: Cluster | None) -> Callable[..., Any]:
-    """Train in a process pinned to a core. EXCHANGE sums gradients of the same size, without any training."""
+def _process_worker(flags: ScalingBenchmark, core: int, cluster: Cluster | None) -> Callable[[], dict[str, float]]:
+    """Train in a process pinned to a core."""
     os.sched_setaffinity(0, {sorted(os.sched_getaffinity(0))[core]})
     towers = open_towers([], None)
-    import tensorflow as tf
-
     from chatbot.training.machines.meeting import meet
     from chatbot.training.machines.peers import Peers
     from chatbot.training.machines.team import join
@@ -170,39 +133,7 @@ def _process_worker(flags: ScalingBenchmark, core: int, cluster: Cluster | None)
     if cluster is None:
         return _turn(flags, towers)
     meet(cluster, {}, START_SECONDS)
-    team = join(cluster, Peers(cluster.others, lambda name: None), towers)
-    turn = _turn(flags, towers, team)
-    zeros = [tf.zeros(variable.shape) for variable in _model(flags).trainable_variables]
-    exchange = tf.function(lambda: team.exchange([zeros]))
-    exchange()
-
-    def exchange_seconds() -> tuple[float, float]:
-        """Return the time of an exchange, and the processor time of this process meanwhile."""
-        began, busy = time.perf_counter(), time.process_time()
-        exchange()
-        return time.perf_counter() - began, time.process_time() - busy
-
-    return lambda request=None: exchange_seconds() if request == EXCHANGE else turn()
-
-
-def _model(flags: ScalingBenchmark) -> Any:
-    import_tensorflow()
-    from chatbot.model.new_model import built_model
-
-    return built_model(flags.settings.model, flags.vocabulary_size, flags.settings.learning.seed)
-
-
-def _gradient_bytes(flags: ScalingBenchmark) -> tuple[int, int]:
-    """Return the bytes of all gradients, and of the encoder's, the last stage of the backward pass.
-
-    The embedding counts as a part of the projection, the first stage; the lookup's gradient of it is not counted again.
-    """
-    model = _model(flags)
-    whole, encoder = (
-        4 * sum(variable.shape.num_elements() for variable in part.trainable_variables)
-        for part in (model, model.encoder)
-    )
-    return whole, encoder
+    return _turn(flags, towers, join(cluster, Peers(cluster.others, lambda name: None), towers))
 
 
 def joined(results: Sequence[Mapping[str, float]]) -> dict[str, float]:
@@ -225,15 +156,9 @@ def _row(turns: Sequence[Mapping[str, float]]) -> dict[str, Any]:
     return {"number": int(turns[0]["number"]), **spreads}
 
 
-def _loopback_bytes() -> int:
-    """Return the bytes sent over the loopback interface since the machine started."""
-    lines = Path("/proc/net/dev").read_text().splitlines()
-    return next(int(line.split()[9]) for line in lines if line.strip().startswith("lo:"))
-
-
 scaling_benchmark = Benchmark(
     "scaling",
     ScalingBenchmark,
-    "Measure how training scales with towers and processes on this machine, and predict it for more GPUs.",
+    "Measure how training scales with towers and processes on this machine.",
     measure,
 )

@@ -5,16 +5,17 @@ import contextlib
 import dataclasses
 import functools
 import json
+import math
 import random
 import statistics
 import subprocess
 import tempfile
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from benchmarks.benchmark import ROOT, Benchmark, Recorded, log
-from benchmarks.closed_loop import Ask, Latencies, closed_loop
 from benchmarks.processes import output_of, python, spread
 from chatbot.config.corpus import NONE
 from chatbot.config.decoding import DecodingSettings
@@ -33,6 +34,7 @@ SEARCHES: dict[str, dict[str, Any]] = {
 FIELDS: dict[str, dict[str, Any]] = {"greedy": {"temperature": 0}, "sampling": {"temperature": 0.8}}
 OVER = ENGINE, HTTP = "engine", "http"
 WARM_UP = 64
+Ask = Callable[[str], Awaitable[None]]  # ends when the answer is complete
 Connect = Callable[[], contextlib.AbstractAsyncContextManager[Ask]]
 
 
@@ -55,6 +57,42 @@ class ServeBenchmark(Recorded):
     clients: int = setting(64, "clients at once", least=1)
     questions: int = setting(64, "questions of one client alone", least=1)
     rounds: int = setting(3, "rounds, each of all searches in turn; medians are reported", least=1)
+
+
+class Latencies(NamedTuple):
+    """What clients measured. seconds: from the first question to the last answer. latencies: of each answer."""
+
+    seconds: float
+    latencies: list[float]
+
+    @property
+    def replies_per_s(self) -> float:
+        """Answers in a second."""
+        return len(self.latencies) / self.seconds
+
+    def percentile_ms(self, share: float) -> float:
+        """The least latency that this share of the answers does not exceed, in milliseconds."""
+        return 1000 * sorted(self.latencies)[max(0, math.ceil(share * len(self.latencies)) - 1)]
+
+
+async def closed_loop(connect: Connect, questions: Sequence[str], clients: int) -> Latencies:
+    """Ask all questions by as many clients at once, which each ask again as soon as they have their answer.
+
+    They connect before. Raises the first exception of an answer.
+    """
+    left, latencies = list(reversed(questions)), list[float]()
+
+    async def client(ask: Ask) -> None:
+        while left:
+            question, began = left.pop(), time.perf_counter()
+            await ask(question)
+            latencies.append(time.perf_counter() - began)
+
+    async with contextlib.AsyncExitStack() as stack:
+        connections = [await stack.enter_async_context(connect()) for _ in range(clients)]
+        began = time.perf_counter()
+        await asyncio.gather(*map(client, connections))
+        return Latencies(time.perf_counter() - began, latencies)
 
 
 def measure(flags: ServeBenchmark) -> dict[str, Any]:
@@ -184,18 +222,7 @@ async def connection(port: int, fields: Mapping[str, Any]) -> AsyncIterator[Ask]
 
 def _trained(flags: ServeBenchmark, folder: Path) -> Path:
     """Train an attempt in a folder, and return its directory."""
-    own = [
-        "--attempt",
-        "served",
-        "--both-directions",
-        "on",
-        "--preset",
-        "small",
-        "--steps",
-        "300",
-        "--validation",
-        "none",
-    ]
+    own = ["--attempt", "served", "--both-directions", "on", "--preset", "small", "--steps", 300, "--validation", NONE]
     output_of(python(ROOT / "train.py", "--data", Path(flags.data).absolute(), *own), folder)
     return folder / "checkpoints" / "served"
 

@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 from tensorflow.python.eager.context import context  # the public API does not count all functions
 
 from benchmarks.benchmark import Benchmark, Recorded
-from benchmarks.drawing import Curve, draw
 from benchmarks.processes import Samples
 from benchmarks.synthetic import write_corpus
 from chatbot.config.training import Settings
@@ -41,13 +40,11 @@ class SoakBenchmark(Recorded):
     validate_every: int = setting(50, "steps between two validations", least=1)
     save_every: int = setting(10, "steps between two checkpoints", least=1)
     towers: int = setting(2, "towers, on the CPU", least=1)
-    plot: str | None = setting(None, "also draw a plot", metavar="FILE.png")
 
 
 class Sample(NamedTuple):
     """What the process uses at a time."""
 
-    minutes: float
     megabytes: float  # resident memory
     files: int
     threads: int
@@ -58,21 +55,18 @@ def sample() -> Sample:
     """Return what this process uses now."""
     resident = int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 1e6
     files, threads = (len(os.listdir(f"/proc/self/{what}")) for what in ("fd", "task"))
-    return Sample(time.monotonic() / 60, resident, files, threads, len(context().list_function_names()))
+    return Sample(resident, files, threads, len(context().list_function_names()))
 
 
 def measure(flags: SoakBenchmark) -> dict[str, Any]:
     """Train in a folder of its own. It has failed if memory has grown by more than 2%, or anything else at all."""
-    before, plot = Path.cwd(), None if flags.plot is None else Path(flags.plot).absolute()
+    before = Path.cwd()
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)
         try:
             samples, steps = _trained(flags)
         finally:
             os.chdir(before)
-    if plot is not None:
-        minutes = [each.minutes - samples[0].minutes for each in samples]
-        draw([Curve(name, minutes, [getattr(s, name) for s in samples]) for name in Sample._fields[1:]], plot)
     return {"steps": steps, **growth(samples)}
 
 
@@ -89,7 +83,7 @@ def growth(samples: Sequence[Sample]) -> dict[str, Any]:
     ends = counted[:size], counted[-size:]
     medians = {
         name: [statistics.median_low(getattr(sample, name) for sample in end) for end in ends]
-        for name in Sample._fields[1:]
+        for name in Sample._fields
     }
     first, last = medians["megabytes"]
     constant = all(medians[name][0] == medians[name][1] for name in ("files", "threads", "functions"))

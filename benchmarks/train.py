@@ -1,9 +1,8 @@
-"""Training speed of this project in each precision, in turns, and where the time of a step goes."""
+"""Training speed of this project in each precision, in turns."""
 
+import contextlib
 import dataclasses
-import statistics
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from benchmarks.benchmark import Benchmark
@@ -15,9 +14,6 @@ from chatbot.flags import setting
 from chatbot.training.devices.towers import open_towers
 
 FLOAT32, BFLOAT16 = "float32", "bfloat16"
-# Batches over which the parts of a step are averaged.
-PROFILED_BATCHES = 6
-PROFILE = "profile"  # a request to the worker
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,67 +29,29 @@ class TrainBenchmark(TurnFlags):
 
 
 def measure(flags: TrainBenchmark) -> dict[str, Any]:
-    """Measure both precisions, and then the parts of a step in the faster one."""
+    """Measure both precisions."""
     pairs = read_tokenised(flags.data, flags.max_length, flags.vocabulary_size)
-    results: dict[str, Any] = {"pairs": len(pairs.pairs), "vocabulary": pairs.size}
-    with (
-        Worker(training_worker, flags.settings, flags.steps, pairs, FLOAT32) as float32,
-        Worker(training_worker, flags.settings, flags.steps, pairs, BFLOAT16) as bfloat16,
-    ):
-        workers = {FLOAT32: float32, BFLOAT16: bfloat16}
+    with training_workers(flags, pairs) as workers:
         rates = in_turns({name: worker.ask for name, worker in workers.items()}, flags.rounds)
-        best = max(rates, key=lambda name: rates[name]["median"])
-        return {**results, "target_tokens_per_s": rates, "precision": best, **workers[best].ask(PROFILE)}
+    return {"pairs": len(pairs.pairs), "vocabulary": pairs.size, "target_tokens_per_s": rates}
 
 
-def training_worker(settings: Settings, steps: int, pairs: TokenisedPairs, precision: str) -> Callable[..., Any]:
-    """Train as train.py does. A request trains for one turn and gives its rate; PROFILE gives the parts of a step."""
+@contextlib.contextmanager
+def training_workers(flags: TrainBenchmark, pairs: TokenisedPairs) -> Iterator[dict[str, Worker]]:
+    """Open a `training_worker` for each precision."""
+    with contextlib.ExitStack() as stack:
+        yield {
+            precision: stack.enter_context(Worker(training_worker, flags.settings, flags.steps, pairs, precision))
+            for precision in (BFLOAT16, FLOAT32)
+        }
+
+
+def training_worker(settings: Settings, steps: int, pairs: TokenisedPairs, precision: str) -> Callable[[], float]:
+    """Train as train.py does. A request trains for one turn and gives its rate."""
     towers = open_towers([], None)
     opened = OpenedStep(settings, pairs.encoded(), pairs.size, towers, precision)
     opened.turn(opened.batches.steps_per_epoch)  # traces every shape and touches the memory
-
-    def answer(request: str = "") -> Any:
-        if request == PROFILE:
-            return profile(opened, settings, pairs.size, steps, precision)
-        return opened.turn(steps)["target_tokens_per_s"]
-
-    return answer
+    return lambda: float(opened.turn(steps)["target_tokens_per_s"])
 
 
-def profile(opened: OpenedStep, settings: Settings, vocabulary: int, steps: int, precision: str) -> dict[str, Any]:
-    """Measure the time of a step, of its parts and of their products: means over the same batches.
-
-    of_limit: the time that the products need alone, over that of the step. The rest is overhead, below 0 where parts
-    overlap in the step.
-    """
-    from benchmarks.limit import seconds_of_parts, seconds_of_products, seconds_of_update
-
-    update, window, rate = opened.update, opened.window, settings.learning.learning_rate
-    profiled = [window.next_batch() for _ in range(PROFILED_BATCHES)]
-    shares = [update.preparation.tensors(update.preparation.copied(batch)[0][0]) for batch in profiled]
-    parts = _means([seconds_of_parts(opened.model, share) for share in shares])
-    products = _means([seconds_of_products(settings, vocabulary, b.batch.shares[0], precision) for b in profiled])
-    times = []
-    for batch in profiled * 2:
-        began = time.perf_counter()
-        update(batch, rate)
-        update.finished_steps()
-        times.append(time.perf_counter() - began)
-    whole = statistics.mean(times[PROFILED_BATCHES:])
-    parts["optimizer"] = seconds_of_update(opened.model, settings)
-    parts["input"] = opened.turn(steps)["input_wait"] * whole
-    parts["overhead"] = whole - sum(parts.values())
-    rows = {
-        name: {"seconds": seconds, "share": seconds / whole, "products_s": products.get(name)}
-        for name, seconds in sorted(parts.items(), key=lambda part: -part[1])
-    }
-    return {"step_s": whole, "of_limit": sum(products.values()) / whole, "parts": rows}
-
-
-def _means(rows: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    return {name: statistics.mean(row[name] for row in rows) for name in rows[0]}
-
-
-train_benchmark = Benchmark(
-    "train", TrainBenchmark, "Measure training speed on this machine, and where the time of a step goes.", measure
-)
+train_benchmark = Benchmark("train", TrainBenchmark, "Measure training speed on this machine.", measure)

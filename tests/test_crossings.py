@@ -55,7 +55,6 @@ def test_loops_functions_and_waiting_kernels_are_counted() -> None:
     kinds = {(producer, consumer): number for (producer, consumer, _), number in crossings.device_to_host.items()}
     assert kinds == {("Less", "LoopCond"): 1, ("Where", "size of the result"): 2}
     assert crossings.operations["Where"] == 2
-    assert crossings.device_to_host_by_loops == {0: 2, 1: 1}
 
 
 def test_a_tensor_is_copied_once_to_each_memory() -> None:

@@ -43,7 +43,7 @@ def quality() -> list[Row]:
     rows = {
         "the same model in PyTorch 2.13": peers["PyTorch"],
         "this project, the same model": peers["this project, the same model"],
-        "OpenNMT-py 3.5.1, LSTM 512 x 2": peers["OpenNMT-py"],
+        "OpenNMT-py 3.5.1, LSTM 512 x 2; by an earlier version": peers["OpenNMT-py"],
     }
     of_counts = {
         "Kneser-Ney, 4-grams of the replies' characters": "4-gram of replies",
@@ -75,7 +75,7 @@ def speed() -> list[Row]:
         "this project, float32": "this project, float32",
         "PyTorch, bfloat16": "the same model in tuned PyTorch 2.13, bfloat16",
         "PyTorch, float32": "the same model in tuned PyTorch 2.13, float32",
-        "OpenNMT-py, float32": "OpenNMT-py 3.5.1, float32",
+        "OpenNMT-py, float32": "OpenNMT-py 3.5.1, float32; by an earlier version",
     }
     names = {"LSTM": "compare-recurrent", "Transformer": "compare-transformer"}
     headings = ["", *(f"{name}, {what}" for name in names for what in ("tokens/s", "rounds"))]

@@ -1,14 +1,12 @@
-"""The comparison with PyTorch and OpenNMT-py: their environments, text and output, without the peers."""
+"""The comparison with PyTorch: its environment, text and output, without it."""
 
-import math
 from pathlib import Path
 
 import pytest
 
 from benchmarks.compare import CompareBenchmark, ratios
-from benchmarks.peers import environments
-from benchmarks.peers.environments import COMPLETE, environment
-from benchmarks.peers.systems import Best, OpenNMT, PyTorch, opennmt_config
+from benchmarks.peers import pytorch
+from benchmarks.peers.pytorch import COMPLETE, Best, PyTorch, environment
 from benchmarks.tokenised import TokenisedPairs, character_corpora, spelled
 from chatbot.errors import UserError
 from chatbot.flags import replace
@@ -37,22 +35,20 @@ def test_environment_is_made_once_and_anew_if_incomplete(tmp_path: Path, monkeyp
             Path(commands[-1][-1]).mkdir()
         return ""
 
-    monkeypatch.setattr(environments, "output_of", install)
-    home = environment("opennmt", str(tmp_path))
+    monkeypatch.setattr(pytorch, "output_of", install)
+    home = environment(str(tmp_path))
     assert commands[0][-1] == str(home)
-    assert commands[1][-1].endswith("requirements-opennmt.txt")
-    assert commands[2][-2:] == ["--no-deps", "OpenNMT-py==3.5.1"]
-    assert environment("opennmt", str(tmp_path)) == home
-    assert len(commands) == 3
+    assert commands[1][-1].endswith("requirements-torch.txt")
+    assert environment(str(tmp_path)) == home
+    assert len(commands) == 2
     (home / COMPLETE).unlink()
     (home / "half").touch()
-    environment("opennmt", str(tmp_path))
-    assert len(commands) == 6
+    environment(str(tmp_path))
+    assert len(commands) == 4
     assert not (home / "half").exists()
-    assert environment("torch", str(tmp_path)) != home
     (tmp_path / "file").touch()
     with pytest.raises(UserError, match=r"--environments .*: Not a directory; give a folder"):
-        environment("torch", str(tmp_path / "file" / "peers"))
+        environment(str(tmp_path / "file" / "peers"))
 
 
 def test_torch_model_gets_the_settings(tmp_path: Path) -> None:
@@ -64,38 +60,13 @@ def test_torch_model_gets_the_settings(tmp_path: Path) -> None:
 
 
 def test_best_validation_within_the_time_counts(tmp_path: Path) -> None:
-    """The programs would run on for a minute. OpenNMT-py prints perplexities per token, end symbols included."""
-    (tmp_path / "held_out.tgt").write_text("我 很 好\n嗯\n", encoding="utf-8")  # six tokens
-    lines = "; ".join(f"echo '[INFO] Validation perplexity: {p}'" for p in (90.0, 80.5, 85.0))
-    home = program(tmp_path, "onmt_train", f"{lines}; exec sleep 60")
-    best = OpenNMT(home, tmp_path, 2).best(RECURRENT, "characters", "held_out", 1, every=50)
-    assert (best.nats, best.step) == (pytest.approx(6 * math.log(80.5)), 100)
+    """The program would run on for a minute."""
     lines = "; ".join(f'echo \'{{"step": {step}, "nats": {nats}}}\'' for step, nats in ((1, 9.0), (2, 8.0), (3, 8.5)))
-    program(tmp_path, "python", f"echo a warning; {lines}; exec sleep 60")
-    peer = PyTorch(home, tmp_path, 2)
+    peer = PyTorch(program(tmp_path, "python", f"echo a warning; {lines}; exec sleep 60"), tmp_path, 2)
     assert peer.best(RECURRENT, "characters", "held_out", 1, 1, "float32") == Best(8.0, 2)
     program(tmp_path, "python", "exec sleep 60")
     with pytest.raises(UserError, match="PyTorch: no validation before its time was over; raise --quality-seconds"):
-        peer.best(RECURRENT, "characters", "held_out", 1, 1, "float32")
-
-
-def test_rates_of_opennmt(tmp_path: Path) -> None:
-    """Reports of 100 tokens a batch at 50 a second, which does not count, of 300 at 100, of 300 at 300: 600 in 4 s."""
-    line = "echo 'Step {}/60; acc: 19.1; sents: 640; bsz:  508/ {}/64; 1346/{} tok/s;      8 sec;'"
-    reports = "; ".join(line.format(*numbers) for numbers in ((10, 100, 50), (20, 300, 100), (30, 300, 300)))
-    home = program(tmp_path, "onmt_train", reports)
-    assert OpenNMT(home, tmp_path, 1).rate(RECURRENT, "words", 20) == pytest.approx(150)
-    program(tmp_path, "onmt_translate", "echo 'Average translation time (ms): 12.5'")
-    assert OpenNMT(home, tmp_path, 1).translate(30, "questions", 20, 5, 1) == 80
-
-
-def test_opennmt_has_the_sizes_of_the_settings() -> None:
-    config = opennmt_config(replace(RECURRENT, rnn_size=32, embedding_size=16, keep_prob=0.75), "words")
-    expected = {"hidden_size": 32, "word_vec_size": 16, "dropout": [0.25], "encoder_type": "rnn", "layers": 2}
-    assert config.items() >= {**expected, "batch_size": 64}.items()
-    config = opennmt_config(replace(TRANSFORMER, embedding_size=32, feed_forward_size=48), "words")
-    expected = {"hidden_size": 32, "word_vec_size": 32, "transformer_ff": 48, "encoder_type": "transformer"}
-    assert config.items() >= {**expected, "heads": 4}.items()
+        peer.best(RECURRENT, "characters", "held_out", 0.2, 1, "float32")
 
 
 def test_spelled_text_has_no_unknown_tokens(tmp_path: Path) -> None:
@@ -113,6 +84,6 @@ def test_spelled_text_has_no_unknown_tokens(tmp_path: Path) -> None:
 
 def test_ratios_are_of_the_best_precisions() -> None:
     medians = {"this project, bfloat16": 30.0, "this project, float32": 20.0}
-    medians |= {"PyTorch, bfloat16": 12.0, "PyTorch, float32": 16.0, "OpenNMT-py, float32": 10.0}
+    medians |= {"PyTorch, bfloat16": 12.0, "PyTorch, float32": 16.0}
     rates = {name: {"median": median, "lowest": 0.0, "highest": 99.0} for name, median in medians.items()}
-    assert ratios(rates) == {"pytorch_best": 30 / 16, "pytorch_float32": 20 / 16, "opennmt": 3.0}
+    assert ratios(rates) == {"pytorch_best": 30 / 16, "pytorch_float32": 20 / 16}

@@ -1,5 +1,7 @@
 """The report on a machine's GPUs, made on a stand-in."""
 
+import os
+
 import pytest
 
 from benchmarks.gpu import Machine, gpu_benchmark
@@ -29,10 +31,13 @@ def test_report_of_a_standin() -> None:
     assert [row for row in speeds if not row["result"].endswith(" tokens/s") or len(row["rates"]) != 4] == []
 
 
-def test_a_command_that_fails_is_a_row(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_command_that_fails_is_a_row(
+    pairs: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """And the parts after it still run."""
+    monkeypatch.setattr(standin, "environment", lambda **_: dict(os.environ))  # nothing is trained
     monkeypatch.setattr(Machine, "train", lambda self, *_, **__: self.run("-c", "raise SystemExit('no such GPU')"))
-    report = benchmark("gpu", "--parts", "resume", "memory", "towers")
+    report = benchmark("gpu", "--parts", "resume", "memory", "towers", "--data", pairs)
     results = [row["result"] for row in report["results"]]
     assert results == ["a command failed", "exit 1", "exit 1", "exit 1"]
     assert "no such GPU" in capsys.readouterr().err

@@ -14,27 +14,20 @@ from chatbot.errors import UserError
 MEGABYTE = 1_000_000
 
 
-def freed(megabytes: int) -> functools.partial[float]:
-    _ = b"x" * megabytes * MEGABYTE
-    return functools.partial(peak_gb)
-
-
-def holding(megabytes: int) -> functools.partial[tuple[int, int]]:
-    return functools.partial(lambda text, number: (number, os.getpid()), b"x" * megabytes * MEGABYTE)
+def holding(megabytes: int) -> functools.partial[tuple[int, int, float]]:
+    _ = b"x" * megabytes * MEGABYTE  # which is given back
+    return functools.partial(lambda text, number: (number, os.getpid(), peak_gb()), b"x" * megabytes * MEGABYTE)
 
 
 def test_memory_is_of_the_process_that_is_asked() -> None:
     """getrusage would give a worker's peak as that of this process, which is larger, and only the largest child's."""
-    ours, before = b"x" * 400 * MEGABYTE, memory_gb()
-    with Worker(freed, 1) as small, Worker(freed, 300) as large:
-        of_small, of_large = (worker.ask() for worker in (small, large))
-    assert of_small < 0.3 < len(ours) / 1e9 < peak_gb()
-    assert of_large > 0.29
-    with Worker(holding, 200) as one, Worker(holding, 100) as other:
-        (first, pid), (second, other_pid) = ask_all([one, other], 7)
-        assert memory_gb() - before > 0.3
+    ours, before = b"x" * 600 * MEGABYTE, memory_gb()
+    with Worker(holding, 10) as one, Worker(holding, 200) as other:
+        small, large = ask_all([one, other], 7)
+        assert memory_gb() - before > 0.2
     assert memory_gb() - before < 0.2
-    assert (first, second, len({pid, other_pid, os.getpid()})) == (7, 7, 3)
+    assert small[2] < 0.3 < 0.39 < large[2] < len(ours) / 1e9 < peak_gb()
+    assert (small[0], large[0], len({small[1], large[1], os.getpid()})) == (7, 7, 3)
 
 
 def test_worker_that_ends_is_an_error() -> None:

@@ -10,20 +10,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks.closed_loop import Ask, Latencies, closed_loop
-from benchmarks.corpus import encoding, padding
-from benchmarks.cost import CostBenchmark, generated_shards, growth_ratios, planned, training_worker
+from benchmarks.corpus import encoding
+from benchmarks.cost import CostBenchmark, growth_ratios, training_worker
 from benchmarks.opened_step import pairs_of_one_length
-from benchmarks.ring import LINKS, Link, plan, ring_bytes, ring_seconds, speed_ups
 from benchmarks.scaling import ScalingBenchmark, joined, tower_devices
-from benchmarks.serve import ServeBenchmark, asked, connection, figures
+from benchmarks.serve import Ask, Latencies, ServeBenchmark, asked, closed_loop, connection, figures
 from benchmarks.soak import Sample, growth
-from chatbot.corpus.shards import PAIRS_PER_SHARD
 from chatbot.errors import UserError
 from tests.benchmarks.running import benchmark
 
 TINY = ["--rnn-size", "8", "--num-layers", "1", "--embedding-size", "8", "--batch-size", "8", "--rounds", "1"]
-SLOW = Link(1.0, 0.0)  # a byte a second
 
 
 def test_drawn_pairs_have_one_length_and_the_words_of_a_text() -> None:
@@ -46,28 +42,16 @@ def test_cost_of_a_step(capsys: pytest.CaptureFixture[str]) -> None:
     assert larger["weights"] - row["weights"] == 200 * (8 + 1)  # the embedding, also the projection, and its bias
 
 
-def test_planning_of_generated_shards(tmp_path: Path) -> None:
-    pairs = 5 * PAIRS_PER_SHARD
-    shards = generated_shards(tmp_path, pairs, max_length=20)
-    assert len(shards) == 5
-    assert shards.lengths.pairs == sum(map(len, shards)) > 0.8 * pairs
-    report = planned(pairs)
-    assert 0.8 * pairs < report["pairs"] <= pairs
-    assert min(report["first_batch_s"], report["resume_s"]) > 0
-
-
 def test_growth_ratios_are_relative_to_linear_growth() -> None:
     rows = [{"what": "batch_size", "value": 2**i, "step_s": 2.0**i} for i in range(3)]
     rows += [{"what": "rnn_size", "value": 2**i, "step_s": 5.0**i} for i in range(2)]
-    rows += [{"what": "towers", "value": 2**i, "step_s": 1.5} for i in range(2)]
-    rows += [{"what": "planned_pairs", "value": i} for i in range(2)]
-    assert [growth["ratio"] for growth in growth_ratios(rows)] == [1.0, 1.0, 1.25, 1.0]
+    assert [growth["ratio"] for growth in growth_ratios(rows)] == [1.0, 1.0, 1.25]
 
 
 def test_growth_compares_the_ends_after_the_warm_up() -> None:
     """A hundred samples: the first twenty do not count, and a single peak does not either."""
-    samples = [Sample(i / 60, 1.0 if i < 20 else 100.0 + (i >= 80), 12, 9 + (i > 50), 98) for i in range(100)]
-    samples[90] = Sample(1.5, 500.0, 99, 99, 99)
+    samples = [Sample(1.0 if i < 20 else 100.0 + (i >= 80), 12, 9 + (i > 50), 98) for i in range(100)]
+    samples[90] = Sample(500.0, 99, 99, 99)
     medians = {"megabytes": [100.0, 101.0], "files": [12, 12], "threads": [9, 10], "functions": [98, 98]}
     assert growth(samples) == {"memory_growth": pytest.approx(0.01), **medians, "failed": True}
     constant = [sample._replace(threads=9) for sample in samples]
@@ -77,25 +61,17 @@ def test_growth_compares_the_ends_after_the_warm_up() -> None:
         growth(samples[:3])
 
 
-def test_encoding_and_padding(pairs: str, tmp_path: Path) -> None:
+def test_encoding(pairs: str, tmp_path: Path) -> None:
     report = encoding(pairs, tmp_path)
     assert report["pairs_per_s"] == pytest.approx(40 / report["encode_seconds"], rel=0.1)
     assert 0.05 < report["encode_peak_gb"] < 20
-    shares = padding(pairs, tmp_path)
-    assert 0 < shares["real_target_share_of_one_shape"] < shares["real_target_share"] <= 1
 
 
 @pytest.mark.slow
-def test_train_benchmark_splits_the_step_time(pairs: str) -> None:
+def test_train_benchmark_runs(pairs: str) -> None:
     report = benchmark("train", "--data", pairs, *TINY, "--steps", "2")
     assert report["target_tokens_per_s"].keys() == {"float32", "bfloat16"}
-    assert report["of_limit"] > 0
-    parts = report["parts"]
-    assert parts.keys() == {"projection", "loss", "recurrent", "attention", "optimizer", "input", "overhead"}
-    assert sum(part["seconds"] for part in parts.values()) == pytest.approx(report["step_s"], rel=1e-3)
-    products = {name: part["products_s"] for name, part in parts.items() if part["products_s"] is not None}
-    assert products.keys() == {"projection", "recurrent", "attention"}
-    assert sum(products.values()) == pytest.approx(report["of_limit"] * report["step_s"], rel=1e-3)
+    assert all(rate["median"] > 0 for rate in report["target_tokens_per_s"].values())
 
 
 @pytest.mark.slow
@@ -178,60 +154,6 @@ def test_serve_benchmark_runs() -> None:
     assert all(row["many_replies_per_s"]["median"] > 0 for row in searches.values())
 
 
-def numbers_sent(size: int, members: int) -> int:
-    """Simulate a ring all-reduce of `size` numbers per member. Returns the numbers that each member sends.
-
-    In every message a member sends one piece to the next member, which adds it to its own piece in the first half
-    of the messages, and replaces its own piece by it in the second half.
-    """
-    pieces = np.ones((members, members, size // members))  # [member, piece, numbers]
-    sent = 0
-    for message in range(2 * (members - 1)):
-        before = pieces.copy()
-        for member in range(members):
-            piece, receiver = (member - message) % members, (member + 1) % members
-            own = before[receiver, piece] if message < members - 1 else 0
-            pieces[receiver, piece] = own + before[member, piece]
-        sent += size // members
-    assert (pieces == members).all()
-    return sent
-
-
-@pytest.mark.parametrize("members", [2, 3, 8, 32])
-def test_ring_bytes_equal_a_simulated_all_reduce(members: int) -> None:
-    size = 12 * members
-    assert ring_bytes(size, members) == pytest.approx(numbers_sent(size, members))
-    assert ring_seconds(size, members, SLOW) == pytest.approx(numbers_sent(size, members))
-    assert ring_seconds(0, members, Link(1.0, 0.5)) == 2 * (members - 1) * 0.5
-
-
-def test_speed_up_of_exchange_after_and_during_compute() -> None:
-    """Two members send as many bytes as they have gradients, a byte a second."""
-    alone = speed_ups(10.0, 0, 0, 4, SLOW)
-    assert (alone["speed_up"], alone["overlapped"], alone["staged"]) == (4, 4, 4)
-    slow = speed_ups(10.0, 10, 10, 2, SLOW)
-    assert (slow["speed_up"], slow["overlapped"], slow["staged"]) == (2 * 10 / 20, 2 * 10 / 20, 2)
-    assert speed_ups(10.0, 20, 0, 2, SLOW)["staged"] == 2 * 10 / 20
-    # All but the last byte fits into 6 of 9 seconds; of 8 bytes, 2 do not.
-    assert speed_ups(9.0, 6 + 1, 1, 2, SLOW)["overlapped"] == pytest.approx(2 * 9 / (9 + 1))
-    assert speed_ups(9.0, 8 + 1, 1, 2, SLOW)["overlapped"] == pytest.approx(2 * 9 / (9 + (8 - 6) + 1))
-    rows = plan(0.1, 60e6, 20e6, ["25gbe"])
-    assert [row["gpus"] for row in rows] == [2**i for i in range(1, 11)]
-    assert all(row["speed_up"] < row["overlapped"] < row["staged"] for row in rows[:8])
-
-
-def test_plan_uses_a_given_step_time() -> None:
-    flags = ["--plan", "--towers", "0", "--no-processes"]
-    rows = benchmark("scaling", *flags, "--step-ms", "100")["plan"]
-    assert {row["link"] for row in rows} == LINKS.keys()
-    (first, *_), (second, *_) = (
-        benchmark("scaling", *flags, "--step-ms", ms, "--link", "nvlink")["plan"] for ms in ("100", "200")
-    )
-    assert 1.9 < first["speed_up"] < second["speed_up"] <= 2
-    with pytest.raises(UserError, match="no step was measured"):
-        benchmark("scaling", *flags)
-
-
 def test_numbers_of_towers() -> None:
     for towers, numbers in {0: [], 1: [1], 6: [1, 2, 4], 8: [1, 2, 4, 8]}.items():
         assert ScalingBenchmark(towers=towers).tower_numbers == numbers
@@ -254,4 +176,3 @@ def test_scaling_benchmark_runs() -> None:
     assert [row["number"] for row in report["towers"]] == [1, 2]
     assert [row["number"] for row in report["processes"].values()] == [1, 2, 2]
     assert report["processes"]["one"]["speed_up"] == 1
-    assert report["sent_bytes"] > report["least_bytes"] / 2
