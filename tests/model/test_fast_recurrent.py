@@ -25,7 +25,8 @@ def padded_lstm(
     inputs: tf.Tensor, h: tf.Tensor, c: tf.Tensor, weights: list[tf.Tensor], packing: Packing, dtype: str = "float32"
 ) -> list[tf.Tensor]:
     """lstm_sequence with padded inputs and outputs, like keras.layers.LSTM."""
-    outputs, h, c = lstm_sequence(pack(inputs, packing), h, c, *weights, packing, dtype)
+    kernel, recurrent, bias = weights
+    outputs, h, c = lstm_sequence(pack(inputs, packing), h, c, kernel, recurrent, bias, packing, dtype)
     return [unpack(outputs, packing), h, c]
 
 
@@ -36,7 +37,7 @@ def lstm_gradients(
     arguments = [inputs, *start, *weights]
     with tf.GradientTape() as tape:
         tape.watch(arguments)
-        outputs, h, c = padded_lstm(inputs, *start, weights, packing)
+        outputs, h, c = padded_lstm(inputs, start[0], start[1], weights, packing)
         mask = tf.sequence_mask(packing.lengths, tf.shape(outputs)[1])[:, :, None]
         results = [tf.where(mask, outputs, 0.0), h, c]
     return [*results, *tape.gradient(results, arguments, output_gradients=upstream)]

@@ -54,8 +54,9 @@ def chunked(
 ) -> list[tf.Tensor]:
     with tf.GradientTape() as tape:
         tape.watch(values)
-        options = dtype, LossSize(logits), tuple(values[3:]), smoothing
-        loss = projection_loss(*values[:3], targets, weights, *options)
+        attended, embeddings, bias, *mixture = values
+        options = dtype, LossSize(logits), tuple(mixture), smoothing
+        loss = projection_loss(attended, embeddings, bias, targets, weights, *options)
     return [loss, *tape.gradient(loss, values)]
 
 
