@@ -29,15 +29,14 @@ ALL_TOKENS: dict[str, Any] = {
     "anti_lm": 0.5,
     "anti_lm_tokens": 2,
 }
-ANTI_LM = {name: ALL_TOKENS[name] for name in ("anti_lm", "anti_lm_tokens")}
 BEAM: dict[str, Any] = {"beam_size": 4, "diverse_groups": 2, "length_penalty": 0.7}
 # What the state of a model goes through; test_search.py of decoding has all settings together.
 SEARCHES: dict[str, dict[str, Any]] = {
-    "lstm-copy-ngrams": {"candidates": 6, "rerank": 0.5, "top_p": 0.9, "repetition_penalty": 1.5},
+    "lstm-copy-ngrams": {"candidates": 2, "rerank": 0.5},
     "gru-bahdanau-deep": {**BEAM, "no_repeat_ngram": 2},
     "lstm-fed": {"temperature": 0.8, "top_k": 100, "typical": 0.95, "min_p": 0.001, **ALL_TOKENS},
     "lstm-none": {**BEAM, "rerank": 0.5, **ALL_TOKENS},
-    "transformer-copy": {**BEAM, **ANTI_LM},
+    "transformer-copy": {"beam_size": 2, "length_penalty": 0.7},
 }
 
 
