@@ -32,14 +32,13 @@ def test_drawn_pairs_have_one_length_and_the_words_of_a_text() -> None:
     assert np.median(ids) < 100  # Zipf's law: half of the words are among the most frequent ones
 
 
-def test_cost_of_a_step(capsys: pytest.CaptureFixture[str]) -> None:
-    flags = CostBenchmark(rnn_size=8, embedding_size=8, vocabulary_size=300, batch_size=4, steps=1)
-    row = training_worker(flags, "max_length", 3)()
+def test_cost_of_a_step() -> None:
+    flags = CostBenchmark(rnn_size=8, num_layers=1, embedding_size=8, max_length=3, batch_size=4, steps=1)
+    row = training_worker(flags, "vocabulary_size", 500)()
     assert row["target_tokens_per_s"] == pytest.approx(4 * 3 / row["step_s"], rel=0.1)
     assert row["first_step_s"] > row["step_s"]
     assert row["traces"] == 1
-    larger = training_worker(flags, "vocabulary_size", 500)()
-    assert larger["weights"] - row["weights"] == 200 * (8 + 1)  # the embedding, also the projection, and its bias
+    assert row["weights"] > 500 * (8 + 1)  # the embedding, also the projection, and its bias
 
 
 def test_growth_ratios_are_relative_to_linear_growth() -> None:
