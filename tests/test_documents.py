@@ -148,7 +148,7 @@ def test_every_command_parses_and_trains_another_attempt_than_make_train(path: P
         "A=1 python chat.py --beam-size 0 # comment",
         "python -m chatbot.evaluation --attempt weibo",
         "python -m chatbot.corpus look pairs.tsv",
-        "python -m benchmarks scaling --link string",
+        "python -m benchmarks scaling --towers many",
         "duida train --step 3 < pairs.tsv",
         "make trian",
     ],
