@@ -30,7 +30,8 @@ RAW = "坏"  # and with this one would control the terminal
 
 
 class FakeReplier:
-    """Replies "question/number" by beam search and "question/s<seed>.number" by sampling, with "+turns" after turns.
+    """Replies "question/number" by beam search and "question/s<seed // 2>.number" by sampling, the same for two
+    seeds, with "+turns" after turns.
 
     With --retrieve, the last reply is none of them. All are `looked_up`.
     """
@@ -72,7 +73,7 @@ class FakeReplier:
     def _names(self, ids: Sequence[int], seed: int) -> list[str]:
         text = self.vocabulary.text(question_of(ids, self.vocabulary))
         text = f"{text}\x1b[31m\x07\u202e" if RAW in text else text
-        kind = f"s{seed}." if self.decoding.samples else ""
+        kind = f"s{seed // 2}." if self.decoding.samples else ""
         marks = sum(self.vocabulary.first_mark <= i < self.vocabulary.first_byte for i in ids)
         turns = f"+{marks - 1}" if marks > 1 else ""
         return [f"{text}/{kind}{number}{turns}" for number in range(1, self.decoding.hypotheses + 1)]

@@ -71,7 +71,7 @@ def test_retry_without_another_reply(capsys: Printed, monkeypatch: pytest.Monkey
     monkeypatch.setattr(commands, "_sample", lambda *_: None)
     retries: list[Line] = ["/retry"] * 101
     out, err = printed(capsys, ["a", *retries, "/set top_p=0.5", "b", "/retry"])
-    assert out[100:] == ["b/s1.1"]
+    assert out[100:] == ["b/s0.1"]
     assert [line.partition(";")[0] for line in err] == [
         *["error: beam_size 105: must be at most 100"] * 2,
         "top_p=0.5",
