@@ -87,6 +87,8 @@ def test_load_refuses_decoding_settings(trained: Path) -> None:
     for message, decoding in refused.items():
         with pytest.raises(chatbot.UserError, match=f"^{message}"):
             chatbot.load(trained / "checkpoints/weibo", **decoding)
+    with pytest.raises(chatbot.UserError, match=r"/nowhere: no such directory; give the directory of an attempt$"):
+        chatbot.load("nowhere")
 
 
 def test_loaded_attempt_takes_decoding_settings(trained: Path) -> None:
