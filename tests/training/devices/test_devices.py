@@ -120,6 +120,7 @@ def test_cpu_is_split_into_towers() -> None:
         "print([(t.name, t.device, t.memory) for t in towers])\n"
         "print(os.environ['CUDA_VISIBLE_DEVICES'], os.environ['CUDA_DEVICE_ORDER'],\n"
         "      tf.config.get_soft_device_placement(), len(tf.config.list_logical_devices('CPU')))\n"
+        "print([t.name for t in open_towers([], None)])\n"
     )
     completed = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, env=os.environ, check=False
@@ -127,6 +128,7 @@ def test_cpu_is_split_into_towers() -> None:
     assert completed.stdout.splitlines() == [
         "[('cpu_0', '/CPU:0', None), ('cpu_1', '/CPU:1', None), ('cpu_2', '/CPU:2', None)]",
         " PCI_BUS_ID True 3",
+        "['cpu_0']",
     ]
     assert completed.stderr == ""
 
