@@ -60,7 +60,7 @@ def run_jobs(jobs: Sequence[Job], restart_delay: float = RESTART_DELAY) -> int:
             if received and not forwarded:
                 forwarded = True
                 for job, process in running.items():
-                    if not job.server and process.is_alive():
+                    if not job.server:  # one that has ended waits to be looked at below, so its number is still its own
                         os.kill(process.pid, received.number)
             if received or exit_code:
                 start_times.clear()
