@@ -30,7 +30,9 @@ handler_of.restype = ctypes.c_void_p
 
 WATCHING = """
 import sys, time
+from chatbot.training.machines import peers as module
 from chatbot.training.machines.peers import Peers, print_status
+module.PROBE_INTERVAL = 0.5
 limit, timeout, on_lost, *addresses = sys.argv[1:]
 addresses = {f"worker {i}": address for i, address in enumerate(addresses)}
 on_lost = (lambda name: print_status(f"{name} lost")) if on_lost == "continue" else (
@@ -75,12 +77,12 @@ def peer(address: str) -> Iterator[None]:
 def test_watch_waits_for_late_peer_and_reports_lost_peer(pairs_folder: Path) -> None:
     on_time, late = free_addresses(2)
     with peer(on_time):
-        command = watching(60, 1.5, "exit", on_time, late)
-        command.wait_for(f"Waiting for worker 1 ({late}): 2 of at most 60 seconds.")
+        command = watching(60, 0.7, "exit", on_time, late)
+        command.wait_for(f"Waiting for worker 1 ({late}): 1 of at most 60 seconds.")
         assert "all started" not in command.output
         with peer(late):
             command.wait_for("all started")
-            time.sleep(2.5)  # longer than the timeout
+            time.sleep(1.5)  # longer than the timeout
             assert command.process.poll() is None
         closed = time.monotonic()
         assert command.wait() == EXIT_LOST
@@ -95,9 +97,9 @@ def test_watch_waits_for_late_peer_and_reports_lost_peer(pairs_folder: Path) -> 
 def test_peer_that_never_starts_is_reported(pairs_folder: Path) -> None:
     on_time, never = free_addresses(2)
     with peer(on_time):
-        command = watching(3, 5, "exit", on_time, never)
+        command = watching(1, 5, "exit", on_time, never)
         assert command.wait() == EXIT_LOST
-    assert f"error: worker 1 ({never}) did not start within 3 seconds: start it" in command.output
+    assert f"error: worker 1 ({never}) did not start within 1 second: start it" in command.output
     assert "worker 0" not in command.output
 
 
@@ -105,11 +107,11 @@ def test_peer_may_return_and_be_lost_again(pairs_folder: Path) -> None:
     steady, unsteady = free_addresses(2)
     with peer(steady):
         with peer(unsteady):
-            command = watching(60, 1, "continue", steady, unsteady)
+            command = watching(60, 0.5, "continue", steady, unsteady)
             command.wait_for("all started")
         command.wait_for("worker 1 lost")
         with peer(unsteady):
-            time.sleep(3)
+            time.sleep(1.5)  # it is probed twice
         until(lambda: command.output.count("worker 1 lost") == 2, 10)
         assert command.process.poll() is None
 
@@ -118,11 +120,13 @@ def test_peer_may_return_and_be_lost_again(pairs_folder: Path) -> None:
 # busy; the child ends or stops with its parent's process group.
 WORKERS_SCRIPT = """
 import ctypes, os, socket, sys, time
+from chatbot.training.machines import peers as module
 from chatbot.training.machines.cluster import Cluster, host_and_port
 from chatbot.training.machines.peers import Peers
+module.PROBE_INTERVAL = 0.2
 index, busy, *addresses = sys.argv[1:]
 cluster = Cluster(tuple(addresses), "worker", int(index))
-peers = Peers(cluster.others, lambda name: peers.exit_process(f"{name} was lost"), timeout=1.5, limit=60)
+peers = Peers(cluster.others, lambda name: peers.exit_process(f"{name} was lost"), timeout=0.7, limit=60)
 if os.fork() == 0:
     with socket.create_server(host_and_port(cluster.own), backlog=100) as server:
         while True:
@@ -131,7 +135,7 @@ peers.start()
 while peers.missing:
     time.sleep(0.05)
 print("started", flush=True)
-time.sleep(1.5)
+time.sleep(0.5)
 ctypes.PyDLL(None).usleep(int(float(busy) * 1e6))  # holds Python's lock
 print("free again", flush=True)
 time.sleep(100)
@@ -164,10 +168,10 @@ def test_stopped_or_killed_worker_ends_all_others(pairs_folder: Path, number: in
 
 def test_busy_worker_is_not_lost(pairs_folder: Path) -> None:
     """For twice the timeout, no thread of two workers runs."""
-    commands = workers(3, 0, 3)
+    commands = workers(1.4, 0, 1.4)
     for command in commands:
         command.wait_for("free again")
-    time.sleep(2)
+    time.sleep(1)  # longer than the timeout
     assert [command.process.poll() for command in commands] == [None, None, None]
     assert all("error" not in command.output for command in commands)
 
