@@ -9,11 +9,13 @@ import tensorflow as tf
 
 from chatbot.errors import UserError
 from chatbot.flags import replace
-from chatbot.model.loss import projection_loss
 from chatbot.training import selftest as module
 from chatbot.training.devices.towers import Tower
+from chatbot.training.gradients import Sums
 from chatbot.training.selftest import CASES, SETTINGS, STEPS, every_pair_once, masks_differ, selftest
+from chatbot.training.share import Share
 from chatbot.training.step import StepResult
+from tests.training.light_gradients import light_gradient_function
 
 
 @pytest.mark.parametrize(
@@ -67,15 +69,24 @@ def test_selftest_passes(
 def test_selftest_fails_when_towers_disagree(
     cpus: list[Tower], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def mean_of_means(*arguments: Any) -> tf.Tensor:
-        weights = arguments[4]
-        return projection_loss(*arguments) / tf.reduce_sum(weights)
+    """Each one divides its gradients by its own tokens."""
+
+    def mean_of_means(*tower: Any) -> Any:
+        function = light_gradient_function(*tower)
+
+        def means(weights: list[tf.Tensor], share: Share, *_: object) -> Sums:
+            loss, weight, *gradients = function(weights, share)
+            return Sums(loss, weight, *tf.nest.map_structure(lambda gradient: gradient / weight, gradients))
+
+        return means
 
     monkeypatch.setattr(module, "CASES", {"SGD": CASES["SGD"]})
-    monkeypatch.setattr("chatbot.model.seq2seq.projection_loss", mean_of_means)
+    monkeypatch.setattr("chatbot.training.gradients.gradient_function", mean_of_means)
     monkeypatch.setattr(module, "masks_differ", lambda towers: True)
     assert selftest(SETTINGS, cpus[:2]) == 1
-    assert "do NOT train as one" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "FAIL  2 towers and 1 differ by" in out
+    assert "do NOT train as one" in out
 
 
 def test_pair_that_is_left_out_or_seen_twice_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,7 +1,7 @@
 """After running out of memory, a step computes shares in pieces with the same result, or ends with an error."""
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,6 @@ import tensorflow as tf
 
 from chatbot.config.training import Settings
 from chatbot.corpus.batches import Batches
-from chatbot.corpus.vocabulary import PAD
 from chatbot.errors import UserError
 from chatbot.flags import replace
 from chatbot.model.new_model import built_model
@@ -20,8 +19,6 @@ from chatbot.training.checkpoints.manifest import read_progress
 from chatbot.training.data import prepare
 from chatbot.training.devices.failures import is_out_of_memory
 from chatbot.training.devices.towers import Tower
-from chatbot.training.gradients import Sums
-from chatbot.training.groups import Group
 from chatbot.training.loop import train
 from chatbot.training.run import Run
 from chatbot.training.selftest import CASES, TOLERANCE, VOCABULARY, largest_difference, random_pairs, train_model
@@ -29,26 +26,11 @@ from chatbot.training.share import Share, on_device
 from chatbot.training.staged import Staged
 from chatbot.training.step import Graph, Synchronous
 from chatbot.training.update import open_update
+from tests.training.light_gradients import light_gradient_function
 from tests.training.small_run import open_with, small_settings, without_replies
 from tests.training.untraced_update import UntracedUpdate
 
 CPUS = [Tower(f"cpu_{i}", f"/CPU:{i}", "CPU", None) for i in range(2)]
-
-
-def light_gradient_function(model: Seq2Seq, groups: Sequence[Group], *_: object) -> Any:
-    """Like `gradient_function`, and traced at once: each weight has a gradient of its own, a sum over the pairs."""
-
-    @tf.function(autograph=False)
-    def tower_gradients(weights: list[tf.Tensor], share: Share, _: tf.Tensor | None = None) -> Sums:
-        loss = tf.reduce_sum(share.weights * tf.cast(share.targets, tf.float32)) / VOCABULARY
-        *of_groups, embedding = [loss * tf.sin(weight + 1) for weight in weights]
-        lookups = tf.size(share.source.ids) + tf.size(share.target_in.ids)
-        counts = tf.math.unsorted_segment_sum(tf.ones([lookups]), share.places, tf.size(share.used))
-        rows = tf.where(share.used == PAD, 0.0, counts)[:, None] * tf.ones([1, embedding.shape[1]])
-        trained = [gradient for gradient, group in zip(of_groups, groups[:-1], strict=True) if group.trained]
-        return Sums(loss, share.counts[0], [embedding] if model.projects_by_embedding else [], trained, rows)
-
-    return tower_gradients
 
 
 @pytest.fixture(autouse=True)
