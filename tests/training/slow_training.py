@@ -1,8 +1,9 @@
 """The slow twin of every variable update: a whole training step in NumPy, in float64, on one device.
 
-Only the gradients of a batch are TensorFlow's, in float32, by one eager tape over the model as it is called.
+Only the gradients of a batch are TensorFlow's, in float32, by one tape over the model as it is called.
 """
 
+import functools
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -13,7 +14,7 @@ from chatbot.config.training import Settings
 from chatbot.corpus.batches import Batch, split
 from chatbot.corpus.vocabulary import PAD
 from chatbot.model.seq2seq import Seq2Seq
-from chatbot.model.sequences import packed_array
+from chatbot.model.sequences import Sequences, packed_array, specs_of
 from chatbot.training.optimizer import BETA_1, BETA_2, EPSILON, MOMENTUM, NUM_SLOTS
 from chatbot.training.share import samples_of
 
@@ -22,9 +23,20 @@ LARGEST_SQUARE = float(np.finfo(np.float32).max)
 
 def tape_gradients(model: Seq2Seq, batch: Batch, key: Any, samples: Any) -> tuple[tf.Tensor, list[tf.Tensor]]:
     """The loss sum of a batch, and its gradients. key: of the dropout masks. samples: of a sampled softmax."""
+    return gradients_of(model, *arrays_of(model, batch), key, samples)
+
+
+def arrays_of(model: Seq2Seq, batch: Batch) -> tuple[Sequences, Sequences, np.ndarray, np.ndarray]:
+    """The source and the target of a batch, and the packed ids and weights that are predicted."""
     source, target_in = model.sequences(batch.source), model.sequences(batch.target_in)
     targets = packed_array(batch.target_out, target_in.packing, PAD).astype(np.int64)
-    weights = packed_array(batch.weights, target_in.packing, 0.0)
+    return source, target_in, targets, packed_array(batch.weights, target_in.packing, 0.0)
+
+
+def gradients_of(
+    model: Seq2Seq, source: Sequences, target_in: Sequences, targets: Any, weights: Any, key: Any, samples: Any
+) -> tuple[tf.Tensor, list[tf.Tensor]]:
+    """The loss sum and the gradients, from `arrays_of` a batch or from tensors."""
     with tf.GradientTape() as tape:
         decoded = model.decoded(source, target_in, key)
         if model.sampled is None:
@@ -64,6 +76,7 @@ class SlowTraining:
 
     def __init__(self, model: Seq2Seq, settings: Settings, towers: Sequence[int], counts_skipped: bool = False) -> None:
         self._model, self._settings, self._towers = model, settings, towers
+        self._gradients = tf.function(functools.partial(gradients_of, model), autograph=False)
         self._counts_skipped = counts_skipped
         self.weights = [variable.numpy().astype(np.float64) for variable in model.trainable_variables]
         self.averages = self.weights
@@ -104,7 +117,10 @@ class SlowTraining:
             pieces = split(share, learning.accumulate)
             for piece, batch in enumerate(pieces):
                 seed = np.random.SeedSequence([learning.seed, number, tower, piece])
-                loss, terms = tape_gradients(model, batch, seed.generate_state(1, np.uint64), samples)
+                arrays = *arrays_of(model, batch), seed.generate_state(1, np.uint64), samples
+                inputs = tf.nest.map_structure(tf.constant, arrays)
+                # Traced at the first batch, for all sizes.
+                loss, terms = self._gradients.get_concrete_function(*specs_of(arrays))(*inputs)
                 losses[-1] += float(loss)
                 gradients = [total + term.numpy() for total, term in zip(gradients, terms, strict=True)]
         tokens = [float(share.weights.sum()) for share in shares]
