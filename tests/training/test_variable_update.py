@@ -49,10 +49,12 @@ WAYS = {
         2,
         {"local_parameter_device": "cpu", "accumulate": 2, "cell": "gru", "weight_decay": 0.5, **SAMPLED, **MOMENTUM},
     ),
+    "replicated, Transformer": Way(2, 2, {"variable_update": "replicated", **SHALLOW, **DROPOUT, **MOMENTUM}),
     "hierarchical, sampled softmax": Way(2, 2, {"all_reduce": "hierarchical", **SAMPLED, **OPTIONS}),
     "model parallel": Way(4, 1, {"model_parallel": True, **OPTIONS, **DROPOUT}),
-    "model parallel, Transformer": Way(3, 1, {"model_parallel": True, **SHALLOW, **DROPOUT}),
+    "model parallel, Transformer": Way(3, 1, {"model_parallel": True, **SHALLOW}),
     "staged": Way(2, 2, {"staged_variables": True, "local_parameter_device": "cpu", **OPTIONS, **DROPOUT}),
+    "independent": Way(2, 2, {"variable_update": "independent", "max_gradient_norm": 0.1, **DROPOUT}),
     "replicated, float16 in pieces": Way(2, 2, {"variable_update": "replicated", "accumulate": 2, **FLOAT16}),
     "staged, replicated float16": Way(
         2, 2, {"staged_variables": True, "variable_update": "replicated", "tied_embeddings": False, **FLOAT16}
