@@ -55,3 +55,13 @@ def browser(chromium: webdriver.Chrome, served: Served) -> Iterator[Browser]:
     browser.open()
     yield browser
     assert browser.errors() == []
+
+
+@pytest.fixture
+def bare(chromium: webdriver.Chrome, served: Served) -> Iterator[webdriver.Chrome]:
+    """A browser with a document of the server that has nothing of the page."""
+    chromium.execute_cdp_cmd("Page.setBypassCSP", {"enabled": True})
+    chromium.get(f"{served.address}/health")
+    yield chromium
+    chromium.execute_cdp_cmd("Page.setBypassCSP", {"enabled": False})
+    chromium.get_log("browser")  # that the server has no icon

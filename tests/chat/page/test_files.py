@@ -5,14 +5,11 @@ import gzip
 import html.parser
 import json
 import re
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from selenium import webdriver
 
 from chatbot.chat.page import FOLDER, POLICY, START, page_files
-from tests.chat.page.browser import Served
 
 LANGUAGES = ("en", "zh")
 TEXTS = {
@@ -95,16 +92,6 @@ def test_modules_import_what_they_use_and_nothing_else() -> None:
     assert set(order) == SCRIPTS.keys()
 
 
-@pytest.fixture
-def bare(chromium: webdriver.Chrome, served: Served) -> Iterator[webdriver.Chrome]:
-    """A browser with a document of the server that has nothing of the page."""
-    chromium.execute_cdp_cmd("Page.setBypassCSP", {"enabled": True})
-    chromium.get(f"{served.address}/health")
-    yield chromium
-    chromium.execute_cdp_cmd("Page.setBypassCSP", {"enabled": False})
-    chromium.get_log("browser")  # that the server has no icon
-
-
 def in_browser(bare: webdriver.Chrome, script: str) -> object:
     """What an asynchronous script returns. `load` imports one of `names`, the modules but for the one that starts."""
     paths = {name: path for name in SCRIPTS for path in page_files() if path.endswith(f"/{name}") and name not in START}
@@ -120,10 +107,3 @@ def in_browser(bare: webdriver.Chrome, script: str) -> object:
 def test_modules_do_nothing_until_they_are_called(bare: webdriver.Chrome) -> None:
     """They can be loaded without the elements of the page."""
     assert in_browser(bare, "return (await Promise.all(names.map(load))).length") == len(SCRIPTS) - 1
-
-
-@pytest.mark.system
-def test_merged_conversations_are_equal(bare: webdriver.Chrome) -> None:
-    """Two tabs that add to the same conversation have the same nodes, whoever merges first."""
-    merged = in_browser(bare, Path(__file__).with_name("merging.js").read_text(encoding="utf-8"))
-    assert merged == [["next", "oldgood", "one", "q", "two"], True, [True, True, False, False], True]
