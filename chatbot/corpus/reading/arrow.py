@@ -48,7 +48,7 @@ def arrow_rows(path: Path, kind: str, place: str, report: Report) -> Iterator[An
             yield from _rows(_arrow_batches(path, size, allowed), size, before, report)
     except UserError:
         raise
-    except (pyarrow.ArrowException, OSError, ValueError, IndexError, struct.error) as error:
+    except (pyarrow.ArrowException, OSError, ValueError, OverflowError, IndexError, struct.error) as error:
         if isinstance(error, OSError) and error.errno is not None:
             raise
         reason = one_line(str(error), 60)
@@ -61,8 +61,23 @@ def _rows(batches: Iterator[tuple[Any, float]], size: int, before: int, report: 
         report.read_bytes = before + int(size * share)
         names = [field.name for field in batch.schema if has_text(field.type) or not field.type.num_fields]
         lists = [name for name in names if batch.schema.field(name).type.num_fields]
-        for row in batch.select(names).to_pylist():
+        texts = [batch[name].cast(_with_written_times(batch[name].type)) for name in names]
+        for row in type(batch).from_arrays(texts, names).to_pylist():
             yield row[lists[0]] if len(names) == len(lists) == 1 else row
+
+
+def _with_written_times(kind: Any) -> Any:
+    """Return a type with text in place of times: Python has no nanoseconds, and no years above 9999."""
+    import pyarrow.types
+
+    if pyarrow.types.is_temporal(kind):
+        return pyarrow.string()
+    if pyarrow.types.is_struct(kind):
+        return pyarrow.struct([field.with_type(_with_written_times(field.type)) for field in kind])
+    if pyarrow.types.is_list(kind) or pyarrow.types.is_large_list(kind):
+        new = pyarrow.list_ if pyarrow.types.is_list(kind) else pyarrow.large_list
+        return new(kind.value_field.with_type(_with_written_times(kind.value_type)))
+    return kind
 
 
 def has_text(kind: Any) -> bool:

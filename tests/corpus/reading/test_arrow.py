@@ -16,6 +16,8 @@ from chatbot.corpus.reading.sources import find_sources
 from chatbot.errors import UserError
 from tests.corpus.reading.sample_files import cut_and_damaged, pairs_of, pairs_or_one_line, zipped
 
+SAID = ("user", "早"), ("assistant", "早安")
+
 
 def stored(path: Path, rows_per_group: int | None = None, **columns: Any) -> Path:
     """A Parquet file with these columns."""
@@ -39,6 +41,19 @@ def test_damaged_files_are_an_error_or_give_pairs(tmp_path: Path) -> None:
     cut_and_damaged(tmp_path, content)
     (tmp_path / "cut").write_bytes(content[:-300])
     assert "a damaged Arrow file" in str(pairs_or_one_line(tmp_path / "cut"))
+
+
+def test_times_that_python_has_not_are_read(tmp_path: Path) -> None:
+    """Nanoseconds, as pandas writes them, and years above 9999, beside the texts and in lists of messages."""
+    nanoseconds = pyarrow.array([1_700_000_000_000_000_001] * 2, pyarrow.timestamp("ns"))
+    late = pyarrow.array([2**50] * 2, pyarrow.timestamp("s"))
+    columns = {"question": ["甲", "丙"], "answer": ["乙", "丁"], "sent": nanoseconds, "until": late}
+    assert pairs_of(stored(tmp_path / "a", **columns))[0] == [("甲", "乙"), ("丙", "丁")]
+    fields = [("role", pyarrow.string()), ("content", pyarrow.string()), ("time", pyarrow.timestamp("ns"))]
+    messages = [{"role": role, "content": text, "time": 1_700_000_000_000_000_001} for role, text in SAID]
+    for number, kind in enumerate([pyarrow.list_, pyarrow.large_list]):
+        turns = pyarrow.array([messages], kind(pyarrow.struct(fields)))
+        assert pairs_of(stored(tmp_path / f"b{number}", messages=turns))[0] == [("早", "早安")]
 
 
 def test_missing_pyarrow_and_archives_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
