@@ -24,8 +24,6 @@ def visible(text: str) -> str:
 
     White space becomes spaces. Any other character that cannot be printed becomes U+FFFD.
     """
-    if text.isprintable():
-        return text
     return "".join(map(_visible, text))
 
 

@@ -370,6 +370,6 @@ def waves(positions: tf.Tensor, size: int) -> tf.Tensor:
 
     positions: [positions] float32. size: even.
     """
-    rates = LONGEST_WAVE ** -(np.arange(size // 2, dtype=np.float32) / (size // 2))
+    rates = LONGEST_WAVE ** -(np.arange(size // 2) / (size // 2))
     angles = positions[:, None] * tf.constant(rates.astype(np.float32))
     return tf.concat([tf.sin(angles), tf.cos(angles)], -1)
