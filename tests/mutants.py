@@ -34,7 +34,7 @@ from tests.changed import files_for
 ROOT = Path(__file__).parents[1]
 FAST = "not slow and not gpu and not system"
 LONGEST_TESTS = 400  # seconds; a deletion that makes them endless is noticed
-FAILURES = "FAILED ", "ERROR "  # the beginnings of pytest's lines
+FAILURES = "FAILED tests/", "ERROR tests/"  # the beginnings of lines of pytest, not of logs
 NONE_SELECTED = 5  # pytest's exit status where all tests of the files have marks
 
 
