@@ -5,7 +5,9 @@ import pytest
 import tensorflow as tf
 
 from chatbot.config.decoding import DecodingSettings
+from chatbot.decoding.array_functions import NumpyFunctions
 from chatbot.decoding.sampling import BLOCK, picked, sampled
+from chatbot.decoding.tensor_functions import TensorFunctions
 
 
 @pytest.mark.parametrize("value", [1e-30, 1e-40, 1e-320])
@@ -14,6 +16,13 @@ def test_least_temperatures_leave_the_most_probable_id(value: float) -> None:
     decoding, uniform = DecodingSettings(temperature=value, top_p=0.9), np.array([[0.99]], np.float32)
     assert picked(decoding, log_probs, uniform).tolist() == [3]
     assert picked(decoding, tf.constant(log_probs), tf.constant(uniform)).numpy().tolist() == [3]
+
+
+def test_log_softmax_of_a_row_does_not_depend_on_others() -> None:
+    logits = np.array([[0, 1, -np.inf], [1e4, 1e4 + 1, -np.inf], [-1e4, 1 - 1e4, -np.inf]], np.float32)
+    expected = [[-np.log(1 + np.e), 1 - np.log(1 + np.e), -np.inf]] * 3
+    for log_probs in (NumpyFunctions.log_softmax(logits), TensorFunctions.log_softmax(tf.constant(logits))):
+        np.testing.assert_allclose(log_probs, expected, atol=1e-6)
 
 
 @pytest.mark.parametrize("vocabulary", [1, 5, BLOCK, 3 * BLOCK + 1])

@@ -30,6 +30,7 @@ from tests.chat.terminal.fake_model import FakeReplier, fake_model
 from tests.chat.terminal.typed import Line, Printed, printed, session, typed
 
 SESSIONS = Path(__file__).parent / "sessions"
+TOO_LONG = b'{"question": "a", "rejected": "b", "rating": "bad"}' + b"\n" * 100
 
 
 def test_introduction_says_what_the_model_was_trained_on(capsys: Printed) -> None:
@@ -267,13 +268,12 @@ def test_training_reads_what_was_saved_but_no_reply_that_was_rated_bad(tmp_path:
         b'{"question": "a", "rejected": 1}',
         b'{"messages": [{"role": "assistant", "content": "b"}, {"role": "user", "content": "a"}]}',
         b'{"messages": ["a", "b"]}',
-        b"x" * 101,
+        TOO_LONG,
     ],
     ids=lambda content: repr(content[:20]),
 )
 def test_file_that_holds_no_conversation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes) -> None:
-    if len(content) == 101:
-        monkeypatch.setattr(transcript, "LARGEST_FILE", 100)
+    monkeypatch.setattr(transcript, "LARGEST_FILE", len(TOO_LONG) - 1)
     (tmp_path / "file").write_bytes(content)
     with pytest.raises(UserError, match=r"holds no conversation; give a file as /save writes it$"):
         load(tmp_path / "file")
