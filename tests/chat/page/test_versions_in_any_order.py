@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
 from selenium import webdriver
@@ -156,4 +157,5 @@ def lacks(nodes: Nodes, others: Nodes) -> bool:
 def test_versions_in_any_order(bare: webdriver.Chrome) -> None:
     in_browser(bare, Path(__file__).with_name("conversations.js").read_text(encoding="utf-8"))
     Tabs.browser = bare
-    run_state_machine_as_test(Tabs)
+    few = settings(max_examples=25, stateful_step_count=30)  # a step asks the browser two or three times
+    run_state_machine_as_test(Tabs, settings=few)
