@@ -43,9 +43,9 @@ def arrow_rows(path: Path, kind: str, place: str, report: Report) -> Iterator[An
         if kind == "parquet":
             # Buffers bound the memory for large row groups; memory mapping and pre-buffering would not.
             with pyarrow.parquet.ParquetFile(path, buffer_size=2**20, pre_buffer=False) as file:
-                yield from _rows(_parquet_batches(file, allowed), size, before, report)
+                yield from _rows(_parquet_batches(file, allowed), place, size, before, report)
         else:
-            yield from _rows(_arrow_batches(path, size, allowed), size, before, report)
+            yield from _rows(_arrow_batches(path, size, allowed), place, size, before, report)
     except UserError:
         raise
     except (pyarrow.ArrowException, OSError, ValueError, OverflowError, IndexError, struct.error) as error:
@@ -56,10 +56,12 @@ def arrow_rows(path: Path, kind: str, place: str, report: Report) -> Iterator[An
     report.read_bytes = before + size
 
 
-def _rows(batches: Iterator[tuple[Any, float]], size: int, before: int, report: Report) -> Iterator[Any]:
+def _rows(batches: Iterator[tuple[Any, float]], place: str, size: int, before: int, report: Report) -> Iterator[Any]:
     for batch, share in batches:
         report.read_bytes = before + int(size * share)
         names = [field.name for field in batch.schema if has_text(field.type) or not field.type.num_fields]
+        if twice := next((name for name in names if names.count(name) > 1), None):
+            raise UserError(f"{place}: two columns have the name {one_line(twice, 30)}; rename one of them")
         lists = [name for name in names if batch.schema.field(name).type.num_fields]
         texts = [batch[name].cast(_with_written_times(batch[name].type)) for name in names]
         for row in type(batch).from_arrays(texts, names).to_pylist():
@@ -70,8 +72,10 @@ def _with_written_times(kind: Any) -> Any:
     """Return a type with text in place of times: Python has no nanoseconds, and no years above 9999."""
     import pyarrow.types
 
-    if pyarrow.types.is_temporal(kind):
+    if pyarrow.types.is_temporal(kind) and not pyarrow.types.is_interval(kind):
         return pyarrow.string()
+    if pyarrow.types.is_dictionary(kind):
+        return _with_written_times(kind.value_type)
     if pyarrow.types.is_struct(kind):
         return pyarrow.struct([field.with_type(_with_written_times(field.type)) for field in kind])
     if pyarrow.types.is_list(kind) or pyarrow.types.is_large_list(kind):

@@ -49,6 +49,8 @@ def test_times_that_python_has_not_are_read(tmp_path: Path) -> None:
     late = pyarrow.array([2**50] * 2, pyarrow.timestamp("s"))
     columns = {"question": ["甲", "丙"], "answer": ["乙", "丁"], "sent": nanoseconds, "until": late}
     assert pairs_of(stored(tmp_path / "a", **columns))[0] == [("甲", "乙"), ("丙", "丁")]
+    others: dict[str, Any] = {"again": late.dictionary_encode(), "every": [pyarrow.MonthDayNano([1, 2, 3])] * 2}
+    assert pairs_of(streamed(tmp_path / "c", 1, **columns, **others))[0] == [("甲", "乙"), ("丙", "丁")]
     fields = [("role", pyarrow.string()), ("content", pyarrow.string()), ("time", pyarrow.timestamp("ns"))]
     messages = [{"role": role, "content": text, "time": 1_700_000_000_000_000_001} for role, text in SAID]
     for number, kind in enumerate([pyarrow.list_, pyarrow.large_list]):
@@ -64,6 +66,20 @@ def test_missing_pyarrow_and_archives_are_named(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
     with pytest.raises(UserError, match=r"a.parquet: a Parquet file; run `pip install pyarrow`"):
         pairs_of(path)
+
+
+def test_times_that_are_not_read_are_refused_in_one_line(tmp_path: Path) -> None:
+    late = pyarrow.array([[("甲", 2**50)]], pyarrow.map_(pyarrow.string(), pyarrow.timestamp("s")))
+    with pytest.raises(UserError, match="a damaged Arrow file"):
+        pairs_of(streamed(tmp_path / "a", 1, question=["甲"], answer=["乙"], at=late))
+
+
+def test_two_columns_of_one_name_are_refused(tmp_path: Path) -> None:
+    columns = [["甲"], ["丙"], ["乙"]]
+    table = pyarrow.table([*map(pyarrow.array, columns)], names=["question", "question", "answer"])
+    parquet.write_table(table, tmp_path / "a")
+    with pytest.raises(UserError, match=r"a: two columns have the name question; rename one of them$"):
+        pairs_of(tmp_path / "a")
 
 
 def test_row_groups_are_read_lazily(tmp_path: Path) -> None:
