@@ -25,7 +25,7 @@ Train a chatbot on question-answer pairs, on one or many GPUs, and talk to it.
   serve        serve a trained chatbot: OpenAI's API, and a page for browsers
   data         inspect, write or encode the pairs of files
   evaluate     measure a trained chatbot on held-out pairs
-  attempts     list training runs; or compare, rename, delete them
+  attempts     list training runs; or compare, rename, delete, index them
   export       write a trained chatbot as ONNX or SavedModel
   bot          answer on Telegram, or behind a webhook
   init-config  write a commented file of all settings, for train --config FILE
@@ -86,6 +86,7 @@ COMMANDS = {
     "attempts": Command("config.attempts.LIST", "attempts.table.print_table"),
     "attempts compare": Command("config.attempts.COMPARE", "attempts.compare.compare"),
     "attempts rename": Command("config.attempts.RENAME", "attempts.folders.rename"),
+    "attempts index": Command("config.attempts.INDEX", "attempts.index.index"),
     "attempts delete": Command("config.attempts.DELETE", "attempts.folders.delete"),
     "export": Command("config.export.EXPORT", "export.start.start"),
     "bot telegram": Command("config.bots.TELEGRAM", "chat.bots.start.telegram"),

@@ -1,5 +1,6 @@
 """The user's text in one line of a message or of a terminal, and the characters of its scripts."""
 
+import datetime
 import unicodedata
 from collections.abc import Iterable, Sequence
 
@@ -93,3 +94,8 @@ def cut(text: str, columns: int) -> str:
 def counted(number: float, noun: str) -> str:
     """Return a number and what it counts, for a noun that takes an s: "1 step", "2,000 steps", "0.5 minutes"."""
     return f"{number:{'g' if isinstance(number, float) else ','}} {noun}{'' if number == 1 else 's'}"
+
+
+def duration(seconds: float) -> str:
+    """Return a time as hours, minutes and seconds: "3:20:00", "2 days, 4:00:00"."""
+    return str(datetime.timedelta(seconds=round(seconds)))

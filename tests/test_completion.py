@@ -32,7 +32,7 @@ CASES = {
     "duida export weibo --format ": "onnx savedmodel",
     "duida data ": "inspect pairs encode --help --version",
     "duida data inspect --js": "--json",
-    "duida attempts ": "compare rename delete --json --help --version",
+    "duida attempts ": "compare rename index delete --json --help --version",
     "duida attempts delete --y": "--yes",
     "duida attempts --j": "--json",
     "duida bot telegram --tok": "--token-file",

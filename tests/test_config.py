@@ -164,7 +164,6 @@ def test_flags_without_effect_are_refused_with_any_value(work_dir: Path) -> None
         "--init-from attentive --attention luong": f"--attention luong: {transformer}",
         "--attempt recurrent --heads 4": "--heads 4: not used by --architecture recurrent; leave it out",
         "--validation none --patience 3": "--patience: not used with --validation none; leave it out",
-        "--attempt unchecked --retrieve-pairs 0": "--retrieve-pairs: not used with --validation none; leave it out",
         "--attempt unchecked --validate-every 9": "--validate-every: not used with --validation none; leave it out",
     }
     for flags, message in refused.items():

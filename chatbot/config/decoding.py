@@ -90,7 +90,7 @@ class DecodingSettings(Flags):
     retrieve: str = setting(
         AUTO,
         "look up N replies to the most similar training questions first, of which the model chooses; what is generated "
-        "answers other questions. auto: 30 with the default search of an attempt with validation",
+        "answers other questions. auto: 30 with the default search of an attempt that has their index",
         metavar="auto|N|none",
     )
     min_score: float | None = setting(
@@ -100,7 +100,14 @@ class DecodingSettings(Flags):
         most=1000,
     )
     fallback: str = setting(
-        "我没听懂，换个说法？", "with --min-score: the reply in that case, one line", metavar="TEXT"
+        "我没听懂，换个说法？",
+        "the reply in that case, and where nothing is found in an attempt without validation, one line",
+        metavar="TEXT",
+    )
+    rules: str | None = setting(
+        None,
+        "fixed answers before everything else: a file of lines PATTERN<TAB>ANSWER; PATTERN is a regular expression",
+        metavar="FILE",
     )
     n_best: int = setting(1, "in a terminal: print the N best replies with their scores", least=1)
 
@@ -119,11 +126,7 @@ class DecodingSettings(Flags):
                     raise UserError(f"{flag_of(name)}: for beam search; add --beam-size with at least 2")
         if not self.fallback.strip():
             raise UserError("--fallback: a reply without visible characters; give a text")
-        for name, needed in (
-            ("diversity", "diverse_groups"),
-            ("anti_lm_tokens", "anti_lm"),
-            ("fallback", "min_score"),
-        ):
+        for name, needed in (("diversity", "diverse_groups"), ("anti_lm_tokens", "anti_lm")):
             changed = [getattr(self, x) != getattr(DecodingSettings, x) for x in (name, needed)]
             if changed == [True, False]:
                 raise UserError(f"{flag_of(name)}: not used without {flag_of(needed)}; leave it out, or add that")
@@ -192,10 +195,7 @@ ONE_SAMPLE = {"top_k": 20, "temperature": 0.7}
 
 
 def default_search(retrieves: bool) -> Mapping[str, Any]:
-    """Return the default search of an attempt. retrieves: whether it is validated, and has the index of its pairs.
-
-    Without validation, a model has learned its pairs by heart: the most probable reply is the right one.
-    """
+    """Return the default search of an attempt. retrieves: whether it has the index of its pairs."""
     return WITH_RETRIEVAL if retrieves else DEFAULT_SEARCH
 
 

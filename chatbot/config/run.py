@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from chatbot.config.attempts import attempt_directory
+from chatbot.config.attempts import EMBEDDINGS, attempt_directory
 from chatbot.config.corpus import AUTO, NONE
 from chatbot.config.model import OF_RECURRENT, TRANSFORMER
 from chatbot.errors import UserError
@@ -67,9 +67,13 @@ class RunSettings(Flags):
     )
     retrieve_pairs: int = setting(
         2_000_000,
-        "with validation, keep up to N training pairs in the attempt, so that it can give replies of people, "
-        "by --retrieve; 0: none",
+        "keep up to N training pairs in the attempt, so that it can give replies of people, by --retrieve; 0: none",
         least=0,
+    )
+    embeddings: str | None = setting(
+        None,
+        f"{EMBEDDINGS}; default: as the attempt has it",
+        metavar="e5|FOLDER|none",
     )
     log_every: int = setting(10, "steps between two lines of metrics.jsonl", least=1)
     save_every: int = setting(500, "steps between two checkpoints", least=1)
@@ -108,6 +112,8 @@ class RunSettings(Flags):
         attempt_directory(self.attempt)
         if self.time_limit is not None:
             seconds_of(self.time_limit)
+        if self.embeddings not in (None, NONE) and not self.retrieve_pairs:
+            raise UserError("--embeddings: no pairs are kept to be found; leave out --retrieve-pairs 0")
         steps = re.fullmatch(r"([0-9]{1,12}):([0-9]{1,12})", self.profile or "1:1")
         if not steps or not 1 <= int(steps[1]) <= int(steps[2]):
             raise UserError(f"--profile {self.profile}: two steps A:B with 1 <= A <= B are needed, for example 100:110")

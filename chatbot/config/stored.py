@@ -16,7 +16,6 @@ from chatbot.config.attempts import (
     RETRIEVAL,
     VOCABULARY,
     attempt_directory,
-    is_validated,
     trained_directory,
 )
 from chatbot.config.corpus import AUTO, NONE, CorpusSettings, EncodingSettings
@@ -34,7 +33,7 @@ CHOSEN = ("both_directions", "precision")
 # Settings that replace each other: a flag of a group replaces all of the group in a file.
 ALTERNATIVES = ({"steps", "epochs"}, {"data", "source_file", "target_file"}, {"batch_size", "batch_tokens"})
 # Settings that have no effect without validation.
-OF_VALIDATION = ("patience", "retrieve_pairs", "validate_every")
+OF_VALIDATION = ("patience", "validate_every")
 
 
 def train_settings(arguments: Sequence[str] | None = None) -> Settings:
@@ -218,4 +217,4 @@ def with_default_search(decoding: DecodingSettings, directory: Path) -> Decoding
 
     Raises UserError as `DecodingSettings`.
     """
-    return over_default(decoding, default_search(is_validated(directory) and (directory / RETRIEVAL).exists()))
+    return over_default(decoding, default_search((directory / RETRIEVAL).exists()))

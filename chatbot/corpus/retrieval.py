@@ -2,7 +2,7 @@
 
 import functools
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,6 +12,7 @@ import numpy.typing as npt
 from chatbot.config.attempts import RETRIEVAL
 from chatbot.corpus.cache import key_of, make_once
 from chatbot.corpus.history import question_of
+from chatbot.corpus.meaning import Meaning, Vectors
 from chatbot.corpus.pair_ids import EncodedPairs, Ragged
 from chatbot.corpus.shards import dtype_for
 from chatbot.corpus.similarity import CharacterIndex, WeighedText, character_index, similarities
@@ -25,6 +26,8 @@ from chatbot.errors import UserError
 ARRAYS = ("grams", "starts", "texts", "weights")
 PAIRS = QUESTIONS, REPLIES, LENGTHS, TOKENS = "questions", "replies", "lengths", "tokens"
 DESCRIPTION = "index.json"
+# Of the folder: the vectors of the pairs, if --embeddings was given, and the weights by which replies are judged.
+MEANING, JUDGE = "meaning", "judge.json"
 # Increase this whenever the files mean something else.
 VERSION = 2
 # A reply with one of these is about a person, or a page, of another conversation.
@@ -38,13 +41,14 @@ KEPT_PAIRS = 10_000
 class Pair(NamedTuple):
     """A question and a reply to it, with the ids of the reply, without begin and end symbols.
 
-    rating: "good" or "bad"; "" for a training pair.
+    rating: "good" or "bad"; "" for a training pair. number: of a training pair.
     """
 
     question: str
     reply: str
     ids: list[int]
     rating: str = ""
+    number: int | None = None
 
 
 class Retrieved(NamedTuple):
@@ -52,18 +56,24 @@ class Retrieved(NamedTuple):
 
     pair: Pair
     similarity: float  # of the questions: 1 if they are equal, 0 if they share no character
+    meaning: float  # of the questions: 1 if they mean the same; 0 without embeddings
     shared: float  # the similarity of the reply to the question that was asked
+    shared_meaning: float  # the same by meaning; 0 without embeddings
+    fit: float  # how like the question is to what precedes such replies; 0 without embeddings
 
 
 class Retrieval:
     """Replies to the most similar training questions. The arrays are mapped into memory; any thread may use them.
 
     folder: what `write_retrieval` wrote. Raises UserError for one that is damaged, or of another vocabulary.
+
+    is_validated: whether validation measured the model. meaning: the vectors of the pairs, if they were made. weights,
+    least: how replies are judged, and the score of the least that is given; None where nothing was learned of it.
     """
 
     is_rated = False  # whether ratings change what is offered
 
-    def __init__(self, folder: Path, vocabulary: Vocabulary) -> None:
+    def __init__(self, folder: Path, vocabulary: Vocabulary, reads_meaning: bool = True) -> None:
         remedy = "remove that folder, and train this attempt again, which writes it"
         try:
             description = read_json(folder / DESCRIPTION)
@@ -80,12 +90,19 @@ class Retrieval:
             sizes_agree &= len(arrays["grams"]) + 1 == len(arrays["starts"])
             sizes_agree &= len(arrays["texts"]) == len(arrays["weights"]) == int(arrays["starts"][-1])
             is_whole = sizes_agree and description["version"] == VERSION
-        except (OSError, EOFError, ValueError, LookupError, TypeError):
+            judge = read_json(folder / JUDGE) if (folder / JUDGE).exists() else {}
+            self.weights = {name: float(x) for name, x in judge["weights"].items()} if judge else None
+            self.least = None if judge.get("least") is None else float(judge["least"])
+        except (OSError, EOFError, ValueError, LookupError, TypeError, AttributeError):
             is_whole = False
         if not is_whole:
             raise UserError(f"{folder}: damaged, or of another version; {remedy}")
         if not is_of_vocabulary:
             raise UserError(f"{folder}: of another attempt, whose vocabulary differs; {remedy}")
+        self.is_validated = bool(description.get("validated", True))
+        self.key = {name: description.get(name) for name in ("corpus", "vocabulary", "most")}  # tells pairs apart
+        reads_meaning &= (folder / MEANING).exists()
+        self.meaning = Meaning(folder / MEANING, len(lengths), self.key) if reads_meaning else None
         self._index, self._vocabulary, self._of_tokens = index, vocabulary, arrays[TOKENS].tolist()
         self._questions, self._replies = (
             Ragged.from_lengths(arrays[name], lengths[:, side]) for side, name in enumerate((QUESTIONS, REPLIES))
@@ -93,26 +110,71 @@ class Retrieval:
         self._pair = functools.lru_cache(KEPT_PAIRS)(self._read_pair)
         self._kept: dict[str, WeighedText] = {}
 
-    def nearest(self, question: str, number: int) -> list[Retrieved]:
-        """Return different replies to the most similar questions, at most `number`, the most similar first.
+    def __len__(self) -> int:
+        return len(self._questions)
 
-        A reply whose most similar pair was rated bad is left out.
+    def texts(self) -> tuple[list[str], list[str]]:
+        """Return the questions and the replies of all pairs."""
+        questions, replies = (
+            [self._vocabulary.text(rows.row(i).tolist()) for i in range(len(rows))]
+            for rows in (self._questions, self._replies)
+        )
+        return questions, replies
+
+    def nearest(self, questions: Sequence[str], number: int, without: Set[int] = frozenset()) -> list[list[Retrieved]]:
+        """Return for each question different replies to the most similar questions, the most similar first.
+
+        There are at most `number` by characters, and as many more by meaning. A reply whose most similar pair was rated
+        bad is left out. without: numbers of pairs that are left out, too.
         """
-        pairs = self._similar_pairs(question, PAIRS_PER_REPLY * number)
-        if not pairs:
-            return []
-        texts = [*(pair.question for pair in pairs), *(pair.reply for pair in pairs)]
-        asked, *weighed = self._weighed([question, *texts])
-        of_texts = similarities(asked, weighed).reshape(2, -1)
-        different: dict[str, Retrieved] = {}
-        for i in np.argsort(-of_texts[0], kind="stable").tolist():
-            different.setdefault(pairs[i].reply, Retrieved(pairs[i], *of_texts[:, i].tolist()))
-        return [found for found in different.values() if found.pair.rating != "bad"][:number]
+        if self.meaning is None:
+            vectors, most = [None] * len(questions), number
+        else:
+            vectors, most = [*self.meaning.vectors(questions)], 2 * number
+        found = []
+        for question, vector in zip(questions, vectors, strict=True):
+            pairs = self._similar_pairs(question, vector, PAIRS_PER_REPLY * number + len(without))
+            pairs = [pair for pair in pairs if pair.number not in without]
+            different: dict[str, Retrieved] = {}
+            values = self._likenesses(question, vector, pairs)
+            for i in np.argsort(-values[:, :2].sum(axis=1), kind="stable").tolist():
+                different.setdefault(pairs[i].reply, Retrieved(pairs[i], *values[i].tolist()))
+            found.append([one for one in different.values() if one.pair.rating != "bad"][:most])
+        return found
 
-    def _similar_pairs(self, question: str, number: int) -> list[Pair]:
-        """Return the pairs with the most similar questions, of training about `number`."""
-        numbers, _ = self._index.nearest(question, number)
-        return [self._pair(i) for i in numbers.tolist()]
+    def likeness(self, questions: Sequence[str], replies: Sequence[str]) -> npt.NDArray[np.float64]:
+        """Return how near replies are, each to its own question, at least one: [replies, 3], as in `Retrieved`."""
+        values = np.zeros([len(replies), 3])
+        for row, (asked, weighed) in enumerate(zip(self._weighed(questions), self._weighed(replies), strict=True)):
+            values[row, 0] = similarities(asked, [weighed])[0]
+        if self.meaning is not None:
+            values[:, 1:] = self.meaning.likeness(*map(self.meaning.vectors, (questions, replies)))
+        return values
+
+    def _similar_pairs(self, question: str, vector: Vectors | None, number: int) -> list[Pair]:
+        """Return the pairs with the most similar questions, of training about `number` by each measure."""
+        numbers = self._index.nearest(question, number)[0].tolist()
+        if self.meaning is not None and vector is not None:
+            numbers += self.meaning.nearest(vector, number)
+        return [self._pair(i) for i in dict.fromkeys(numbers)]
+
+    def _likenesses(self, question: str, vector: Vectors | None, pairs: Sequence[Pair]) -> npt.NDArray[np.float64]:
+        """Return the similarities of pairs to a question, [pairs, 5], as in `Retrieved`."""
+        values = np.zeros([len(pairs), 5])
+        if not pairs:
+            return values
+        texts = [pair.question for pair in pairs], [pair.reply for pair in pairs]
+        asked, *weighed = self._weighed([question, *texts[0], *texts[1]])
+        values[:, [0, 2]] = similarities(asked, weighed).reshape(2, -1).T
+        if self.meaning is not None and vector is not None:
+            sides = self.meaning.of_pairs([0 if pair.number is None else pair.number for pair in pairs])
+            rated = [i for i, pair in enumerate(pairs) if pair.number is None]
+            for side, of_side in zip(sides, texts, strict=True):
+                if rated:
+                    side[rated] = self.meaning.vectors([of_side[i] for i in rated])
+            values[:, 1] = sides[0] @ vector
+            values[:, 3:] = self.meaning.likeness(vector, sides[1])
+        return values
 
     def _weighed(self, texts: Sequence[str]) -> list[WeighedText]:
         """Return the characters of texts, of which those that are looked up often are kept."""
@@ -128,7 +190,7 @@ class Retrieval:
 
     def _read_pair(self, number: int) -> Pair:
         question, reply = (rows.row(number).tolist() for rows in (self._questions, self._replies))
-        return Pair(self._vocabulary.text(question), self._vocabulary.text(reply), reply)
+        return Pair(self._vocabulary.text(question), self._vocabulary.text(reply), reply, number=number)
 
     def count(self, pairs: Sequence[tuple[Sequence[int], Sequence[int]]]) -> int:
         """Return how many of some pairs are among these, with equal ids of the question and of the reply."""
@@ -151,6 +213,12 @@ def _keys(*sides: Ragged) -> npt.NDArray[np.uint64]:
     return keys
 
 
+def remove_meaning(folder: Path) -> None:
+    """Remove what looks pairs up by meaning from an index, and the weights that were fitted with it."""
+    for name in (MEANING, f"{MEANING}.part"):
+        shutil.rmtree(folder / name, ignore_errors=True)
+
+
 def load_retrieval(directory: Path, vocabulary: Vocabulary) -> Retrieval | None:
     """Return the training pairs in the directory of an attempt or an export, or None if it has none.
 
@@ -161,15 +229,23 @@ def load_retrieval(directory: Path, vocabulary: Vocabulary) -> Retrieval | None:
 
 
 def write_retrieval(
-    folder: Path, shards: Sequence[EncodedPairs], vocabulary: Vocabulary, corpus: str, most: int, cache: Path
+    folder: Path,
+    shards: Sequence[EncodedPairs],
+    vocabulary: Vocabulary,
+    corpus: str,
+    most: int,
+    cache: Path,
+    validated: bool = True,
 ) -> None:
     """Write the index of training pairs, unless the folder has it already. The folder is complete or absent.
 
     Pairs with names or links in their replies are left out. corpus: what tells corpora apart. most: the number of
-    pairs that are used, spread over all of them. cache: the folder in which the index of a corpus is made once. Raises
-    OSError, and UserError if the disk is full.
+    pairs that are used, spread over all of them. cache: the folder in which the index of a corpus is made once.
+    validated: whether validation measures the model. Raises OSError, and UserError if the disk is full.
     """
     description = {"version": VERSION, "corpus": corpus, "vocabulary": vocabulary.fingerprint(), "most": most}
+    if not validated:
+        description["validated"] = False
     if _is_written(folder, description):
         return
     made = cache / f"retrieval-{key_of(**description)}"
@@ -178,6 +254,8 @@ def write_retrieval(
             _write_index(part, shards, vocabulary, most, description)
     if not (made / DESCRIPTION).exists():  # no pair is left
         return
+    if (folder / MEANING).exists():
+        print(f"{folder / MEANING}: of other pairs, and removed; make it again with --embeddings")
     part_folder = folder.with_name(f"{folder.name}.part")
     for path in (part_folder, folder):
         shutil.rmtree(path, ignore_errors=True)

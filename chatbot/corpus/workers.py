@@ -30,9 +30,11 @@ def cores() -> int:
     return os.cpu_count() or 1
 
 
-def progress_bar(title: str, total: int, unit: str) -> "tqdm[Any]":
+def progress_bar(title: str, total: int, unit: str, initial: int = 0) -> "tqdm[Any]":
     """Return a progress bar, shown after a second and on a terminal only."""
-    return tqdm(desc=title, total=total, unit=unit, unit_scale=True, leave=False, delay=1, disable=no_bars())
+    return tqdm(
+        desc=title, total=total, unit=unit, initial=initial, unit_scale=True, leave=False, delay=1, disable=no_bars()
+    )
 
 
 class Processes:

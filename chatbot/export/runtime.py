@@ -201,8 +201,8 @@ class ExportedResponder(TextResponder):
     """
 
     def __init__(self, export: Export, decoding: DecodingSettings) -> None:
-        manifest, settings, vocabulary, model, retrieval = export
-        decoding = over_default(decoding, default_search(manifest.validated and retrieval is not None))
+        _, settings, vocabulary, model, retrieval = export
+        decoding = over_default(decoding, default_search(retrieval is not None))
         replier = Replier(model, vocabulary, settings.model, for_attempt(decoding, settings), retrieval)
         shown = settings.model.attention != "none" and not settings.model.input_feeding
         super().__init__(replier, vocabulary, settings, model.attention if shown else None)

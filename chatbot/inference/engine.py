@@ -8,12 +8,12 @@ from collections.abc import Sequence
 import numpy as np
 
 from chatbot.corpus.vocabulary import BOS
+from chatbot.inference.judge import LEAST_SCORE
 from chatbot.inference.questions import FinishReason, Piece, Question, Receive, Request, TokenLogProb
 from chatbot.inference.replier import Replier
 from chatbot.inference.reply_text import Reply, ReplyText, before_stop, good_enough
-from chatbot.inference.retrieved_replies import LEAST_SCORE
 from chatbot.inference.rows import RowBatch, UnfinishedReply, token_log_prob
-from chatbot.inference.text_responder import EMPTY_QUESTION_REPLY, TextResponder
+from chatbot.inference.text_responder import TextResponder
 
 # Threads that search: with half of the cores for each operation, two keep all cores busy.
 SEARCH_THREADS = 2
@@ -193,20 +193,20 @@ class RowLane:
         question, responder = request.question, self._responder
         try:
             source = responder.source(question.text, question.history)
-            if source:
+            if (fixed := responder.fixed_reply(question.text, source)) is None:
                 request.read = responder.part_read(question, source)
                 return responder.rule_book.begin(request, source, question.decoding or responder.decoding)
-            give_empty_question_replies(request)
+            give_fixed_reply(request, fixed)
         except Exception as error:  # of this question: the others go on
             request.give(error)
         return []
 
 
-def give_empty_question_replies(request: Request) -> None:
-    """Give the replies to a question without visible characters."""
+def give_fixed_reply(request: Request, text: str) -> None:
+    """Give a reply that was not searched for, as often as replies are wanted."""
     request.unfinished = request.question.replies
     for number in range(request.question.replies):
-        request.give_reply(Piece(number, EMPTY_QUESTION_REPLY, finish_reason="stop"), 0)
+        request.give_reply(Piece(number, text, finish_reason="stop"), 0)
 
 
 class SearchLane:
@@ -236,7 +236,13 @@ class SearchLane:
 
     def _answer(self, requests: Sequence[Request], replier: Replier) -> None:
         sources = [self._responder.source(one.question.text, one.question.history) for one in requests]
-        asked = [(source, one.question.last_reply) for source, one in zip(sources, requests, strict=True) if source]
+        of_all = [*zip(requests, sources, strict=True)]
+        fixed = [self._responder.fixed_reply(one.question.text, source) for one, source in of_all]
+        asked = [
+            (source, one.question.last_reply)
+            for (one, source), reply in zip(of_all, fixed, strict=True)
+            if reply is None
+        ]
         candidates = iter(
             replier.candidates(
                 [source for source, _ in asked],
@@ -244,11 +250,11 @@ class SearchLane:
                 is_wanted=lambda: not all(one.is_over for one in requests),
             )
         )
-        for request, source in zip(requests, sources, strict=True):
-            if source:
+        for (request, source), reply in zip(of_all, fixed, strict=True):
+            if reply is None:
                 self._give(request, source, next(candidates), replier)
             else:
-                give_empty_question_replies(request)
+                give_fixed_reply(request, reply)
 
     def _give(self, request: Request, source: Sequence[int], found: Sequence[Reply], replier: Replier) -> None:
         """Give the best replies, as many as the question wants."""
@@ -256,7 +262,7 @@ class SearchLane:
         stopped = [reply._replace(text=before_stop(reply.text, question.stop)) for reply in found]
         least = decoding.min_score if question.min_score is None else question.min_score
         replies = good_enough([x for x in stopped if x.text] or stopped, least, question.fallback or decoding.fallback)
-        if question.repeats and replies:
+        if question.repeats:
             replies = [another_good(replies, question.repeats)]
         best = replies[: question.replies]
         request.question_tokens, request.reply_tokens, request.unfinished = len(source), 0, len(best)

@@ -5,7 +5,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from chatbot.config.training import Settings
+from chatbot.corpus.embeddings import Vectors
 from chatbot.corpus.retrieval import ELSEWHERE, Pair, Retrieval
 from chatbot.corpus.similarity import CharacterIndex, character_index
 from chatbot.corpus.tokenizer import tokens_of
@@ -15,10 +18,11 @@ from chatbot.inference.text_responder import MAX_CHARACTERS
 
 
 class _Rated(NamedTuple):
-    """The rated pairs, and the index of their questions; None without a pair."""
+    """The rated pairs; the index of their questions, None without any, and their vectors, None without embeddings."""
 
     pairs: list[Pair]
     questions: CharacterIndex | None
+    vectors: Vectors | None
 
 
 class RatedRetrieval(Retrieval):
@@ -39,13 +43,16 @@ class RatedRetrieval(Retrieval):
         self._path, self._names = path, names
         self._lock = threading.Lock()
         self._version: Any = None  # of the file that was read
-        self._rated = _Rated([], None)
+        self._rated = _Rated([], None, None)
 
-    def _similar_pairs(self, question: str, number: int) -> list[Pair]:
+    def _similar_pairs(self, question: str, vector: Vectors | None, number: int) -> list[Pair]:
         rated = self._read()
         numbers = [] if rated.questions is None else rated.questions.nearest(question, number)[0].tolist()
+        if rated.vectors is not None and vector is not None:
+            numbers += np.argsort(-rated.vectors @ vector, kind="stable")[:number].tolist()
         # The rating of a training pair is before it, and is the one that counts.
-        return [*(rated.pairs[i] for i in numbers), *super()._similar_pairs(question, number)]
+        pairs = [rated.pairs[i] for i in dict.fromkeys(numbers)]
+        return [*pairs, *super()._similar_pairs(question, vector, number)]
 
     def _read(self) -> _Rated:
         """Return the rated pairs, as the file has them now."""
@@ -58,7 +65,9 @@ class RatedRetrieval(Retrieval):
             if version != self._version:
                 # Of equally similar pairs, the first ones are looked up: the newest.
                 pairs = [*self._pairs(given_replies(self._path, self._names))][::-1]
-                self._rated = _Rated(pairs, character_index([pair.question for pair in pairs]) if pairs else None)
+                questions = [pair.question for pair in pairs]
+                vectors = self.meaning.vectors(questions) if self.meaning and pairs else None
+                self._rated = _Rated(pairs, character_index(questions) if pairs else None, vectors)
                 self._version = version
             return self._rated
 

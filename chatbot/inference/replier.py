@@ -21,8 +21,9 @@ from chatbot.decoding.automaton import BoundedAutomaton, spelling_automaton, wit
 from chatbot.decoding.hypotheses import length_penalty
 from chatbot.display import counted
 from chatbot.errors import UserError
+from chatbot.inference.judge import Judge
 from chatbot.inference.model import NOT_FINITE, Floats, IsWanted, Model, Rows, log_probabilities
-from chatbot.inference.reply_text import Origin, Reply, ReplyText, before_stop
+from chatbot.inference.reply_text import Origin, Reply, ReplyText, before_stop, good_enough
 from chatbot.inference.retrieved_replies import RetrievedReplies
 
 # The maximum number of questions in a batch, and of their hypotheses, which bound the memory of a search.
@@ -64,11 +65,15 @@ class Replier:
         if decoding.retrieved and self.retrieval is None:
             raise UserError(
                 f"--retrieve {decoding.retrieve}: this attempt has no index of its training pairs, which "
-                "training writes with validation (--retrieve-pairs); leave it out"
+                "training writes (--retrieve-pairs); leave it out"
             )
         self.decoding, self._retrieved = decoding, None
         if self.retrieval is not None and decoding.retrieved:
-            self._retrieved = RetrievedReplies(self.model, self._vocabulary, self.retrieval, decoding)
+            judge = Judge(self.model, self._vocabulary, self.retrieval)
+            self._retrieved = RetrievedReplies(judge, self._vocabulary, self.retrieval, decoding)
+        self._generates = self._retrieved is None or self.retrieval is None or self.retrieval.is_validated
+        if decoding.fallback != DecodingSettings.fallback and decoding.min_score is None and self._generates:
+            raise UserError("--fallback: not used without --min-score; leave it out, or add that")
 
     @property
     def follows_ratings(self) -> bool:
@@ -90,7 +95,8 @@ class Replier:
 
         questions: the ids of each question, at least one, without begin and end symbols.
         """
-        return [replies[0].text for replies in self.candidates(questions)]
+        least, fallback = self.decoding.min_score, self.decoding.fallback
+        return [good_enough(found, least, fallback)[0].text for found in self.candidates(questions)]
 
     def candidates(
         self,
@@ -101,6 +107,7 @@ class Replier:
     ) -> list[list[Reply]]:
         """Return the distinct replies that the search found for each question, the best first.
 
+        There are none where nothing that is looked up fits, and no validation has measured what the model generates.
         questions: as for `replies`. last_replies: what the chatbot said last before each question, "" for nothing: a
         looked-up reply does not repeat it; None: nothing. seed: of samples; None: that of the settings. is_wanted: when
         it becomes False, the search ends within a few ids, and no replies are returned.
@@ -110,6 +117,8 @@ class Replier:
         if self._retrieved is None:
             return self._generated(questions, seed, is_wanted)
         retrieved = self._retrieved.ranked(questions, last_replies or [""] * len(questions), is_wanted)
+        if not self._generates:
+            return retrieved
         unanswered = [question for question, replies in zip(questions, retrieved, strict=True) if not replies]
         generated = iter(self._generated(unanswered, seed, is_wanted))
         return [replies or next(generated) for replies in retrieved]

@@ -36,9 +36,8 @@ def good_enough(replies: Sequence[Reply], least: float | None, fallback: str) ->
 
     least: None for all of them.
     """
-    if least is None or not replies:
-        return list(replies)
-    return [reply for reply in replies if reply.score >= least] or [Reply(fallback, replies[0].score)]
+    good = [reply for reply in replies if least is None or reply.score >= least]
+    return good or [Reply(fallback, replies[0].score if replies else 0.0)]
 
 
 class ReplyText:

@@ -1,95 +1,114 @@
-"""Replies that people wrote to similar training questions, ranked by a model. It needs no TensorFlow."""
+"""Replies that people wrote to similar training questions, as a judge ranks them. It needs no TensorFlow."""
 
 from collections.abc import Sequence
 from difflib import SequenceMatcher
 from typing import NamedTuple
 
+import numpy as np
+
 from chatbot.config.decoding import DecodingSettings
 from chatbot.corpus.history import question_of
-from chatbot.corpus.retrieval import Retrieval
-from chatbot.corpus.vocabulary import BOS, Vocabulary
-from chatbot.inference.model import IsWanted, Model, Rows, log_probabilities
+from chatbot.corpus.retrieval import Retrieval, Retrieved
+from chatbot.corpus.vocabulary import Vocabulary
+from chatbot.inference.judge import FEATURES, LEAST_SCORE, OF_MODEL, Judge
+from chatbot.inference.model import IsWanted, Rows
 from chatbot.inference.reply_text import Origin, Reply, before_stop
 
-# The weights, beside the log-probability of a token given the question, of its log-probability by the shares of tokens
-# in all replies, of the similarity of the questions, and of that of the reply to the question.
-COMMON, SIMILARITY, SHARED = 0.6, 10.0, 8.0
-# Where no reply has this score, the most probable reply as a whole is chosen: a common one, which fits more questions.
-LEAST_SCORE = 1.0
-# The model scores as many replies, those that are best by the rest of the ranking, and where that is not enough the
-# most common ones.
+# The model reads as many replies, those that are best by the other features, and where that is not enough the most
+# common ones.
 SCORED, MOST_COMMON = 10, 5
 # A reply that is more like the question repeats it: the share of characters in matching blocks.
 MOST_ALIKE = 0.75
 
 
 class RetrievedReplies:
-    """Replies to similar training questions, as a model judges them (Qiu et al., 2017, AliMe Chat).
+    """Replies to similar training questions, the best first by a judge (Qiu et al., 2017, AliMe Chat).
 
-    A token of the reply should be more probable after this question than in any reply, and the question, and the
-    reply itself, similar to what was asked. Where no reply meets that, the most probable one is a common one, which
-    fits. The weights are those whose best replies were rated best by readers who knew no source (docs/experiments.md).
+    Where the judge's weights are the constants of an attempt without embeddings, and no reply has `LEAST_SCORE`, the
+    most probable reply as a whole is chosen: a common one, which fits more questions.
     """
 
-    def __init__(self, model: Model, vocabulary: Vocabulary, retrieval: Retrieval, decoding: DecodingSettings) -> None:
-        self._model, self._vocabulary, self._retrieval, self._decoding = model, vocabulary, retrieval, decoding
+    def __init__(self, judge: Judge, vocabulary: Vocabulary, retrieval: Retrieval, decoding: DecodingSettings) -> None:
+        self._judge, self._vocabulary, self._retrieval, self._decoding = judge, vocabulary, retrieval, decoding
 
     def ranked(self, questions: Rows, last_replies: Sequence[str], is_wanted: IsWanted) -> list[list[Reply]]:
         """Return replies to training questions like each question, the best first, with their scores.
 
-        There are none where no training question shares a character with it, and none at all once is_wanted() is False.
-        questions: the ids of each, at least one. last_replies: what the chatbot said last before each question: it is
-        not among them.
+        There are none where no training question is similar, or no reply has the least score of the attempt, and none
+        at all once is_wanted() is False. questions: the ids of each, at least one. last_replies: what the chatbot said
+        last before each question: it is not among them.
         """
-        offers = [self._different_offers(*asked) for asked in zip(questions, last_replies, strict=True)]
-        best = self._judged(questions, [of_question[:SCORED] for of_question in offers], is_wanted)
+        offers = [_different(*asked) for asked in zip(self._offers(questions), last_replies, strict=True)]
+        read = SCORED if self._judge.asks_model else None
+        best = self._judged(questions, [of_question[:read] for of_question in offers], is_wanted)
+        chooses_common = [
+            self._judge.chooses_common and all(one.reply.score < LEAST_SCORE for one in judged) for judged in best
+        ]
         others = [
-            [] if any(one.reply.score >= LEAST_SCORE for one in judged) else self._most_common(of_question[SCORED:])
-            for judged, of_question in zip(best, offers, strict=True)
+            self._most_common(of_question[read:]) if is_common else []
+            for of_question, is_common in zip(offers, chooses_common, strict=True)
         ]
         common = self._judged(questions, others, is_wanted)
         if not is_wanted():
             return [[] for _ in questions]
-        return [_by_score(*of_question) for of_question in zip(best, common, strict=True)]
+        least = -np.inf if self._retrieval.least is None else self._retrieval.least
+        found = []
+        for one, other, is_common in zip(best, common, chooses_common, strict=True):
+            ordered = sorted([*one, *other], key=lambda x: -(x.log_probability if is_common else x.reply.score))
+            found.append([x.reply for x in ordered if x.reply.score >= least])
+        return found
 
-    def _judged(self, questions: Rows, offers: Sequence[Sequence[Reply]], is_wanted: IsWanted) -> "list[list[_Judged]]":
-        """Return the replies offered to each question as the model judges them; any once they are not wanted."""
-        replies = [reply.ids for of_question in offers for reply in of_question]
-        sources = [question for question, of_question in zip(questions, offers, strict=True) for _ in of_question]
-        values = iter(log_probabilities(self._model, sources, replies, BOS, is_wanted).tolist())
+    def _judged(
+        self, questions: Rows, offers: "Sequence[Sequence[_Offer]]", is_wanted: IsWanted
+    ) -> "list[list[_Judged]]":
+        """Return the replies offered to each question with what the model knows of them; any once not wanted."""
+        replies = [offer.reply.ids for of_question in offers for offer in of_question]
+        asked = [question for question, of_question in zip(questions, offers, strict=True) for _ in of_question]
+        features = iter(self._judge.of_model(asked, replies, is_wanted))
+        weights = self._judge.weights[-len(OF_MODEL) :]
 
         def judged(reply: Reply) -> _Judged:
-            value = next(values)
-            return _Judged(reply._replace(score=reply.score + value / (len(reply.ids) + 1)), value)
+            of_model = next(features)
+            score = reply.score + float(of_model @ weights)
+            return _Judged(reply._replace(score=score), float(of_model[0]) * (len(reply.ids) + 1))
 
-        return [[judged(reply) for reply in of_question] for of_question in offers]
+        return [[judged(offer.reply) for offer in of_question] for of_question in offers]
+
+    def _most_common(self, offers: "Sequence[_Offer]") -> "list[_Offer]":
+        return sorted(offers, key=lambda one: -self._retrieval.log_probability(one.reply.ids))[:MOST_COMMON]
 
     def origin(self, question: Sequence[int], reply: str) -> Origin:
         """Return the pair in which a reply to a question is looked up; that of a generated reply if it is in none."""
-        return next((offer.origin for offer in self._offers(question) if offer.text == reply), Origin())
+        (offers,) = self._offers([question])
+        return next((offer.reply.origin for offer in offers if offer.reply.text == reply), Origin())
 
-    def _different_offers(self, question: Sequence[int], last_reply: str) -> list[Reply]:
-        """Return the different replies that may be given, with their scores without the model, the best first."""
-        different = {offer.text: offer for offer in reversed(self._offers(question)) if offer.text != last_reply}
-        offers = [*different.values()][::-1]  # of equal texts, cut by --stop, the one to the most similar question
-        return sorted(offers, key=lambda reply: -reply.score)
+    def _offers(self, questions: Rows) -> "list[list[_Offer]]":
+        """Return the replies that may be given to each question. questions: ids."""
+        texts = [self._vocabulary.text(question_of(question, self._vocabulary)) for question in questions]
+        nearest = self._retrieval.nearest(texts, self._decoding.retrieved)
+        return [self._offers_of(*asked) for asked in zip(texts, nearest, strict=True)]
 
-    def _most_common(self, offers: Sequence[Reply]) -> list[Reply]:
-        return sorted(offers, key=lambda reply: -self._retrieval.log_probability(reply.ids))[:MOST_COMMON]
-
-    def _offers(self, question: Sequence[int]) -> list[Reply]:
-        """Return the replies that may be given, with their scores without the model. question: ids."""
-        text, decoding = self._vocabulary.text(question_of(question, self._vocabulary)), self._decoding
-        matcher, offers = SequenceMatcher(None, "", text, autojunk=False), list[Reply]()
-        for pair, similarity, shared in self._retrieval.nearest(text, decoding.retrieved):
+    def _offers_of(self, text: str, found: Sequence[Retrieved]) -> "list[_Offer]":
+        decoding, weights = self._decoding, self._judge.weights
+        matcher, offers = SequenceMatcher(None, "", text, autojunk=False), list[_Offer]()
+        for pair, *values in found:
             reply = before_stop(pair.reply, decoding.stop)
             # It keeps to the settings of any reply, and does not repeat the question.
             is_whole = bool(reply) and len(pair.ids) >= decoding.min_reply_length
             if is_whole and not any(word in pair.reply for word in decoding.ban) and not is_copy(pair.reply, matcher):
-                common = self._retrieval.log_probability(pair.ids) / (len(pair.ids) + 1)
-                score = SIMILARITY * similarity + SHARED * shared - COMMON * common
-                offers.append(Reply(reply, score, pair.ids, Origin(pair.question, pair.rating == "good")))
+                score = float(np.dot(values, weights[: len(values)]))
+                # A common reply is more probable, and its score without the model too low by as much.
+                common = weights[FEATURES.index("common")] * self._retrieval.log_probability(pair.ids)
+                origin = Origin(pair.question, pair.rating == "good")
+                offers.append(_Offer(Reply(reply, score, pair.ids, origin), score + common / (len(pair.ids) + 1)))
         return offers
+
+
+class _Offer(NamedTuple):
+    """A reply with its score without the features of the model, and that by which the model is asked."""
+
+    reply: Reply
+    before_model: float
 
 
 class _Judged(NamedTuple):
@@ -99,11 +118,13 @@ class _Judged(NamedTuple):
     log_probability: float
 
 
-def _by_score(best: Sequence[_Judged], common: Sequence[_Judged]) -> list[Reply]:
-    """Return the replies to a question, the best first. common: only where the best are below LEAST_SCORE."""
-    if all(one.reply.score < LEAST_SCORE for one in best):
-        return [one.reply for one in sorted((*best, *common), key=lambda one: -one.log_probability)]
-    return sorted((one.reply for one in best), key=lambda reply: -reply.score)
+def _different(offers: Sequence[_Offer], last_reply: str) -> list[_Offer]:
+    """Return the offers of different replies, the best first by what is known without the model."""
+    different: dict[str, _Offer] = {}
+    for offer in offers:  # of equal texts, cut by --stop, the one to the most similar question
+        if offer.reply.text != last_reply:
+            different.setdefault(offer.reply.text, offer)
+    return sorted(different.values(), key=lambda offer: -offer.before_model)
 
 
 def is_copy(reply: str, matcher: "SequenceMatcher[str]") -> bool:

@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import itertools
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,6 +20,7 @@ from chatbot.inference.questions import Message, Piece, Question, Request
 from chatbot.inference.replier import Replier, for_attempt
 from chatbot.inference.reply_text import Origin, Reply, good_enough
 from chatbot.inference.rows import RowBatch, RuleBook
+from chatbot.inference.rules import fixed_answer, read_rules
 
 # The reply to a text without visible characters.
 EMPTY_QUESTION_REPLY = "（请说点什么 / please say something）"
@@ -60,6 +62,7 @@ class TextResponder:
         self._tokens = tokens_of(settings.corpus)
         self._max_length = settings.model.max_length
         self._turns = settings.encoding.history
+        self._rules = [] if replier.decoding.rules is None else read_rules(Path(replier.decoding.rules))
         self.rule_book = RuleBook(replier, vocabulary, settings)
         self._replier_of_search = functools.lru_cache(MOST_SEARCHES)(self._make_replier)
 
@@ -79,7 +82,7 @@ class TextResponder:
         return Replier(self.replier.model, self.vocabulary, self.settings.model, decoding, self.replier.retrieval)
 
     def reply(self, text: str, history: Sequence[str] = (), last_reply: str | None = None) -> str:
-        """Return the best reply, one line; for a text without visible characters, `EMPTY_QUESTION_REPLY`.
+        """Return the best reply, one line, or the fixed reply of a text.
 
         history: the turns before the text, the oldest first, alternately of the user and of the chatbot. A model that
         was trained with --history N reads the last N of them. last_reply: what the chatbot said last, also to a model
@@ -89,10 +92,18 @@ class TextResponder:
 
     def replies(self, texts: Sequence[str]) -> list[str]:
         """Return the reply to each text, without turns before it. Texts are batched, which is faster than `reply`."""
-        questions, decoding = [self.source(text, ()) for text in texts], self.decoding
-        found = iter(self.replier.candidates([question for question in questions if question]))
-        good = (good_enough(next(found), decoding.min_score, decoding.fallback) if x else None for x in questions)
-        return [EMPTY_QUESTION_REPLY if replies is None else replies[0].text for replies in good]
+        questions = [self.source(text, ()) for text in texts]
+        fixed = [self.fixed_reply(*asked) for asked in zip(texts, questions, strict=True)]
+        found = iter(self.replier.replies([x for x, reply in zip(questions, fixed, strict=True) if reply is None]))
+        return [next(found) if reply is None else reply for reply in fixed]
+
+    def fixed_reply(self, text: str, source: Sequence[int]) -> str | None:
+        """Return the reply to a text that is not searched for: that of --rules, or `EMPTY_QUESTION_REPLY`; else None.
+
+        source: the ids of the text and of the turns before it, none if the text has none.
+        """
+        answer = fixed_answer(self._rules, text[:MAX_CHARACTERS])
+        return answer if answer is not None or source else EMPTY_QUESTION_REPLY
 
     def attention(self, text: str, reply: str, history: Sequence[str] = ()) -> WordAttention | None:
         """Return which words of a text and of the turns before it each word of a reply to it looked at.
@@ -108,8 +119,10 @@ class TextResponder:
 
     def stream(self, text: str, history: Sequence[str] = (), last_reply: str | None = None) -> Iterator[str]:
         """Yield the reply to a text in pieces, as its tokens are found; joined, they are `reply` of the same."""
-        if self.decoding.streams and (source := self.source(text, history)):
-            yield from self._pieces(source)
+        if self.decoding.streams:
+            source = self.source(text, history)
+            fixed = self.fixed_reply(text, source)
+            yield from self._pieces(source) if fixed is None else [fixed]
         else:
             yield from filter(None, [self.reply(text, history, last_reply)])
 
@@ -138,12 +151,12 @@ class TextResponder:
     ) -> list[Reply]:
         """Return the distinct replies with their scores, the best first.
 
-        A text without visible characters has one, `EMPTY_QUESTION_REPLY`. history, last_reply: as in `reply`. number,
+        A text with a fixed reply has that one. history, last_reply: as in `reply`. number,
         seed: at most so many replies, and the seed of samples; None: those of the settings.
         """
         question = self.source(text, history)
-        if not question:
-            return [Reply(EMPTY_QUESTION_REPLY, 0.0)]
+        if (fixed := self.fixed_reply(text, question)) is not None:
+            return [Reply(fixed, 0.0)]
         if last_reply is None:
             last_reply = history[-1] if history else ""
         (found,) = self.replier.candidates([question], [last_reply], seed)

@@ -12,6 +12,7 @@ from chatbot.config.run import FEWER_PAIRS_THAN
 from chatbot.config.stored import stored_settings
 from chatbot.config.training import Settings
 from chatbot.corpus.dataset import Corpus, described, training_set, validation_set
+from chatbot.corpus.embeddings import open_embeddings
 from chatbot.corpus.files import SPACES, left_out, validation_files, without_word_spaces
 from chatbot.corpus.history import source_of, with_history
 from chatbot.corpus.reading.report import Report
@@ -82,6 +83,8 @@ def prepare(settings: Settings, probe: Sequence[str] = ()) -> Data:
     probe: the questions of --probe. Writes only to the cache. Raises UserError if the data cannot be used, or differ
     from the data with which the attempt was started.
     """
+    if settings.run.embeddings not in (None, NONE):
+        open_embeddings(settings.run.embeddings)
     resumed = has_checkpoint(settings)
     chosen = _kept_choices(settings) if resumed else _first_choices(settings)
     settings = replace(settings, **chosen)

@@ -191,10 +191,11 @@ def open_run(settings: Settings, data: Data, towers: Sequence[Tower], team: Team
         checkpoints.check_space(state, data.validation_decides)
         if not settings.run.dry_run:
             write()
-            if data.validation_decides and settings.run.retrieve_pairs:
+            if settings.run.retrieve_pairs:
                 one_direction = dataclasses.replace(data.training, both_directions=False)
                 corpus = data.description["fingerprint"], settings.run.retrieve_pairs, Path(settings.corpus.cache)
-                write_retrieval(settings.run.directory / RETRIEVAL, one_direction, data.vocabulary, *corpus)
+                of_attempt = one_direction, data.vocabulary, *corpus, data.validation_decides
+                write_retrieval(settings.run.directory / RETRIEVAL, *of_attempt)
     if progress.device_memory != least_memory(towers):
         progress.most_positions = None  # other devices may have memory for whole shares
     progress = broadcast_progress(team, progress)

@@ -9,6 +9,7 @@ from typing import NamedTuple
 import tensorflow as tf
 from tqdm import tqdm
 
+from chatbot.config.attempts import RETRIEVAL
 from chatbot.config.decoding import DecodingSettings
 from chatbot.config.learning import QUESTION_NATS
 from chatbot.config.stored import with_default_search
@@ -17,6 +18,7 @@ from chatbot.corpus.dataset import Corpus
 from chatbot.corpus.retrieval import load_retrieval
 from chatbot.corpus.tokenizer import tokens_of
 from chatbot.errors import UserError
+from chatbot.evaluation.judging import MOST_QUESTIONS, fit_judge, index_by_meaning
 from chatbot.evaluation.likelihood import Scorer
 from chatbot.evaluation.measures import Measurer, top_share
 from chatbot.inference.replier import Replier
@@ -57,6 +59,7 @@ class Validator:
         self._copies = DeviceCopies(model, devices_of(towers))
         self._model, self._vocabulary = model, data.vocabulary
         self._settings = settings.model
+        self._chat_model = TensorFlowModel(model)
         self._questions = [sample.ids[: settings.model.max_length] for sample in data.questions]
         self._measured = [sample.ids for sample in data.measured]
         self._score = Scorer(model, self._copies)
@@ -105,9 +108,22 @@ class Validator:
 
     def chat_replies(self, directory: Path) -> list[str]:
         """Return the reply to each question of `Data.questions` by the default search of the attempt in a directory."""
-        model, decoding = TensorFlowModel(self._model), with_default_search(DecodingSettings(), directory)
+        decoding = with_default_search(DecodingSettings(), directory)
         retrieval = load_retrieval(directory, self._vocabulary) if decoding.retrieved else None
-        return Replier(model, self._vocabulary, self._settings, decoding, retrieval).replies(self._questions)
+        replier = Replier(self._chat_model, self._vocabulary, self._settings, decoding, retrieval)
+        return replier.replies(self._questions)
+
+    def prepare_lookup(self, directory: Path, data: Data, embeddings: str | None) -> None:
+        """Prepare how the attempt in a directory looks replies up, if it does, with the weights that the model has.
+
+        embeddings: --embeddings. Raises UserError, OSError.
+        """
+        folder = directory / RETRIEVAL
+        if not folder.exists():
+            return
+        index_by_meaning(folder, self._vocabulary, embeddings)
+        held_out = [*data.validation.shards.spread(MOST_QUESTIONS)] if data.validation else []
+        fit_judge(folder, self._vocabulary, self._chat_model, data.both_directions, held_out)
 
 
 def devices_of(towers: Sequence[Tower]) -> list[str]:

@@ -53,7 +53,7 @@ def index(tmp_path_factory: pytest.TempPathFactory) -> Index:
 def test_replies_to_the_most_similar_questions_come_first(index: Index) -> None:
     retrieval = Retrieval(index.folder, index.vocabulary)
     for question, reply in PAIRS:
-        nearest = retrieval.nearest(question, 3)
+        (nearest,) = retrieval.nearest([question], 3)
         texts = [x.pair.reply for x in nearest]
         assert (texts[0], nearest[0].pair.question) == (reply, question)
         assert nearest[0].similarity == pytest.approx(1)
@@ -61,16 +61,17 @@ def test_replies_to_the_most_similar_questions_come_first(index: Index) -> None:
         assert [x.similarity for x in nearest] == sorted((x.similarity for x in nearest), reverse=True)
         assert (nearest[0].shared == pytest.approx(1)) == (question == reply)
         assert (nearest[0].shared > 0) == bool(set(question) & set(reply))
-    assert retrieval.nearest("xyz", 3) == []
-    assert len(retrieval.nearest("天气", 1)) == 1
+    assert retrieval.nearest(["xyz"], 3) == [[]]
+    assert [len(found) for found in retrieval.nearest(["天气", "天气"], 1)] == [1, 1]
 
 
 def test_what_is_kept_of_texts_changes_nothing(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = [Retrieval(index.folder, index.vocabulary).nearest(question, 3) for question, _ in PAIRS]
+    questions = [question for question, _ in PAIRS]
+    found = Retrieval(index.folder, index.vocabulary).nearest(questions, 3)
     monkeypatch.setattr("chatbot.corpus.retrieval.KEPT_PAIRS", 5)
     retrieval = Retrieval(index.folder, index.vocabulary)
     for _ in range(2):
-        assert [retrieval.nearest(question, 3) for question, _ in PAIRS] == found
+        assert [retrieval.nearest([question], 3)[0] for question in questions] == found
     assert len(retrieval._kept) <= 1 + 2 * 6  # the texts of one look-up
 
 
@@ -100,7 +101,7 @@ def test_names_and_links_are_left_out(tmp_path: Path) -> None:
     """Nothing is written where no pair is left."""
     pairs = [("你是谁", f"看{mark}a") for mark in ELSEWHERE] + [("你是哪位", "我是猫")]
     vocabulary = written(tmp_path / "index", pairs)
-    nearest = Retrieval(tmp_path / "index", vocabulary).nearest("你是谁", 9)
+    (nearest,) = Retrieval(tmp_path / "index", vocabulary).nearest(["你是谁"], 9)
     assert [x.pair.reply for x in nearest] == ["我是猫"]
     written(tmp_path / "none", pairs[:1])
     assert not (tmp_path / "none").exists()
@@ -180,7 +181,8 @@ def test_question_of_a_pair_with_history_is_its_last_turn(tmp_path: Path) -> Non
     changes = {"validation": "none", "history": 2, "vocabulary_size": 400}
     corpus = encoded_corpus(settings(tmp_path, pairs, **changes))
     write_retrieval(tmp_path / "index", corpus.shards, corpus.vocabulary, "", 9, tmp_path / "cache")
-    asked = {x.pair.question for x in Retrieval(tmp_path / "index", corpus.vocabulary).nearest("你好", 9)}
+    retrieval = Retrieval(tmp_path / "index", corpus.vocabulary)
+    asked = {x.pair.question for x in retrieval.nearest(["你好"], 9)[0]}
     sources = [part.sources.row(i).tolist() for part in corpus.shards for i in range(len(part))]
     assert asked == {corpus.vocabulary.text(question_of(source, corpus.vocabulary)) for source in sources}
 

@@ -30,7 +30,7 @@ class Rated:
 
     def replies(self, question: str) -> dict[str, Retrieved]:
         """What is looked up, by the text of the reply, the most similar first."""
-        return {found.pair.reply: found for found in self.retrieval.nearest(question, 5)}
+        return {found.pair.reply: found for found in self.retrieval.nearest([question], 5)[0]}
 
 
 @pytest.fixture

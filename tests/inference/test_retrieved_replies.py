@@ -7,10 +7,12 @@ import pytest
 
 from chatbot.config.decoding import DecodingSettings
 from chatbot.corpus.retrieval import Pair, Retrieved
-from chatbot.corpus.vocabulary import BYTES, Vocabulary
+from chatbot.corpus.vocabulary import ASK, BYTES, Vocabulary
+from chatbot.errors import UserError
+from chatbot.inference.judge import BY_CHARACTERS, LEAST_SCORE, WITHOUT_MODEL
 from chatbot.inference.questions import Piece, Question
 from chatbot.inference.reply_text import Origin
-from chatbot.inference.retrieved_replies import COMMON, LEAST_SCORE, MOST_COMMON, SCORED, SHARED, SIMILARITY
+from chatbot.inference.retrieved_replies import MOST_COMMON, SCORED
 from chatbot.inference.text_responder import TextResponder
 from tests.inference.messages import answer_of, answers_of
 from tests.oracle import likelihood
@@ -24,14 +26,15 @@ RETRIEVE = DecodingSettings(beam_size=3, retrieve="5")
 class FakeRetrieval:
     """Offers the same replies, in this order, to each question with 你, and nothing to others."""
 
-    is_rated = False
+    is_rated, is_validated, meaning, weights, least = False, True, None, None, None
 
-    def __init__(self, *offers: tuple[list[int], float, float]) -> None:
+    def __init__(self, *offers: tuple[list[int], float, float], **changes: Any) -> None:
         pairs = [Pair(f"question {ids}", VOCABULARY.text(ids), ids) for ids, _, _ in offers]
-        self._offers = [Retrieved(pair, *rest) for pair, (_, *rest) in zip(pairs, offers, strict=True)]
+        self._offers = [Retrieved(pair, a, 0.0, b, 0.0, 0.0) for pair, (_, a, b) in zip(pairs, offers, strict=True)]
+        vars(self).update(changes)
 
-    def nearest(self, question: str, number: int) -> list[Retrieved]:
-        return self._offers[:number] if "你" in question else []
+    def nearest(self, questions: list[str], number: int) -> list[list[Retrieved]]:
+        return [self._offers[:number] if "你" in question else [] for question in questions]
 
     def log_probability(self, reply: list[int]) -> float:
         return -0.1 * sum(reply)
@@ -40,44 +43,82 @@ class FakeRetrieval:
 TABLE = Table(vocabulary=VOCABULARY)
 
 
-def responder(*offers: Any, decoding: DecodingSettings = RETRIEVE) -> TextResponder:
-    return TABLE.responder(decoding, FakeRetrieval(*offers))
+def responder(*offers: Any, decoding: DecodingSettings = RETRIEVE, **changes: Any) -> TextResponder:
+    return TABLE.responder(decoding, FakeRetrieval(*offers, **changes))
 
 
-def test_replies_are_ranked_by_model_and_similarity() -> None:
-    one = responder(*OFFERS)
+@pytest.mark.parametrize("changed", [{}, {"similarity": 1.0, "shared": 30.0, "log_probability": 2.0, "question": 4.0}])
+def test_replies_are_ranked_by_model_and_similarity(changed: dict[str, float]) -> None:
+    weights = {**BY_CHARACTERS, **changed}
+    one = responder(*OFFERS, weights=weights if changed else None)
     question = one.source("你好天", ())
     expected = {}
     for ids, similarity, shared in OFFERS:
-        by_token = (likelihood(TABLE.next_id, question, ids) + COMMON * 0.1 * sum(ids)) / (len(ids) + 1)
-        expected[VOCABULARY.text(ids)] = by_token + SIMILARITY * similarity + SHARED * shared
+        of_reply = weights["log_probability"] * likelihood(TABLE.next_id, question, ids)
+        by_token = (of_reply - weights["common"] * 0.1 * sum(ids)) / (len(ids) + 1)
+        of_question = weights["question"] * likelihood(TABLE.next_id, ids, question, ASK) / (len(question) + 1)
+        of_pair = weights["similarity"] * similarity + weights["shared"] * shared
+        expected[VOCABULARY.text(ids)] = by_token + of_question + of_pair
     replies = one.n_best("你好天", (), 9)
     assert {reply.text: reply.score for reply in replies} == pytest.approx(expected, rel=1e-4)
     assert [reply.text for reply in replies] == sorted(expected, key=lambda text: -expected[text])
-    assert replies[0].origin == Origin("question [7]")
+    assert replies[0].origin == Origin(f"question {replies[0].ids}")
     assert one.origin("你好天", replies[1].text) == replies[1].origin
     assert one.origin("你好天", "别的") == Origin()
 
 
-@pytest.mark.parametrize("similarity", [0.9, 0.05])
-def test_model_scores_the_best_by_similarity_or_also_common_ones(similarity: float) -> None:
-    """The fake index finds ids with low numbers more common."""
+@pytest.mark.parametrize(
+    ("similarity", "weights"), [(0.9, None), (0.05, None), (0.05, {**BY_CHARACTERS, "question": 1.0})]
+)
+def test_model_scores_the_best_by_similarity_or_also_common_ones(similarity: float, weights: Any) -> None:
+    """The fake index finds ids with low numbers more common, which are chosen by constants alone."""
     offers = [([9] * n, similarity, 0.0) for n in range(1, SCORED + 1)]
     others = [([8, i], 0.0, 0.0) for i in range(6, 6 + MOST_COMMON + 2)]
-    one = responder(*others, *offers, decoding=DecodingSettings(beam_size=3, retrieve="30"))
+    many = dataclasses.replace(RETRIEVE, retrieve="30")
+    one = responder(*others, *offers, decoding=many, weights=weights)
     replies = [[*reply.ids] for reply in one.n_best("你好天", (), 30)]
-    expected = offers if similarity == 0.9 else [*offers, *others[:MOST_COMMON]]
+    expected = offers if similarity == 0.9 or weights else [*offers, *others[:MOST_COMMON]]
     assert sorted(replies) == sorted(ids for ids, *_ in expected)
 
 
 def test_where_nothing_speaks_for_a_reply_the_most_probable_one_is_chosen() -> None:
-    one = responder(([7, 9, 7], 0.2, 0.0), ([7], 0.05, 0.0), ([6, 8], 0.1, 0.1), ([8, 8], 0.3, 0.0), ([9], 0.0, 0.0))
+    """By the constants; fitted weights choose the best score."""
+    offers = ([7, 9, 7], 0.2, 0.0), ([7], 0.05, 0.0), ([6, 8], 0.1, 0.1), ([8, 8], 0.3, 0.0), ([9], 0.0, 0.0)
+    one = responder(*offers)
     question = one.source("你好天", ())
     replies = one.n_best("你好天", (), 9)
     assert all(reply.score < LEAST_SCORE for reply in replies)
     values = [likelihood(TABLE.next_id, question, reply.ids) for reply in replies]
     assert values == sorted(values, reverse=True)
-    assert [reply.score for reply in replies] != sorted((reply.score for reply in replies), reverse=True)
+    scores = [reply.score for reply in replies]
+    assert scores != sorted(scores, reverse=True)
+    fitted = responder(*offers, weights={**BY_CHARACTERS, "common": -0.61}).n_best("你好天", (), 9)
+    assert [reply.score for reply in fitted] == sorted((reply.score for reply in fitted), reverse=True)
+
+
+def test_without_validation_the_model_neither_judges_nor_replies() -> None:
+    """The fallback is given where nothing is found, and where no reply has the least score that was fitted."""
+    offers = [([7, 9], 0.1 * n, 0.3 - 0.1 * n) for n in range(SCORED + 2)]
+    one = responder(
+        *[([*ids, 6 + n % 5, 6 + n // 5], a, b) for n, (ids, a, b) in enumerate(offers)],
+        decoding=dataclasses.replace(RETRIEVE, retrieve="30"),
+        is_validated=False,
+    )
+    expected = sorted(
+        (WITHOUT_MODEL["similarity"] * a + WITHOUT_MODEL["shared"] * b for _, a, b in offers), reverse=True
+    )
+    assert [reply.score for reply in one.n_best("你好天", number=30)] == pytest.approx(expected)
+    decoding = dataclasses.replace(RETRIEVE, fallback="?")
+    for least, reply in ((0.3, "你吗"), (0.5, "?")):
+        asked = responder(([6, 8], 0.4, 0.0), decoding=decoding, is_validated=False, least=least)
+        assert asked.reply("你好天") == "".join(asked.stream("你好天")) == reply
+        assert answer_of(asked, Question("你好天")).texts == [reply]
+        assert asked.replies(["天天", "你好天", " "])[:2] == ["?", reply]
+
+
+def test_a_fallback_that_nothing_leads_to_is_refused() -> None:
+    with pytest.raises(UserError, match="--fallback: not used without --min-score"):
+        responder(*OFFERS, decoding=dataclasses.replace(RETRIEVE, fallback="?"))
 
 
 def test_replies_that_nobody_waits_for_are_not_returned() -> None:

@@ -28,7 +28,7 @@ DEFAULT = Path("checkpoints/default")
 
 def contents() -> dict[Path, bytes]:
     """The files of the attempt."""
-    return {path: path.read_bytes() for path in DEFAULT.iterdir()}
+    return {path: path.read_bytes() for path in DEFAULT.rglob("*") if path.is_file()}
 
 
 def test_mismatch_with_the_attempt_is_refused_and_changes_nothing(pairs_file: Path) -> None:

@@ -86,7 +86,7 @@ def test_damaged_attempt_is_reported_and_not_overwritten(
         (attempt / "best").unlink()  # which would be loaded
     if content is not None:
         (attempt / name).write_bytes(content)
-    before = {path: path.read_bytes() for path in attempt.iterdir()}
+    before = {path: path.read_bytes() for path in attempt.rglob("*") if path.is_file()}
     uses: list[Callable[[], object]] = [lambda: train_untraced(rnn_size=4, embedding_size=4, steps=2)]
     if name not in ("data.json", "best"):
         uses.append(lambda: load_trained(attempt))
@@ -95,7 +95,7 @@ def test_damaged_attempt_is_reported_and_not_overwritten(
             use()
         assert message in str(error.value)
         assert "\n" not in str(error.value)
-    assert {path: path.read_bytes() for path in attempt.iterdir()} == before
+    assert {path: path.read_bytes() for path in attempt.rglob("*") if path.is_file()} == before
 
 
 JSON = st.recursive(

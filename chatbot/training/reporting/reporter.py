@@ -11,7 +11,7 @@ import orjson
 from tqdm import tqdm
 
 from chatbot.command_line import program
-from chatbot.config.attempts import CHECKPOINTS, is_validated
+from chatbot.config.attempts import CHECKPOINTS, RETRIEVAL, is_validated
 from chatbot.config.corpus import NONE
 from chatbot.config.learning import NATS
 from chatbot.config.run import WANDB
@@ -290,10 +290,15 @@ def conclude(run: Run, stop: str, first_step: int, seconds: float) -> None:
 
 
 def _replies(run: Run) -> list[str]:
-    """Return a line for each sample and each question of --probe, with the reply of the best checkpoint as in chat."""
+    """Prepare what replies are looked up in, and return a line for each sample and each question of --probe.
+
+    It has the reply of the best checkpoint as in chat.
+    """
     run.checkpoints.load_best(run.progress)
-    if is_validated(run.settings.run.directory):
-        replies = run.validator.chat_replies(run.settings.run.directory)
+    directory = run.settings.run.directory
+    run.validator.prepare_lookup(directory, run.data, run.settings.run.embeddings)
+    if is_validated(directory) or (directory / RETRIEVAL).exists():
+        replies = run.validator.chat_replies(directory)
     else:  # learned by heart: greedy search finds the replies of beam search, and is traced already
         replies = run.validator.replies()
     pairs = zip(run.data.questions, replies, strict=True)

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from typing import Any, TextIO
 
-from chatbot.display import one_line
+from chatbot.display import duration, one_line
 from chatbot.quiet import kept_output
 from chatbot.training.run import Run
 from chatbot.training.schedule import LEAST_STEPS
@@ -123,11 +123,6 @@ def metrics_line(records: Sequence[dict[str, Any]], time_left: str = "") -> str:
 def question_line(question: str, reply: str) -> str:
     """Return a question and its reply."""
     return f"  {one_line(question)} -> {one_line(reply)}"
-
-
-def duration(seconds: float) -> str:
-    """Return a time as hours, minutes and seconds: "3:20:00", "2 days, 4:00:00"."""
-    return str(datetime.timedelta(seconds=round(seconds)))
 
 
 def steps_left(run: Run) -> tuple[int, str]:

@@ -60,10 +60,10 @@ def test_changes_that_are_allowed_are_printed(capsys: pytest.CaptureFixture[str]
 def test_checkpoint_of_another_attempt_is_refused(part: str, error: str) -> None:
     """It has the shapes of this one."""
     edit_manifest(ATTEMPT / "ckpt-1.json", lambda manifest: manifest["data"].update({part: "another"}))
-    before = {path: path.read_bytes() for path in ATTEMPT.iterdir()}
+    before = {path: path.read_bytes() for path in ATTEMPT.rglob("*") if path.is_file()}
     with pytest.raises(UserError, match=error):
         train_untraced(steps=2)
-    assert {path: path.read_bytes() for path in ATTEMPT.iterdir()} == before
+    assert {path: path.read_bytes() for path in ATTEMPT.rglob("*") if path.is_file()} == before
     if part == "vocabulary":
         with pytest.raises(UserError, match=error):
             load_trained(ATTEMPT)
