@@ -48,6 +48,13 @@ class EvaluationSettings(FileSettings):
     )
     report: str | None = setting(None, "also write an HTML file with every reply and its scores", metavar="FILE")
 
+    precision: float | None = setting(
+        None, "also find the --min-score with which this share of answers is right, such as 0.95", above=0, most=1
+    )
+    outside: str | None = setting(
+        None, "with --precision: a text file of questions, one a line, to which any answer is wrong", metavar="FILE"
+    )
+
     json: bool = setting(False, "print all measures as one JSON object, too; without it, only to a pipe or a file")
 
     sheet: str | None = setting(
@@ -70,16 +77,20 @@ class EvaluationSettings(FileSettings):
             # The words of argparse; a sheet is counted without pairs.
             see = f"(see {program('evaluate')} --help)"
             raise UserError(f"the following arguments are required: --data {see}")
+        if self.outside and self.precision is None:
+            raise UserError(f"--outside {self.outside}: not used without --precision; add it")
         if self.compare and self.sheet is None:
             raise UserError(f"--compare {' '.join(self.compare)}: not used without --sheet; add --sheet FOLDER")
         if self.number is not None and not self.compare:
             raise UserError(f"--number {self.number}: for a new sheet; add --sheet FOLDER --compare SOURCE")
         if len(set(self.compare)) < len(self.compare):
             raise UserError(f"--compare {' '.join(self.compare)}: a source is given twice; give each of them once")
-        if self.sheet is not None and (self.report is not None or self.baseline or self.fluency_corpus):
+        if self.sheet is not None and (
+            self.report is not None or self.baseline or self.fluency_corpus or self.precision
+        ):
             raise UserError(
-                f"--sheet {self.sheet}: nothing is measured with it; leave out --report, --baseline and "
-                "--fluency-corpus, or run the command again without --sheet"
+                f"--sheet {self.sheet}: nothing is measured with it; leave out --report, --baseline, "
+                "--precision and --fluency-corpus, or run the command again without --sheet"
             )
 
 
@@ -88,6 +99,6 @@ EVALUATE = CommandLine(
     "evaluate",
     "Measure a trained chatbot on held-out pairs, or have its replies rated. In a pipe, JSON is the last line.",
     "--attempt weibo --data held_out.tsv",
-    "data columns map head attempt beam_size temperature top_p retrieve baseline report json sheet compare",
-    without="n_best min_score fallback",
+    "data columns map head attempt beam_size temperature top_p retrieve baseline precision report json sheet compare",
+    without="n_best min_score fallback rules",
 )

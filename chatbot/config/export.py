@@ -74,5 +74,5 @@ EXPORT = CommandLine(
     "weibo --zip weibo.zip",
     "attempt zip format weights output overwrite data",
     positional="attempt",
-    without="stop retrieve n_best min_score fallback seed",  # no signature of a SavedModel has them
+    without="stop retrieve n_best min_score fallback rules seed",  # no signature of a SavedModel has them
 )

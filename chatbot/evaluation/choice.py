@@ -9,6 +9,7 @@ from chatbot.corpus.history import question_of
 from chatbot.corpus.similarity import character_index
 from chatbot.corpus.vocabulary import ASK, BOS
 from chatbot.evaluation.measures import SEED, Sample, Tokenise
+from chatbot.inference.judge import Judge
 from chatbot.inference.model import EMPTY_QUESTION, Model, Rows, log_probabilities
 from chatbot.model.saved import Trained
 
@@ -64,7 +65,8 @@ def scores_of(trained: Trained, model: Model, samples: Sequence[Sample], tokens:
 
     It is what the question adds to the log-probability of the reply, for each of its tokens, and with a model that
     learned both directions the log-probability of the question given the reply, for each of its tokens. The first
-    alone does not depend on how usual a reply is. rows: the numbers of pairs, [rows, REPLIES].
+    alone does not depend on how usual a reply is. A judge that was fitted to the attempt gives its own score. rows: the
+    numbers of pairs, [rows, REPLIES].
     """
     replies = [trained.vocabulary.ids(tokens(sample.answer)) for sample in samples]
     questions = [sample.ids[: trained.settings.model.max_length] for sample in samples]
@@ -74,6 +76,10 @@ def scores_of(trained: Trained, model: Model, samples: Sequence[Sample], tokens:
         return values / np.array([len(ids) + 1 for ids in targets])
 
     asked, replied = np.repeat(rows[:, 0], REPLIES), rows.ravel()
+    if (retrieval := trained.retrieval) is not None and retrieval.is_validated and retrieval.weights is not None:
+        judge = Judge(model, trained.vocabulary, retrieval)
+        features = judge.features([questions[i] for i in asked], [replies[i] for i in replied])
+        return (features @ judge.weights).reshape(rows.shape)
     after_question = per_token([questions[i] for i in asked], [replies[i] for i in replied], BOS)
     after_nothing = per_token([EMPTY_QUESTION] * len(replies), replies, BOS)
     scores = after_question - after_nothing[replied]

@@ -1,5 +1,6 @@
 """Evaluation of a trained model on held-out pairs."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,11 @@ from chatbot.evaluation.choice import choice_shares
 from chatbot.evaluation.fluency import Fluency
 from chatbot.evaluation.likelihood import Scorer
 from chatbot.evaluation.measures import Measurer, Sample, Values, samples_of
+from chatbot.evaluation.precision import precision_measures
 from chatbot.evaluation.report import Words, entries_of, report_page
 from chatbot.flags import flags_for
 from chatbot.inference.replier import BATCH, Replier
+from chatbot.inference.reply_text import Reply
 from chatbot.inference.responder import TensorFlowModel, replier_of
 from chatbot.model.saved import Trained
 from chatbot.quiet import no_bars
@@ -32,6 +35,8 @@ def evaluate(
     tokenize: str = AUTO_TOKENIZE,
     fluency: Fluency | None = None,
     warning: Words | None = None,
+    precision: float | None = None,
+    outside: Sequence[str] = (),
 ) -> dict[str, Any]:
     """Return the likelihood of the reference replies, the choice among ten, and the measures of the model's replies.
 
@@ -40,7 +45,8 @@ def evaluate(
 
     corpus: in the vocabulary of the model, with its turns of history. report: the path of an HTML file to write. name:
     the model's name, shown there. tokenize: --tokenize. fluency: of --fluency-corpus; None: it is not measured.
-    warning: about the pairs, for the report. Raises OSError when the report cannot be written.
+    warning: about the pairs, for the report. precision, outside: of the flags. Raises OSError when the report cannot be
+    written.
     """
     scorer = Scorer(trained.model)
     likelihood = scorer(corpus.shards)
@@ -53,7 +59,9 @@ def evaluate(
         return {**measurer(replies), "fluency_nats_per_character": None if fluency is None else fluency(replies)}
 
     model = TensorFlowModel(trained.model)
-    replies = reply(replier_of(trained, decoding, model), samples)
+    replier = replier_of(trained, decoding, model)
+    best = best_replies(replier, samples)
+    replies = [one.text for one in best]
     rows = {"references": measurer.references, "random": measurer.random_replies()}
     if baseline:
         rows["baseline"] = [baseline.reply(sample.question) for sample in samples]
@@ -69,6 +77,10 @@ def evaluate(
         **measured(replies),
         **{name: measured(of_row) for name, of_row in rows.items()},
     }
+    if precision is not None:
+        ids = [trained.vocabulary.ids(tokens(question)) for question in outside]
+        others = best_replies(replier, [Sample(row, "", "") for row in ids if row])
+        measures |= precision_measures(best, [sample.answer for sample in samples], others, precision)
     if report:
         data = ", ".join(read.file for read in corpus.reports)
         title = Words(
@@ -81,11 +93,16 @@ def evaluate(
 
 
 def reply(replier: Replier, samples: list[Sample]) -> list[str]:
+    """Return the text of the best reply to each question."""
+    return [one.text for one in best_replies(replier, samples)]
+
+
+def best_replies(replier: Replier, samples: list[Sample]) -> list[Reply]:
     """Return the best reply to each question. Questions of similar length share a batch, which keeps padding low."""
     order = sorted(range(len(samples)), key=lambda number: len(samples[number].ids))
-    replies: dict[int, str] = {}
+    replies: dict[int, Reply] = {}
     batches = range(0, len(order), BATCH)
     for start in tqdm(batches, desc="Replying", unit=" batches", leave=False, delay=2, disable=no_bars()):
         numbers = order[start : start + BATCH]
-        replies.update(zip(numbers, replier.replies([samples[number].ids for number in numbers]), strict=True))
+        replies.update(zip(numbers, replier.best([samples[number].ids for number in numbers]), strict=True))
     return [replies[number] for number in range(len(samples))]

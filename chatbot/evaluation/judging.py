@@ -1,5 +1,6 @@
 """Fits the judge of an attempt to its own pairs: which reply belongs to a question, and when none does."""
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -23,6 +24,8 @@ IdPair = tuple[Sequence[int], Sequence[int]]  # the ids of a question, with turn
 MOST_QUESTIONS, OTHERS = 400, 9
 # With fewer questions, the weights before fitting are better known than what they would be after it.
 FEWEST_QUESTIONS = 20
+# The share of right answers that are still given: of 150 questions from outside, 22% got an answer then.
+KEPT_SHARE = 0.9
 
 
 def index_by_meaning(folder: Path, vocabulary: Vocabulary, embeddings: str | None) -> None:
@@ -48,14 +51,15 @@ def fit_judge(
 
     With embeddings and validation, the weights are those by which the true replies to held-out questions are told from
     others; by characters alone, fitted weights have chosen worse replies (docs/experiments.md). Without validation, the
-    least score of a reply is fitted: phrasings of a question are asked as if they were not known.
+    least score of a reply is fitted: phrasings of questions are asked as if they were not known.
 
     both_directions: whether the model learned the questions to replies.
     """
     (folder / JUDGE).unlink(missing_ok=True)
     retrieval = Retrieval(folder, vocabulary)
     if not retrieval.is_validated:
-        if (least := least_score([*_answers(retrieval)])) is not None:
+        if len(scores := [*_right_scores(retrieval)]) >= FEWEST_QUESTIONS:
+            least = float(np.quantile(scores, 1 - KEPT_SHARE))
             write_json(folder / JUDGE, {"weights": WITHOUT_MODEL, "least": least})
     elif retrieval.meaning is not None:
         all_features = {**dict.fromkeys(FEATURES, 1.0), "question": float(both_directions)}
@@ -81,33 +85,17 @@ def _true_and_others(judge: Judge, held_out: Sequence[IdPair]) -> Iterator[Float
             yield judge.features([questions[own]] * len(others), [*others])
 
 
-def _answers(retrieval: Retrieval) -> Iterator[tuple[float, bool]]:
-    """Yield the best score of an answer to a question that is taken out of the index, and whether the answer is right.
+def _right_scores(retrieval: Retrieval) -> Iterator[float]:
+    """Yield the scores of right answers to questions that are taken out of the index.
 
-    Each phrasing of several is taken out alone, and then all that have its answer: no answer is right then.
+    They are those whose answer has another phrasing.
     """
     questions, replies = retrieval.texts()
-    phrasings: dict[str, set[int]] = {}
-    for number, reply in enumerate(replies):
-        phrasings.setdefault(reply, set()).add(number)
-    several = [number for number, reply in enumerate(replies) if len(phrasings[reply]) > 1]
+    counts = Counter(replies)
+    several = [number for number, reply in enumerate(replies) if counts[reply] > 1]
     weights = np.array([WITHOUT_MODEL[name] for name in FEATURES])
     for number in several[:: 1 + len(several) // MOST_QUESTIONS]:
-        for without in ({number}, phrasings[replies[number]]):
-            (found,) = retrieval.nearest([questions[number]], OTHERS, without)
-            scores = [float(np.dot(one[1:], weights[: len(one) - 1])) for one in found]
-            if scores:
-                best = int(np.argmax(scores))
-                yield scores[best], found[best].pair.reply == replies[number]
-
-
-def least_score(answers: Sequence[tuple[float, bool]]) -> float | None:
-    """Return the score from which on most answers more are right than wrong; None if there are too few answers.
-
-    answers: their scores, and whether they are right.
-    """
-    if len(answers) < 2 * FEWEST_QUESTIONS:
-        return None
-    ordered = sorted(answers, reverse=True)
-    gain = np.cumsum([1 if right else -1 for _, right in ordered])
-    return ordered[int(gain.argmax())][0]
+        (found,) = retrieval.nearest([questions[number]], OTHERS, {number})
+        scores = [float(np.dot(one[1:], weights[: len(one) - 1])) for one in found]
+        if scores and found[best := int(np.argmax(scores))].pair.reply == replies[number]:
+            yield scores[best]

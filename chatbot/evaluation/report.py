@@ -180,8 +180,23 @@ def report_page(
             f"<tr><th>{Words(name, CHINESE[name]).html()}{_cells(values, 'td')}" for name, *values in measured
         ),
         baseline=f"<th>{Words('baseline', '基线回复').html()}" if has_baseline else "",
+        curve=_curve(measures.get("precision_curve", ())),
         rows="\n".join(_entry(number, entry, has_baseline) for number, entry in enumerate(entries, 1)),
     )
+
+
+def _curve(points: Sequence[tuple[float, float, float]]) -> str:
+    """Return the curve of precision as a picture; nothing without --precision. points: see `precision_measures`."""
+    if not points:
+        return ""
+    line = " ".join(f"{300 * answered:.1f},{100 - 100 * right:.1f}" for answered, right, _ in points)
+    words = Words(
+        "Questions that are answered, from 0 to 100% to the right, and how many answers are right, upwards.",
+        "横轴：得到回答的问题比例（0 到 100%）；纵轴：回答正确的比例。",
+    )
+    frame = '<rect width="300" height="100" fill="none" stroke="#ddd"/>'
+    drawn = f'{frame}<polyline points="{line}" fill="none" stroke="#36c" stroke-width="2"/>'
+    return f'<svg viewBox="-2 -2 304 104" width="456" height="156" role="img">{drawn}</svg><p>{words.html()}</p>'
 
 
 def choice_line(measures: Mapping[str, Any]) -> str:

@@ -47,6 +47,7 @@ def _evaluate(settings: EvaluationSettings) -> dict[str, Any]:
     directory = trained_directory(settings.attempt)
     decoding = with_default_search(settings.decoding, directory)
     from chatbot.corpus.reading.sources import find_parts
+    from chatbot.evaluation.precision import precision_line, read_questions
     from chatbot.evaluation.report import check_report
     from chatbot.evaluation.sheet import KEY, SHEET, origin_of, write_sheet
 
@@ -56,6 +57,7 @@ def _evaluate(settings: EvaluationSettings) -> dict[str, Any]:
     held_out = find_parts(settings.data).measured
     baseline_files = find_parts(settings.baseline_data).training if settings.baseline_data else None
     fluency_files = find_parts(settings.fluency_corpus).training if settings.fluency_corpus else None
+    outside = [] if settings.outside is None else read_questions(Path(settings.outside))
     if settings.sheet is not None:
         Path(settings.sheet).mkdir(parents=True, exist_ok=True)
     from chatbot.memory import let_gpu_memory_grow
@@ -105,9 +107,8 @@ def _evaluate(settings: EvaluationSettings) -> dict[str, Any]:
             file=sys.stderr,
         )
         return {"sheet": settings.sheet, "messages": len(messages), "rows": rows}
-    measures = evaluate(
-        trained, corpus, decoding, baseline, settings.report, directory.name, settings.tokenize, fluency, warning
-    )
+    shown = settings.report, directory.name, settings.tokenize, fluency, warning
+    measures = evaluate(trained, corpus, decoding, baseline, *shown, settings.precision, outside)
     questions = counted(measures["pairs"], "question" if warning else "held-out question")
     print(
         f"Replies to {questions}; BLEU by sacrebleu's tokenisation {measures['bleu_tokenize']}:",
@@ -116,4 +117,6 @@ def _evaluate(settings: EvaluationSettings) -> dict[str, Any]:
         sep="\n",
         file=sys.stderr,
     )
+    if settings.precision is not None:
+        print(precision_line(measures, settings.precision), file=sys.stderr)
     return measures

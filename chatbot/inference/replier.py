@@ -95,8 +95,12 @@ class Replier:
 
         questions: the ids of each question, at least one, without begin and end symbols.
         """
+        return [reply.text for reply in self.best(questions)]
+
+    def best(self, questions: Rows) -> list[Reply]:
+        """Return the best reply to each question, or the fallback, with its score. questions: as for `replies`."""
         least, fallback = self.decoding.min_score, self.decoding.fallback
-        return [good_enough(found, least, fallback)[0].text for found in self.candidates(questions)]
+        return [good_enough(found, least, fallback)[0] for found in self.candidates(questions)]
 
     def candidates(
         self,

@@ -38,11 +38,16 @@ class GroupEmbeddings:
         return np.random.default_rng([self._seed, ord(first)]).standard_normal(SIZE).astype(np.float32)
 
 
-@pytest.fixture
-def model(monkeypatch: pytest.MonkeyPatch) -> GroupEmbeddings:
+def use_groups(monkeypatch: pytest.MonkeyPatch) -> GroupEmbeddings:
+    """Let --embeddings e5 be such a model, and return it."""
     model = GroupEmbeddings()
     monkeypatch.setattr(meaning, "open_embeddings", lambda name, kept=None: model)
     return model
+
+
+@pytest.fixture
+def model(monkeypatch: pytest.MonkeyPatch) -> GroupEmbeddings:
+    return use_groups(monkeypatch)
 
 
 def indexed(folder: Path) -> Retrieval:

@@ -6,10 +6,12 @@ from pathlib import Path
 import pytest
 
 from chatbot.config.training import Settings
-from chatbot.corpus.retrieval import ELSEWHERE, Retrieved
+from chatbot.corpus.meaning import write_meaning
+from chatbot.corpus.retrieval import ELSEWHERE, MEANING, Retrieved
 from chatbot.flags import compose
 from chatbot.inference.rated_replies import RatedRetrieval
 from chatbot.inference.ratings import Rating, append_rating, rating_of
+from tests.corpus.test_meaning import use_groups
 from tests.corpus.test_retrieval import PAIRS, written
 
 SETTINGS = compose(Settings, max_length=50)
@@ -126,3 +128,18 @@ def test_the_file_is_read_again_when_it_has_changed(rated: Rated, monkeypatch: p
     assert REPLY in rated.replies(QUESTION)
     rated.path.mkdir()
     assert REPLY in rated.replies(QUESTION)
+
+
+def test_a_reply_rated_good_is_found_by_the_meaning_of_its_question(
+    rated: Rated, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also one that is rated later; its likenesses are those of a training pair with the same texts."""
+    model, retrieval, folder = use_groups(monkeypatch), rated.retrieval, tmp_path / "index"
+    write_meaning(folder / MEANING, "e5", retrieval.texts(), retrieval.key)
+    rated.retrieval = RatedRetrieval(folder, rated.vocabulary, SETTINGS, rated.path, "weibo")
+    assert "看样子不错" not in rated.replies("您称")
+    rated.rate("good", "你名", "看样子不错", "")
+    found = rated.replies("您称")["看样子不错"]
+    asked, question, reply = model.embed(["您称", "你名", "看样子不错"])
+    assert (found.similarity, found.meaning) == (0, pytest.approx(1))
+    assert (found.meaning, found.shared_meaning) == pytest.approx((asked @ question, asked @ reply), abs=1e-5)

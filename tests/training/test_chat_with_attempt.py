@@ -1,6 +1,7 @@
 """What an attempt keeps for the chat and the evaluation: its history, and its training pairs, which are looked up."""
 
 import json
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ import pytest
 
 import chatbot
 from chatbot.chat.loading import LoadedModel, ModelCard, load_model
+from chatbot.commands import run
 from chatbot.config.chat import ChatSettings
 from chatbot.config.corpus import CorpusSettings
 from chatbot.config.decoding import DecodingSettings
@@ -26,6 +28,7 @@ from chatbot.training.data import prepare
 from chatbot.training.loop import train
 from chatbot.training.reporting.terminal import question_line
 from tests.chat.terminal.typed import Line, piped, typed
+from tests.corpus.test_meaning import use_groups
 from tests.training.small_run import open_with, small_settings
 from tests.training.untraced_update import UntracedUpdate, train_untraced
 
@@ -136,3 +139,40 @@ def test_retrieve_pairs_0_keeps_none(held_out: Path) -> None:
     assert model.responder_of(DecodingSettings()).decoding.retrieved == 0
     with pytest.raises(UserError, match=r"^--retrieve 5: this attempt has no index"):
         model.responder_of(DecodingSettings(retrieve="5"))
+
+
+def test_pairs_are_looked_up_by_meaning_too(
+    held_out: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """From the end of training on, or by a command afterwards, which removes it, too; a resumed run keeps it."""
+    model = use_groups(monkeypatch)
+    monkeypatch.setattr("chatbot.training.data.open_embeddings", lambda name: model)
+    folder = Path("checkpoints/default/retrieval")
+    pairs = trained_with_pairs(held_out, embeddings="e5")
+    assert {text for pair in pairs for text in pair} <= {*model.texts}
+    assert (folder / "meaning").exists()
+    capsys.readouterr()
+    trained_with_pairs(held_out)
+    responder = load_model(Path("checkpoints/default")).responder_of(DecodingSettings())
+    assert responder.reply(pairs[0][0]) in {reply for _, reply in pairs}
+    for embeddings, kept, line in (("none", False, "characters."), ("e5", True, "characters and by meaning.")):
+        run("attempts", ["index", "default", "--embeddings", embeddings])
+        assert (folder / "meaning").exists() == kept
+        assert f"looked up by {line}" in capsys.readouterr().out
+    shutil.rmtree(folder)
+    with pytest.raises(UserError, match=r"^index default: it keeps no training pairs; run its training command again$"):
+        run("attempts", ["index", "default", "--embeddings", "e5"])
+
+
+def test_without_validation_answers_are_looked_up_or_the_fallback(held_out: Path) -> None:
+    """An attempt that is validated later keeps its pairs for the model to judge."""
+    train_untraced(data=("pairs.tsv",), validation="none", steps=1)
+    pairs = [line.split("\t")[:2] for line in Path("pairs.tsv").read_text().splitlines()]
+    responder = load_model(Path("checkpoints/default")).responder_of(DecodingSettings(fallback="?"))
+    assert not responder.replier._generates
+    for question, reply in pairs:
+        assert [question, responder.reply(question)] == [question, reply]
+    assert responder.replies(["xyz", pairs[0][0]]) == ["?", pairs[0][1]]
+    assert responder.reply("xyz") == "?"
+    description = json.loads(Path("checkpoints/default/retrieval/index.json").read_text())
+    assert description["validated"] is False
