@@ -16,9 +16,11 @@ from chatbot.durable import read_json, write_json
 from chatbot.errors import UserError
 
 # The files: the vectors of questions and replies, [pairs, size] int8, whose lengths mean nothing; the linear map from
-# replies to questions, [size + 2, size] float32, with the means of both; for many pairs, a graph of neighbours.
+# replies to questions, [size + 2, size] float32, with the means of both; the lengths of what it gives for the replies,
+# [pairs] float32; for many pairs, a graph of neighbours.
 SIDES = QUESTIONS, REPLIES = "questions", "replies"
-MAP, GRAPH, MODEL, DESCRIPTION = "map.npy", "graph.usearch", "model", "meaning.json"
+MAP, EXPECTED, GRAPH, MODEL = "map.npy", "expected.npy", "graph.usearch", "model"
+DESCRIPTION = "meaning.json"
 VERSION = 1
 # Up to as many pairs, all are compared with a question, in about 3 ms.
 MOST_COMPARED = 30_000
@@ -45,14 +47,17 @@ class Meaning:
             description = read_json(folder / DESCRIPTION)
             arrays = [np.asarray(np.load(folder / f"{side}.npy", mmap_mode="r", allow_pickle=False)) for side in SIDES]
             *self._means, self._map = np.split(np.load(folder / MAP, allow_pickle=False), [1, 2])
+            lengths = np.load(folder / EXPECTED, allow_pickle=False)
             size = len(probe := np.array(description["probe"], np.float32))
             is_whole = {**key, "version": VERSION}.items() <= description.items() and self._map.shape == (size, size)
+            is_whole &= lengths.shape == (pairs,)
             is_whole &= all(array.shape == (pairs, size) and array.dtype == np.int8 for array in arrays)
         except (OSError, EOFError, ValueError, LookupError, TypeError):
             is_whole = False
         if not is_whole:
             raise UserError(f"{folder}: damaged, or of other pairs; {remedy}")
         self._questions, self._replies = arrays
+        self._lengths = lengths
         kept = folder / MODEL
         self._model = open_embeddings(description["embeddings"], kept if kept.is_dir() else None)
         own = self._model.embed([PROBE])[0]
@@ -89,15 +94,18 @@ class Meaning:
         """Return the vectors of the questions and of the replies of pairs, [pairs, size] each."""
         return normalised(self._questions[numbers]), normalised(self._replies[numbers])
 
-    def likeness(self, question: Vectors, replies: Vectors) -> Vectors:
+    def likeness(self, question: Vectors, replies: Vectors, numbers: Sequence[int] | None = None) -> Vectors:
         """Return how near replies are to a question, [replies, 2]: as they are, and by what was learned.
 
         The second is the similarity of the question to the one that the linear map expects before each reply.
-        question: [size], or one for each reply. replies: [replies, size].
+        question: [size], or one for each reply. replies: [replies, size]. numbers: of the pairs that have them.
         """
-        expected = normalised((replies - self._means[1]) @ self._map)
-        centred = normalised(question - self._means[0])
-        return np.stack([(replies * question).sum(axis=-1), (expected * centred).sum(axis=-1)], axis=-1)
+        centred = replies - self._means[1]
+        # A product of one vector with the map, in place of one with each reply: their lengths are known.
+        asked = normalised(question - self._means[0]) @ self._map.T
+        lengths = self._lengths[numbers] if numbers is not None else np.linalg.norm(centred @ self._map, axis=-1)
+        learned = dots(centred, asked) / np.maximum(lengths, np.finfo(np.float32).tiny)
+        return np.stack([dots(replies, question), learned], axis=-1)
 
 
 def write_meaning(folder: Path, name: str, texts: tuple[Sequence[str], Sequence[str]], key: Mapping[str, Any]) -> None:
@@ -168,6 +176,8 @@ def _finish(part: Path, vectors: npt.NDArray[np.float16]) -> None:
         products += replies.T @ questions
     learned = np.linalg.solve(squares, products)  # ridge regression of questions on replies
     np.save(part / MAP, np.concatenate([means, learned]).astype(np.float32))
+    expected = [np.linalg.norm((normalised(arrays[1][block]) - means[1]) @ learned, axis=-1) for block in blocks]
+    np.save(part / EXPECTED, np.concatenate(expected).astype(np.float32))
     if total > MOST_COMPARED:
         usearch = _usearch().index
         graph = usearch.Index(ndim=size, metric=usearch.MetricKind.Cos, dtype=usearch.ScalarKind.I8)
@@ -176,6 +186,15 @@ def _finish(part: Path, vectors: npt.NDArray[np.float16]) -> None:
                 graph.add(np.arange(total)[block], arrays[0][block])
                 bar.update(len(arrays[0][block]))
         graph.save(part / GRAPH)
+
+
+def dots(rows: Vectors, vector: Vectors) -> Vectors:
+    """Return the product of each row with a vector, or with its own row of several.
+
+    Without BLAS, whose threads would wait for the next product while the embedding model needs the cores.
+    """
+    products: Vectors = (rows * vector).sum(axis=-1)
+    return products
 
 
 def _as_int8(vectors: npt.ArrayLike) -> npt.NDArray[np.int8]:

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from chatbot.config.attempts import RETRIEVAL
 from chatbot.corpus.cache import key_of, make_once
 from chatbot.corpus.history import question_of
-from chatbot.corpus.meaning import Meaning, Vectors
+from chatbot.corpus.meaning import Meaning, Vectors, dots
 from chatbot.corpus.pair_ids import EncodedPairs, Ragged
 from chatbot.corpus.shards import dtype_for
 from chatbot.corpus.similarity import CharacterIndex, WeighedText, character_index, similarities
@@ -148,7 +148,7 @@ class Retrieval:
         for row, (asked, weighed) in enumerate(zip(self._weighed(questions), self._weighed(replies), strict=True)):
             values[row, 0] = similarities(asked, [weighed])[0]
         if self.meaning is not None:
-            values[:, 1:] = self.meaning.likeness(*map(self.meaning.vectors, (questions, replies)))
+            values[:, 1:] = self.meaning.likeness(self.meaning.vectors(questions), self.meaning.vectors(replies))
         return values
 
     def _similar_pairs(self, question: str, vector: Vectors | None, number: int) -> list[Pair]:
@@ -167,13 +167,15 @@ class Retrieval:
         asked, *weighed = self._weighed([question, *texts[0], *texts[1]])
         values[:, [0, 2]] = similarities(asked, weighed).reshape(2, -1).T
         if self.meaning is not None and vector is not None:
-            sides = self.meaning.of_pairs([0 if pair.number is None else pair.number for pair in pairs])
-            rated = [i for i, pair in enumerate(pairs) if pair.number is None]
-            for side, of_side in zip(sides, texts, strict=True):
-                if rated:
-                    side[rated] = self.meaning.vectors([of_side[i] for i in rated])
-            values[:, 1] = sides[0] @ vector
-            values[:, 3:] = self.meaning.likeness(vector, sides[1])
+            rated = np.array([pair.number is None for pair in pairs])
+            numbers = [pair.number for pair in pairs if pair.number is not None]
+            questions, replies = self.meaning.of_pairs(numbers)
+            values[~rated, 1] = dots(questions, vector)
+            values[~rated, 3:] = self.meaning.likeness(vector, replies, numbers)
+            if rated.any():
+                questions, replies = (self.meaning.vectors([side[i] for i in np.flatnonzero(rated)]) for side in texts)
+                values[rated, 1] = dots(questions, vector)
+                values[rated, 3:] = self.meaning.likeness(vector, replies)
         return values
 
     def _weighed(self, texts: Sequence[str]) -> list[WeighedText]:

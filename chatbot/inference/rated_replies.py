@@ -9,6 +9,7 @@ import numpy as np
 
 from chatbot.config.training import Settings
 from chatbot.corpus.embeddings import Vectors
+from chatbot.corpus.meaning import dots
 from chatbot.corpus.retrieval import ELSEWHERE, Pair, Retrieval
 from chatbot.corpus.similarity import CharacterIndex, character_index
 from chatbot.corpus.tokenizer import tokens_of
@@ -49,7 +50,7 @@ class RatedRetrieval(Retrieval):
         rated = self._read()
         numbers = [] if rated.questions is None else rated.questions.nearest(question, number)[0].tolist()
         if rated.vectors is not None and vector is not None:
-            numbers += np.argsort(-rated.vectors @ vector, kind="stable")[:number].tolist()
+            numbers += np.argsort(-dots(rated.vectors, vector), kind="stable")[:number].tolist()
         # The rating of a training pair is before it, and is the one that counts.
         pairs = [rated.pairs[i] for i in dict.fromkeys(numbers)]
         return [*pairs, *super()._similar_pairs(question, vector, number)]
