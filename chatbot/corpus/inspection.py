@@ -203,7 +203,8 @@ def warnings(measured: Measurements, settings: CorpusSettings) -> list[str]:
             reason = max(dropped, key=lambda reason: dropped[reason])
             lines.append(f"{file.report.file}: {total / (file.kept + total):.0%} left out, mostly {reason}")
     if measured.pairs < FEW_PAIRS:
-        lines.append(f"only {counted(measured.pairs, 'pair')}: a model will memorise them and learn little else")
+        few = counted(measured.pairs, "pair")
+        lines.append(f"only {few}: a model will memorise them; without validation, the chat looks answers up")
     limit = max(FREQUENT_REPLY, measured.pairs // 1000)
     repeated = measured.top_share > TOP_REPLIES_SHARE and measured.top_replies[0][1] > limit
     if settings.max_reply_frequency is None and repeated:

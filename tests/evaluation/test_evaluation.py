@@ -35,6 +35,7 @@ from chatbot.evaluation.measures import Sample, samples_of
 from chatbot.evaluation.sources import reading_settings
 from chatbot.flags import compose
 from chatbot.inference.replier import Replier
+from chatbot.inference.reply_text import Reply
 from chatbot.inference.responder import replier_of
 from chatbot.model.device_copies import DeviceCopies
 from chatbot.model.new_model import built_model
@@ -163,11 +164,20 @@ def test_command_compares_with_other_corpora(
     Path(known).write_text('{"x": "你好", "y": "我很好"}\n{"x": "吃了吗", "y": "吃了"}\n', encoding="utf-8")
     write_attempt(Path("checkpoints/default"), data=(known,))
     monkeypatch.setattr(
-        evaluate_module, "replier_of", lambda *_: SimpleNamespace(replies=lambda ids: ["嗯"] * len(ids))
+        evaluate_module,
+        "replier_of",
+        lambda *_: SimpleNamespace(best=lambda ids: [Reply("吃了", float(len(x))) for x in ids]),
     )
     flags = ["--baseline-data", "pairs.tsv", "--report", "r.html", "--fluency-corpus", "usual.jsonl"]
+    Path("outside.txt").write_text("好\n\n今天天气怎么样\n", encoding="utf-8")
+    flags += ["--precision", "0.5", "--outside", "outside.txt"]
     measures, error = command("--data", known, *flags, "--map", "{question: x, answer: y}")  # of --data alone
     assert measures["baseline"]["chrf"] == pytest.approx(100)
+    curve = measures["precision_curve"]
+    assert curve[-1][:2] == [1, 1 / 4]  # all answered; one of two is right, and none of those from outside
+    assert [measures["answered_share"], 0.5, measures["least_score"]] in curve
+    assert "<polyline points=" in Path("r.html").read_text(encoding="utf-8")
+    assert f"--min-score {measures['least_score']:.4g}: 50% of the questions are answered" in error
     references, others = (measures[row]["fluency_nats_per_character"] for row in ("references", "random"))
     assert 0 < references < 3
     assert others == pytest.approx(references)
@@ -202,10 +212,10 @@ def test_each_reply_is_compared_with_its_own_reference(
     vocabulary = Vocabulary(["你好", *dict.fromkeys("".join(q + a for q, a in pairs).replace(" ", "\u2581")), *BYTES])
     references = {tuple(vocabulary.ids(tokenizer()(q))): a for q, a in pairs}
 
-    def replies(questions: list[list[int]]) -> list[str]:
-        return [references[tuple(question)] for question in questions]
+    def best(questions: list[list[int]]) -> list[Reply]:
+        return [Reply(references[tuple(question)], 0.0) for question in questions]
 
-    monkeypatch.setattr(evaluate_module, "replier_of", lambda *_: SimpleNamespace(replies=replies))
+    monkeypatch.setattr(evaluate_module, "replier_of", lambda *_: SimpleNamespace(best=best))
     monkeypatch.setattr(evaluate_module, "BATCH", 3)
     model = built_model(SETTINGS.model, len(vocabulary), seed=1)
     files = training_files(CorpusSettings(data=("pairs.tsv",), clean=("none",)))
