@@ -75,6 +75,8 @@ class FolderEmbeddings:
             raise UserError(
                 f"--embeddings {folder}: {error.name} is not installed; run `pip install onnxruntime tokenizers`"
             ) from None
+        if not folder.is_dir():
+            raise UserError(f"--embeddings {folder}: no such folder; give e5, none, or the folder of an ONNX model")
         graph = next((folder / name for name in GRAPHS if (folder / name).is_file()), None)
         for name, path in (("model.onnx", graph), *((name, folder / name) for name in ("tokenizer.json", POOLING))):
             if path is None or not path.is_file():

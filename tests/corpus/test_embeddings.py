@@ -105,6 +105,11 @@ def test_a_folder_that_does_not_say_what_is_needed_is_refused(
     assert len(str(error.value)) - len(str(folder)) < 180
 
 
+def test_a_name_that_is_no_folder_is_refused(folder: Path) -> None:
+    with pytest.raises(UserError, match="e6: no such folder; give e5, none, or the folder"):
+        open_embeddings(str(folder / "e6"))
+
+
 def test_graphs_that_do_not_fit_are_refused(folder: Path) -> None:
     write_graph(folder / "model.onnx", axes=2)
     with pytest.raises(UserError, match="first output of the graph is not"):
