@@ -71,8 +71,8 @@ class Replier:
         if self.retrieval is not None and decoding.retrieved:
             judge = Judge(self.model, self._vocabulary, self.retrieval)
             self._retrieved = RetrievedReplies(judge, self._vocabulary, self.retrieval, decoding)
-        self._generates = self._retrieved is None or self.retrieval is None or self.retrieval.is_validated
-        if decoding.fallback != DecodingSettings.fallback and decoding.min_score is None and self._generates:
+        self.generates = self._retrieved is None or self.retrieval is None or self.retrieval.is_validated
+        if decoding.fallback != DecodingSettings.fallback and decoding.min_score is None and self.generates:
             raise UserError("--fallback: not used without --min-score; leave it out, or add that")
 
     @property
@@ -121,7 +121,7 @@ class Replier:
         if self._retrieved is None:
             return self._generated(questions, seed, is_wanted)
         retrieved = self._retrieved.ranked(questions, last_replies or [""] * len(questions), is_wanted)
-        if not self._generates:
+        if not self.generates:
             return retrieved
         unanswered = [question for question, replies in zip(questions, retrieved, strict=True) if not replies]
         generated = iter(self._generated(unanswered, seed, is_wanted))

@@ -24,8 +24,10 @@ from chatbot.inference.replier import Replier
 from chatbot.inference.reply_text import Reply
 from chatbot.inference.responder import Responder
 from chatbot.model.saved import Trained, load_trained
+from chatbot.training.attempt import TIME_UP
 from chatbot.training.data import prepare
 from chatbot.training.loop import train
+from chatbot.training.reporting.reporter import _replies
 from chatbot.training.reporting.terminal import question_line
 from tests.chat.terminal.typed import Line, piped, typed
 from tests.corpus.test_meaning import use_groups
@@ -159,6 +161,12 @@ def test_pairs_are_looked_up_by_meaning_too(
         run("attempts", ["index", "default", "--embeddings", embeddings])
         assert (folder / "meaning").exists() == kept
         assert f"looked up by {line}" in capsys.readouterr().out
+    run("attempts", ["index", "default", "--embeddings", "none"])
+    settings = small_settings(data=("pairs.tsv",), validation=str(held_out), embeddings="e5", validate_every=1, steps=2)
+    resumed = open_with(UntracedUpdate, settings, prepare(settings))
+    for stop, is_indexed in ((TIME_UP, False), ("done", True)):  # the vectors of many pairs take hours
+        assert _replies(resumed, stop)
+        assert (folder / "meaning").exists() == is_indexed
     shutil.rmtree(folder)
     with pytest.raises(UserError, match=r"^index default: it keeps no training pairs; run its training command again$"):
         run("attempts", ["index", "default", "--embeddings", "e5"])
@@ -169,7 +177,7 @@ def test_without_validation_answers_are_looked_up_or_the_fallback(held_out: Path
     train_untraced(data=("pairs.tsv",), validation="none", steps=1)
     pairs = [line.split("\t")[:2] for line in Path("pairs.tsv").read_text().splitlines()]
     responder = load_model(Path("checkpoints/default")).responder_of(DecodingSettings(fallback="?"))
-    assert not responder.replier._generates
+    assert not responder.replier.generates
     for question, reply in pairs:
         assert [question, responder.reply(question)] == [question, reply]
     assert responder.replies(["xyz", pairs[0][0]]) == ["?", pairs[0][1]]

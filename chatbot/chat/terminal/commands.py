@@ -192,8 +192,12 @@ def _next_best(session: Session, last: Exchange, before: Sequence[str], decoding
 def _why(session: Session, text: str) -> None:
     last, responder = session.last("/why: no reply yet"), session.current.responder()
     decoding = responder.decoding
-    if decoding.min_score is not None and last.reply == decoding.fallback:
-        session.screen.line(f"No reply has the score {decoding.min_score:g} (min_score).")
+    if responder.fixed_reply(last.question, [0]) == last.reply:
+        session.screen.line("A rule gave this answer (--rules).")
+        return
+    if last.reply == decoding.fallback and (decoding.min_score is not None or not responder.replier.generates):
+        score = "fits" if decoding.min_score is None else f"has the score {decoding.min_score:g} (min_score)"
+        session.screen.line(f"No reply {score}.")
         return
     if (origin := session.origin(last)).question:
         found = "This reply was rated good as a reply" if origin.is_rated else "A person wrote this reply,"

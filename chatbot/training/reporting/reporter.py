@@ -21,7 +21,7 @@ from chatbot.display import counted
 from chatbot.durable import write_file
 from chatbot.evaluation.curves import METRICS, draw, read_records
 from chatbot.model.checkpoint import better_last
-from chatbot.training.attempt import INTERRUPTED
+from chatbot.training.attempt import INTERRUPTED, TIME_UP
 from chatbot.training.checkpoints.manifest import value_text
 from chatbot.training.reporting.tensorboard import TensorBoard
 from chatbot.training.reporting.terminal import (
@@ -276,7 +276,7 @@ def conclude(run: Run, stop: str, first_step: int, seconds: float) -> None:
         return
     lines = [stopped]
     if stop != INTERRUPTED:
-        lines += ["Sample replies:", *_replies(run)]
+        lines += ["Sample replies:", *_replies(run, stop)]
     lines.append(f"Time: {duration(seconds)} for {counted(max(0, progress.step - first_step), 'step')}")
     lines.append(f"Best: {_best(run)}")
     if _drawn(run):
@@ -289,14 +289,15 @@ def conclude(run: Run, stop: str, first_step: int, seconds: float) -> None:
     print_lines(lines)
 
 
-def _replies(run: Run) -> list[str]:
+def _replies(run: Run, stop: str) -> list[str]:
     """Prepare what replies are looked up in, and return a line for each sample and each question of --probe.
 
     It has the reply of the best checkpoint as in chat.
     """
     run.checkpoints.load_best(run.progress)
     directory = run.settings.run.directory
-    run.validator.prepare_lookup(directory, run.data, run.settings.run.embeddings)
+    embeddings = None if stop == TIME_UP else run.settings.run.embeddings  # it may take hours
+    run.validator.prepare_lookup(directory, run.data, embeddings)
     if is_validated(directory) or (directory / RETRIEVAL).exists():
         replies = run.validator.chat_replies(directory)
     else:  # learned by heart: greedy search finds the replies of beam search, and is traced already

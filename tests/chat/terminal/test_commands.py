@@ -116,6 +116,15 @@ def test_a_fallback_is_no_reply_of_the_model(capsys: Printed) -> None:
     assert out.index("?\n") < out.index("No reply has") < out.index("你好/1\n") < out.index("The model generated")
 
 
+def test_why_names_rules_and_a_fallback_of_what_is_only_looked_up(
+    capsys: Printed, monkeypatch: pytest.MonkeyPatch, work_dir: Path
+) -> None:
+    monkeypatch.setattr(FakeReplier, "generates", False, raising=False)
+    Path("rules.tsv").write_text("退货\t七天内可以\n", encoding="utf-8")
+    typed(fake_model(), ["/set rules=rules.tsv fallback=你好/1", "怎么退货", "/why", "你好", "/why"])
+    assert capsys.readouterr().out.endswith("七天内可以\nA rule gave this answer (--rules).\n你好/1\nNo reply fits.\n")
+
+
 @pytest.mark.parametrize("attention", [True, False])
 def test_why_explains_the_last_reply(capsys: Printed, attention: bool) -> None:
     typed(fake_model(attention=attention), ["你好", " ", "/WHY"])
