@@ -73,7 +73,8 @@ class Meaning:
         kept = self._kept  # another thread may replace it
         missing = [text for text in dict.fromkeys(texts) if text not in kept]
         new = dict(zip(missing, self._model.embed(missing), strict=True)) if missing else {}
-        vectors = np.stack([new[text] if text in new else kept[text] for text in texts])
+        rows = [new[text] if text in new else kept[text] for text in texts]
+        vectors = np.stack(rows) if rows else self._map[:0]
         if len(kept) + len(new) > KEPT_VECTORS:
             self._kept = new
         else:

@@ -6,8 +6,9 @@ import numpy as np
 import numpy.typing as npt
 
 from chatbot.corpus.history import question_of
-from chatbot.corpus.retrieval import Retrieval
+from chatbot.corpus.retrieval import JUDGE, Retrieval
 from chatbot.corpus.vocabulary import ASK, BOS, Vocabulary
+from chatbot.errors import UserError
 from chatbot.inference.model import IsWanted, Model, Rows, log_probabilities
 
 Floats = npt.NDArray[np.float64]
@@ -45,6 +46,8 @@ class Judge:
     ) -> None:
         self._model, self._vocabulary, self._retrieval = model, vocabulary, retrieval
         by_name = weights or retrieval.weights or start_weights(retrieval)
+        if not {*FEATURES} <= by_name.keys():
+            raise UserError(f"{JUDGE} of the attempt's index: damaged, or of another version; remove that file")
         self.weights = np.array([by_name[name] for name in FEATURES])
         self.asks_model = any(by_name[name] for name in OF_MODEL)
         self.chooses_common = by_name == BY_CHARACTERS

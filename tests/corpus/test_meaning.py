@@ -97,6 +97,8 @@ def test_texts_are_embedded_once(tmp_path: Path, model: GroupEmbeddings, monkeyp
     first = retrieval.meaning.vectors(["你好", "晚安", "你好"])
     assert (retrieval.meaning.vectors(["晚安", "你好"]) == first[[1, 0]]).all()
     assert model.texts == ["你好", "晚安"]
+    assert retrieval.meaning.vectors([]).shape == (0, SIZE)
+    assert retrieval.nearest([], 3) == []
     monkeypatch.setattr(meaning, "KEPT_VECTORS", 3)
     for text in ("一", "二", "三", "四", "二"):
         assert (retrieval.meaning.vectors([text]) == GroupEmbeddings().embed([text])).all()

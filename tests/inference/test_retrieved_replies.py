@@ -116,6 +116,11 @@ def test_without_validation_the_model_neither_judges_nor_replies() -> None:
         assert asked.replies(["天天", "你好天", " "])[:2] == ["?", reply]
 
 
+def test_weights_of_another_version_are_refused() -> None:
+    with pytest.raises(UserError, match=r"^judge\.json of the attempt's index: damaged, or of another version"):
+        responder(*OFFERS, weights={"similarity": 1.0})
+
+
 def test_a_fallback_that_nothing_leads_to_is_refused() -> None:
     with pytest.raises(UserError, match="--fallback: not used without --min-score"):
         responder(*OFFERS, decoding=dataclasses.replace(RETRIEVE, fallback="?"))
