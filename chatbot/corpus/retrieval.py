@@ -246,9 +246,7 @@ def write_retrieval(
     validated: whether validation measures the model. Raises OSError, and UserError if the disk is full.
     """
     description = {"version": VERSION, "corpus": corpus, "vocabulary": vocabulary.fingerprint(), "most": most}
-    if not validated:
-        description["validated"] = False
-    if _is_written(folder, description):
+    if _is_written(folder, {**description, "validated": validated}):
         return
     made = cache / f"retrieval-{key_of(**description)}"
     with make_once(made) as part:
@@ -264,6 +262,7 @@ def write_retrieval(
     part_folder.mkdir()
     for name in (DESCRIPTION, *(f"{name}.npy" for name in (*ARRAYS, *PAIRS))):
         shutil.copyfile(made / name, part_folder / name)
+    write_json(part_folder / DESCRIPTION, {**read_json(made / DESCRIPTION), "validated": validated})
     part_folder.rename(folder)
 
 
@@ -311,4 +310,5 @@ def _is_written(folder: Path, description: Mapping[str, Any]) -> bool:
         written = read_json(folder / DESCRIPTION)
     except (OSError, ValueError):
         return False
-    return isinstance(written, dict) and description.items() <= written.items()
+    # Those that do not say it are of an attempt with validation.
+    return isinstance(written, dict) and description.items() <= {"validated": True, **written}.items()

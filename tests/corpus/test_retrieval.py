@@ -27,10 +27,11 @@ QUESTIONS = ["今天天气怎么样", "明天天气呢", "你叫什么名字", "
 PAIRS = [(f"{question}{i}", reply) for question in QUESTIONS for i, reply in enumerate(("好啊", f"{question}吗", "嗯"))]
 
 
-def written(folder: Path, pairs: list[tuple[str, str]] = PAIRS, most: int = 100) -> Vocabulary:
+def written(folder: Path, pairs: list[tuple[str, str]] = PAIRS, most: int = 100, validated: bool = True) -> Vocabulary:
     """Write the index of these pairs. Return their vocabulary."""
     corpus = encoded_corpus(settings(folder.parent, pairs, validation="none"))
-    write_retrieval(folder, corpus.shards, corpus.vocabulary, corpus.fingerprint, most, folder.parent / "cache")
+    of_corpus = corpus.shards, corpus.vocabulary, corpus.fingerprint, most, folder.parent / "cache"
+    write_retrieval(folder, *of_corpus, validated)
     return corpus.vocabulary
 
 
@@ -129,6 +130,12 @@ def test_index_is_written_once_for_a_corpus(tmp_path: Path) -> None:
     (folder / "index.json").write_text("[]")
     written(folder, PAIRS[:-1])
     assert json.loads((folder / "index.json").read_text())["most"] == 100
+    validated = written(folder, PAIRS[:-1])
+    for is_validated in (False, True):
+        mark.touch()
+        written(folder, PAIRS[:-1], validated=is_validated)
+        assert not mark.exists()
+        assert Retrieval(folder, validated).is_validated == is_validated
     (folder.with_name("index.part")).mkdir()  # of a process that was killed
     written(folder)
     assert [path.name for path in tmp_path.glob("index*")] == ["index"]

@@ -1,6 +1,5 @@
 """How replies are judged, fitted to an attempt: against slow twins, and what it finds in made-up pairs."""
 
-import json
 import random
 from pathlib import Path
 
@@ -55,11 +54,7 @@ def made_up(seed: int, number: int) -> list[tuple[str, str]]:
 
 def index_of(folder: Path, pairs: list[tuple[str, str]], validated: bool = True) -> Retrieval:
     """An index of pairs by characters and by meaning, of an attempt with or without validation."""
-    vocabulary = written(folder, pairs)
-    if not validated:
-        description = json.loads((folder / "index.json").read_text())
-        (folder / "index.json").write_text(json.dumps({**description, "validated": False}))
-    return Retrieval(folder, vocabulary)
+    return Retrieval(folder, written(folder, pairs, validated=validated))
 
 
 def test_the_judge_of_an_attempt_is_fitted_with_embeddings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
