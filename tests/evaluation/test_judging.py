@@ -79,6 +79,8 @@ def test_the_judge_of_an_attempt_is_fitted_with_embeddings(tmp_path: Path, monke
         assert weights["shared"] > BY_MEANING["shared"]
         assert (weights["question"] != 0) == both
         assert [weights[name] for name in ("similarity", "meaning")] == [20, 20]
+    fit_judge(folder, vocabulary, table, True, held_out[: OTHERS // 2])
+    assert Retrieval(folder, vocabulary).weights is None
     index_by_meaning(folder, vocabulary, None)
     judge = Judge(table, vocabulary, Retrieval(folder, vocabulary), {**BY_MEANING, "question": 1.0})
     (found,) = judge.features([held_out[0][0]], [held_out[1][1]])

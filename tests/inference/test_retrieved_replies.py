@@ -6,10 +6,11 @@ from typing import Any
 import pytest
 
 from chatbot.config.decoding import DecodingSettings
+from chatbot.corpus.history import source_of
 from chatbot.corpus.retrieval import Pair, Retrieved
-from chatbot.corpus.vocabulary import ASK, BYTES, Vocabulary
+from chatbot.corpus.vocabulary import ASK, BYTES, MARKS, Vocabulary
 from chatbot.errors import UserError
-from chatbot.inference.judge import BY_CHARACTERS, LEAST_SCORE, WITHOUT_MODEL
+from chatbot.inference.judge import BY_CHARACTERS, LEAST_SCORE, WITHOUT_MODEL, Judge
 from chatbot.inference.questions import Piece, Question
 from chatbot.inference.reply_text import Origin
 from chatbot.inference.retrieved_replies import MOST_COMMON, SCORED
@@ -79,6 +80,23 @@ def test_model_scores_the_best_by_similarity_or_also_common_ones(similarity: flo
     replies = [[*reply.ids] for reply in one.n_best("你好天", (), 30)]
     expected = offers if similarity == 0.9 or weights else [*offers, *others[:MOST_COMMON]]
     assert sorted(replies) == sorted(ids for ids, *_ in expected)
+
+
+def test_of_equally_similar_replies_the_model_reads_the_less_common() -> None:
+    offers = [([6 + number % 5, 6 + number // 5], 0.9, 0.0) for number in range(SCORED + 2)]
+    one = responder(*offers, decoding=dataclasses.replace(RETRIEVE, retrieve="30"))
+    read = [[*reply.ids] for reply in one.n_best("你好天", (), 30)]
+    assert sorted(read) == sorted(sorted((ids for ids, *_ in offers), key=lambda ids: -sum(ids))[:SCORED])
+
+
+def test_the_question_after_a_reply_is_without_the_turns_before_it() -> None:
+    vocabulary = Vocabulary(["你", "好", *MARKS, *BYTES])
+    table = Table(vocabulary=vocabulary)
+    judge = Judge(table, vocabulary, FakeRetrieval(), {**BY_CHARACTERS, "question": 1.0})  # type: ignore[arg-type]
+    source = source_of([[6], [5, 6], [6, 6, 5]], vocabulary, 9)
+    assert len(source) > 3
+    found = judge.of_model([source], [[5]], lambda: True)[0, 2]
+    assert found == pytest.approx(likelihood(table.next_id, [5], [6, 6, 5], ASK) / 4, rel=1e-4)
 
 
 def test_where_nothing_speaks_for_a_reply_the_most_probable_one_is_chosen() -> None:
