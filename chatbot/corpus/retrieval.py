@@ -241,11 +241,14 @@ def write_retrieval(
 ) -> None:
     """Write the index of training pairs, unless the folder has it already. The folder is complete or absent.
 
-    Pairs with names or links in their replies are left out. corpus: what tells corpora apart. most: the number of
-    pairs that are used, spread over all of them. cache: the folder in which the index of a corpus is made once.
-    validated: whether validation measures the model. Raises OSError, and UserError if the disk is full.
+    With validation, pairs with names or links in their replies are left out; without, they are answers. corpus: what
+    tells corpora apart. most: the number of pairs that are used, spread over all of them. cache: the folder in which the
+    index of a corpus is made once. validated: whether validation measures the model. Raises OSError, and UserError if
+    the disk is full.
     """
     description = {"version": VERSION, "corpus": corpus, "vocabulary": vocabulary.fingerprint(), "most": most}
+    if not validated:
+        description["validated"] = False
     if _is_written(folder, {**description, "validated": validated}):
         return
     made = cache / f"retrieval-{key_of(**description)}"
@@ -262,7 +265,6 @@ def write_retrieval(
     part_folder.mkdir()
     for name in (DESCRIPTION, *(f"{name}.npy" for name in (*ARRAYS, *PAIRS))):
         shutil.copyfile(made / name, part_folder / name)
-    write_json(part_folder / DESCRIPTION, {**read_json(made / DESCRIPTION), "validated": validated})
     part_folder.rename(folder)
 
 
@@ -274,6 +276,7 @@ def _write_index(
     description: Mapping[str, Any],
 ) -> None:
     """Write the files of an index into a folder; none if no pair is left."""
+    keeps_all = not description.get("validated", True)
     total = sum(map(len, shards))
     chosen = np.arange(min(most, total)) * total // min(most, total)
     texts: list[str] = []
@@ -285,7 +288,7 @@ def _write_index(
             for row in rows:
                 question = question_of(part.sources.row(row).tolist(), vocabulary)
                 reply = part.targets.row(row).tolist()
-                if not any(mark in vocabulary.text(reply) for mark in ELSEWHERE):
+                if keeps_all or not any(mark in vocabulary.text(reply) for mark in ELSEWHERE):
                     texts.append(vocabulary.text(question))
                     sides.append((question, reply))
             first += len(part)

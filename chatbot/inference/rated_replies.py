@@ -85,7 +85,8 @@ class RatedRetrieval(Retrieval):
             last[asked, reply] = rating
         for (question, reply), rating in last.items():
             ids = self._ids(reply) if rating == "good" else []
-            is_usable = 0 < len(ids) <= self._max_length and not any(mark in reply for mark in ELSEWHERE)
+            is_elsewhere = self.is_validated and any(mark in reply for mark in ELSEWHERE)
+            is_usable = 0 < len(ids) <= self._max_length and not is_elsewhere
             if rating == "bad" or is_usable:
                 yield Pair(question, reply, ids, rating)
 

@@ -95,7 +95,8 @@ class RetrievedReplies:
             reply = before_stop(pair.reply, decoding.stop)
             # It keeps to the settings of any reply, and does not repeat the question.
             is_whole = bool(reply) and len(pair.ids) >= decoding.min_reply_length
-            if is_whole and not any(word in pair.reply for word in decoding.ban) and not is_copy(pair.reply, matcher):
+            repeats = self._retrieval.is_validated and is_copy(pair.reply, matcher)  # without, it is an answer
+            if is_whole and not any(word in pair.reply for word in decoding.ban) and not repeats:
                 score = float(np.dot(values, weights[: len(values)]))
                 # A common reply is more probable, and its score without the model too low by as much.
                 common = weights[FEATURES.index("common")] * self._retrieval.log_probability(pair.ids)

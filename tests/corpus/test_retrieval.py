@@ -99,13 +99,15 @@ def test_log_probability_of_a_reply_is_by_the_shares_of_its_tokens(index: Index)
 
 
 def test_names_and_links_are_left_out(tmp_path: Path) -> None:
-    """Nothing is written where no pair is left."""
+    """Nothing is written where no pair is left. Without validation, they are answers."""
     pairs = [("你是谁", f"看{mark}a") for mark in ELSEWHERE] + [("你是哪位", "我是猫")]
     vocabulary = written(tmp_path / "index", pairs)
     (nearest,) = Retrieval(tmp_path / "index", vocabulary).nearest(["你是谁"], 9)
     assert [x.pair.reply for x in nearest] == ["我是猫"]
     written(tmp_path / "none", pairs[:1])
     assert not (tmp_path / "none").exists()
+    vocabulary = written(tmp_path / "answers", pairs, validated=False)
+    assert len(Retrieval(tmp_path / "answers", vocabulary)) == len(pairs)
 
 
 @pytest.mark.parametrize("most", [1, 4, 14])

@@ -126,6 +126,7 @@ def test_without_validation_the_model_neither_judges_nor_replies() -> None:
         (WITHOUT_MODEL["similarity"] * a + WITHOUT_MODEL["shared"] * b for _, a, b in offers), reverse=True
     )
     assert [reply.score for reply in one.n_best("你好天", number=30)] == pytest.approx(expected)
+    assert responder(([6, 7, 9], 0.9, 1), is_validated=False).reply("你好天") == "你好天"  # as it is written
     decoding = dataclasses.replace(RETRIEVE, fallback="?")
     for least, reply in ((0.3, "你吗"), (0.5, "?")):
         asked = responder(([6, 8], 0.4, 0.0), decoding=decoding, is_validated=False, least=least)

@@ -122,6 +122,7 @@ def attempt(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_chat_with_an_attempt(attempt: Path, tmp_path: Path) -> None:
     """With beam search, which is traced again for more replies, and with sampling."""
     arguments = command("chat.py", "--attempt", str(attempt / "checkpoints" / "default"), "--follow")
+    arguments += ["--retrieve", "none"]
     with PseudoTerminal(tmp_path, arguments) as terminal:
         terminal.wait("Talking to default: 2 pairs of pairs.tsv; step 2; not validated")
         terminal.wait_for_prompt()
