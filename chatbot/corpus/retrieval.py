@@ -242,9 +242,9 @@ def write_retrieval(
     """Write the index of training pairs, unless the folder has it already. The folder is complete or absent.
 
     With validation, pairs with names or links in their replies are left out; without, they are answers. corpus: what
-    tells corpora apart. most: the number of pairs that are used, spread over all of them. cache: the folder in which the
-    index of a corpus is made once. validated: whether validation measures the model. Raises OSError, and UserError if
-    the disk is full.
+    tells corpora apart. most: the number of pairs that are used, spread over all of them. cache: the folder in which
+    the index of a corpus is made once. validated: whether validation measures the model. Raises OSError, and UserError
+    if the disk is full.
     """
     description = {"version": VERSION, "corpus": corpus, "vocabulary": vocabulary.fingerprint(), "most": most}
     if not validated:

@@ -17,6 +17,8 @@ from chatbot.inference.reply_text import Origin, Reply, before_stop
 # The model reads as many replies, those that are best by the other features, and where that is not enough the most
 # common ones.
 SCORED, MOST_COMMON = 10, 5
+# Added to the score of the answer to the very question, where the model does not judge: nothing may come before it.
+EXACT = 100.0
 # A reply that is more like the question repeats it: the share of characters in matching blocks.
 MOST_ALIKE = 0.75
 
@@ -98,6 +100,8 @@ class RetrievedReplies:
             repeats = self._retrieval.is_validated and is_copy(pair.reply, matcher)  # without, it is an answer
             if is_whole and not any(word in pair.reply for word in decoding.ban) and not repeats:
                 score = float(np.dot(values, weights[: len(values)]))
+                if not self._judge.asks_model and pair.question == text:
+                    score += EXACT
                 # A common reply is more probable, and its score without the model too low by as much.
                 common = weights[FEATURES.index("common")] * self._retrieval.log_probability(pair.ids)
                 origin = Origin(pair.question, pair.rating == "good")

@@ -30,7 +30,8 @@ class FakeRetrieval:
     is_rated, is_validated, meaning, weights, least = False, True, None, None, None
 
     def __init__(self, *offers: tuple[list[int], float, float], **changes: Any) -> None:
-        pairs = [Pair(f"question {ids}", VOCABULARY.text(ids), ids) for ids, _, _ in offers]
+        # A similarity of 1 is of the very question.
+        pairs = [Pair("你好天" if x == 1 else f"question {ids}", VOCABULARY.text(ids), ids) for ids, x, _ in offers]
         self._offers = [Retrieved(pair, a, 0.0, b, 0.0, 0.0) for pair, (_, a, b) in zip(pairs, offers, strict=True)]
         vars(self).update(changes)
 
@@ -116,7 +117,7 @@ def test_where_nothing_speaks_for_a_reply_the_most_probable_one_is_chosen() -> N
 
 def test_without_validation_the_model_neither_judges_nor_replies() -> None:
     """The fallback is given where nothing is found, and where no reply has the least score that was fitted."""
-    offers = [([7, 9], 0.1 * n, 0.3 - 0.1 * n) for n in range(SCORED + 2)]
+    offers = [([7, 9], 0.05 * n, 0.3 - 0.07 * n) for n in range(SCORED + 2)]
     one = responder(
         *[([*ids, 6 + n % 5, 6 + n // 5], a, b) for n, (ids, a, b) in enumerate(offers)],
         decoding=dataclasses.replace(RETRIEVE, retrieve="30"),
@@ -127,6 +128,8 @@ def test_without_validation_the_model_neither_judges_nor_replies() -> None:
     )
     assert [reply.score for reply in one.n_best("你好天", number=30)] == pytest.approx(expected)
     assert responder(([6, 7, 9], 0.9, 1), is_validated=False).reply("你好天") == "你好天"  # as it is written
+    exact = responder(([7, 8], 0.9, 0.9), ([8, 8], 1, 0.0), ([9, 8], 0.8, 0.9), is_validated=False, least=9.0)
+    assert [reply.text for reply in exact.n_best("你好天", number=9)] == ["吗吗"]  # whatever its likeness
     decoding = dataclasses.replace(RETRIEVE, fallback="?")
     for least, reply in ((0.3, "你吗"), (0.5, "?")):
         asked = responder(([6, 8], 0.4, 0.0), decoding=decoding, is_validated=False, least=least)
