@@ -110,6 +110,9 @@ class Validator:
         """Return the reply to each question of `Data.questions` by the default search of the attempt in a directory."""
         decoding = with_default_search(DecodingSettings(), directory)
         retrieval = load_retrieval(directory, self._vocabulary) if decoding.retrieved else None
+        if retrieval is not None and not retrieval.is_validated:  # nothing is generated: no search is traced for it
+            self._replier.retrieval = retrieval
+            return self._replier.looking_up(decoding.retrieve).replies(self._questions)
         replier = Replier(self._chat_model, self._vocabulary, self._settings, decoding, retrieval)
         return replier.replies(self._questions)
 
