@@ -97,8 +97,9 @@ class FolderEmbeddings:
         except UserError:
             raise
         except Exception as error:  # both libraries raise classes of their own, derived from Exception
-            reason = str(error).partition("\n")[0][:60]
-            raise UserError(f"--embeddings {folder}: the model cannot be read ({reason}); copy it again") from None
+            raise UserError(
+                f"--embeddings {folder}: the model cannot be read ({_first(error)}); copy it again"
+            ) from None
 
     def embed(self, texts: Sequence[str]) -> Vectors:
         """See `Embeddings`. Raises UserError for a graph that does not compute them."""
@@ -114,9 +115,9 @@ class FolderEmbeddings:
         }
         try:
             tokens = self._session.run(None, {name: x for name, x in feed.items() if name in self._inputs})[0]
-        except Exception:  # ONNX Runtime raises classes of its own, such as for an id that is too large
+        except Exception as error:  # ONNX Runtime raises classes of its own, such as for an id that is too large
             raise UserError(
-                f"--embeddings {self._folder}: tokenizer.json and model.onnx do not fit each other"
+                f"--embeddings {self._folder}: the graph does not compute texts of tokenizer.json ({_first(error)})"
             ) from None
         if np.ndim(tokens) != 3:
             raise UserError(f"--embeddings {self._folder}: the first output of the graph is not [texts, tokens, size]")
@@ -155,6 +156,11 @@ class FolderEmbeddings:
             return read_json(path)
         except (OSError, ValueError) as error:
             raise UserError(f"--embeddings {self._folder}: {path.name} cannot be read ({error})") from None
+
+
+def _first(error: Exception) -> str:
+    """Return the beginning of what a library says."""
+    return str(error).partition("\n")[0][:60]
 
 
 def open_embeddings(name: str, kept: Path | None = None) -> Embeddings:
