@@ -10,10 +10,11 @@ import tensorflow as tf
 
 from chatbot.config.model import ModelSettings
 from chatbot.corpus.vocabulary import BOS
+from chatbot.model.feed_forward import FeedForward, Normalisation, Product
 from chatbot.model.new_model import built_model
 from chatbot.model.seq2seq import Seq2Seq
 from chatbot.model.sequences import unpack
-from chatbot.model.transformer import CrossAttention, FeedForward, Normalisation, Product, SelfAttention
+from chatbot.model.transformer import CrossAttention, SelfAttention
 from tests.model.small_transformer import TRANSFORMER
 
 Array = npt.NDArray[np.float64]
