@@ -29,7 +29,7 @@ CASES = {
     "duida train --rnn-size 9 ": "--data --cell ...",
     "duida train --help ": "data text model speed learning devices parallel machines run",
     "duida serve --help tok": "tokens",
-    "duida export weibo --format ": "onnx savedmodel",
+    "duida export weibo --format ": "onnx savedmodel transformers",
     "duida data ": "inspect pairs encode --help --version",
     "duida data inspect --js": "--json",
     "duida attempts ": "compare rename index delete --json --help --version",

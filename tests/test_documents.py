@@ -6,6 +6,7 @@ import io
 import re
 import runpy
 import shlex
+import shutil
 import unicodedata
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -126,6 +127,8 @@ def test_every_command_parses_and_trains_another_attempt_than_make_train(path: P
     """With other pairs or fixed settings, the attempt `default` that `make train` has made would be refused."""
     Path("checkpoints/weibo").mkdir(parents=True)
     Path("checkpoints/weibo/config.json").write_text("{}")
+    shutil.copytree(ROOT / "tests/model/pretrained/t5", "bart-base-chinese")
+    Path("bart-base-chinese/tokenizer.json").touch()
     Path("settings.yaml").write_text("attempt: mine\n")
     for command in commands(path):
         try:

@@ -35,6 +35,7 @@ TEXT_RULES = {
 # Rules that drop pairs.
 PAIR_RULES = {"equal": "pairs whose answer equals the question", "duplicates": "repeated pairs; the first one stays"}
 NONE, AUTO = "none", "auto"
+PIECES = "pieces"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -127,9 +128,16 @@ class CorpusSettings(FileSettings):
     block_list: str | None = setting(
         None, "file of words, one per line; pairs that contain one are dropped", metavar="FILE"
     )
-    tokenizer: str = setting("jieba", "tokens are words or characters", choices=("jieba", "char"), fixed=True)
+    tokenizer: str = setting(
+        "jieba",
+        "tokens are words, characters, or the pieces of a published model (--init-from)",
+        choices=("jieba", "char", PIECES),
+        fixed=True,
+    )
     dictionary: str | None = setting(
-        None, "user dictionary for jieba: one word per line, optionally followed by its frequency", metavar="FILE"
+        None,
+        "user dictionary for jieba: one word per line, optionally followed by its frequency; of pieces, tokenizer.json",
+        metavar="FILE",
     )
     cache: str = setting(
         str(CACHE), "folder for encoded pairs; may be deleted at any time", metavar="FOLDER", stored=False
@@ -139,8 +147,10 @@ class CorpusSettings(FileSettings):
         super().__post_init__()
         if NONE in self.clean and len(self.clean) > 1:
             raise UserError(f"--clean {' '.join(self.clean)}: {NONE} excludes all other values")
-        if self.dictionary is not None and self.tokenizer != "jieba":
+        if self.dictionary is not None and self.tokenizer == "char":
             raise UserError(f"--dictionary: --tokenizer {self.tokenizer} has none; use --tokenizer jieba")
+        if self.dictionary is None and self.tokenizer == PIECES:
+            raise UserError(f"--tokenizer {PIECES}: of a published model; give --init-from FOLDER in its place")
 
 
 @dataclasses.dataclass(frozen=True)

@@ -10,8 +10,8 @@ from chatbot.flags import Flags, flags_for, setting
 
 RUN, DATA = "run", "data"
 
-SAVEDMODEL, ONNX = "savedmodel", "onnx"
-FORMATS = (SAVEDMODEL, ONNX)
+SAVEDMODEL, ONNX, TRANSFORMERS = "savedmodel", "onnx", "transformers"
+FORMATS = (SAVEDMODEL, ONNX, TRANSFORMERS)
 # The types in which weights are stored. int8: of each matrix; vectors stay float32.
 FLOAT32, FLOAT16, INT8 = "float32", "float16", "int8"
 WEIGHTS = (FLOAT32, FLOAT16, INT8)
@@ -28,7 +28,8 @@ class ExportSettings(Flags):
     )
     format: str = setting(
         ONNX,
-        "onnx: for ONNX Runtime, chat and serve, without TensorFlow; savedmodel: for TensorFlow Serving",
+        "onnx: for ONNX Runtime, chat and serve, without TensorFlow; savedmodel: for TensorFlow Serving; transformers: "
+        "for that library and others that read its folders, of an attempt that began with a published model",
         choices=FORMATS,
     )
     weights: str = setting(FLOAT32, "type in which the matrices are stored; biases stay float32", choices=WEIGHTS)
@@ -52,6 +53,8 @@ class ExportSettings(Flags):
             raise UserError(f"--zip {self.zip} and --output {self.output}: give one of the two")
         if self.zip is not None and (self.format != ONNX or not self.zip.endswith(ZIP)):
             raise UserError(f"--zip {self.zip}: give a name that ends in {ZIP}, and --format onnx")
+        if self.format == TRANSFORMERS and self.weights != FLOAT32:
+            raise UserError(f"--weights {self.weights}: an export for transformers has float32; leave it out")
         flags = flags_for(self.decoding)
         if flags and self.format != SAVEDMODEL:
             raise UserError(

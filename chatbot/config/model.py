@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from chatbot.config.corpus import NONE
+from chatbot.config.form import Form
 from chatbot.errors import UserError
 from chatbot.flags import Flags, fields_of, setting, words_of
 
@@ -79,11 +80,28 @@ class ModelSettings(Flags, fixed=True):
     # Compute the recurrent layers by Keras, not by chatbot/model/fast_recurrent.py: for an export, and for tests that
     # compare both.
     plain_layers: bool = False
+    # What a Transformer from elsewhere computes otherwise; None: nothing. It is in config.json.
+    form: Form | None = None
 
     @property
     def units(self) -> int:
         """The size of the outputs of a layer."""
         return self.embedding_size if self.architecture == TRANSFORMER else self.rnn_size
+
+    @property
+    def decoder_layers(self) -> int:
+        """The layers of a Transformer's decoder."""
+        return (self.form and self.form.decoder_layers) or self.num_layers
+
+    @property
+    def head_size(self) -> int:
+        """The size of a Transformer's queries, keys and values in each head."""
+        return (self.form and self.form.head_size) or self.embedding_size // self.heads
+
+    @property
+    def score_scale(self) -> float:
+        """The factor of the products of queries and keys."""
+        return 1.0 if self.form and not self.form.scaled_scores else float(self.head_size**-0.5)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -91,8 +109,13 @@ class ModelSettings(Flags, fixed=True):
             self.architecture, {n: value for n, value in vars(self).items() if value != getattr(ModelSettings, n)}
         )
         size, heads = self.embedding_size, self.heads
-        if self.architecture == TRANSFORMER and (size % heads or size % 2):
+        divides = size % heads == 0 or (self.form is not None and self.form.head_size is not None)
+        if self.architecture == TRANSFORMER and (not divides or size % 2):
             raise UserError(f"--heads {heads}: must divide --embedding-size {size}, an even number; change one of both")
+        if self.form is not None and self.max_length > self.form.longest:
+            raise UserError(f"--max-length {self.max_length}: the published model has places for {self.form.longest}")
+        if self.form is not None and self.copy:
+            raise UserError("--copy: a published model has none; leave it out")
         if self.copy and self.attention == "none":
             raise UserError("--copy: needs attention; use --attention luong, or leave out --copy")
         if self.copy and self.sampled_softmax is not None:

@@ -61,7 +61,8 @@ class RunSettings(Flags):
     )
     init_from: str | None = setting(
         None,
-        "fine-tuning: begin with the weights, tokens and model of another attempt, by its name or folder",
+        "fine-tuning: begin with the weights, tokens and model of another attempt, by its name or folder, or of a "
+        "published BART, mBART, T5 or mT5, by its folder",
         metavar="ATTEMPT",
         fixed=True,
     )

@@ -1,6 +1,7 @@
 """Settings in files: an attempt's config.json, or the file of --config, which flags override."""
 
 import contextlib
+import dataclasses
 import io
 import os
 import sys
@@ -20,7 +21,9 @@ from chatbot.config.attempts import (
 )
 from chatbot.config.corpus import AUTO, NONE, CorpusSettings, EncodingSettings
 from chatbot.config.decoding import DecodingSettings, default_search, over_default
+from chatbot.config.form import Form
 from chatbot.config.model import OF_RECURRENT, OF_TRANSFORMER, ModelSettings, check_architecture
+from chatbot.config.published import published, published_settings
 from chatbot.config.run import RunSettings, settings_of_presets
 from chatbot.config.template import read_chosen
 from chatbot.config.training import REMOVED, TRAIN, Settings
@@ -82,7 +85,7 @@ def _settings_over_config(flags: dict[str, Any], config: dict[str, Any]) -> Sett
     # use identical settings, have "auto", too.
     values = _overridden({name: value for name, value in own.items() if name not in CHOSEN}, given)
     # What the preset has set is shown, without its name.
-    kept = {name: value for name, value in values.items() if name not in {"preset", *given}}
+    kept = {name: value for name, value in values.items() if name not in {"preset", "form", *given}}
     if kept_flags := flags_for(Settings, kept):
         print(f"Settings of {config_file}: {kept_flags}")
     return compose(Settings, **values)
@@ -107,15 +110,18 @@ def _attempt_folder(config: Path, attempt_given: bool) -> str | None:
 def _inherited(attempt: str, given: dict[str, Any]) -> dict[str, Any]:
     """Return the settings of model, tokenizer and cleaning that --init-from takes, and print them.
 
-    Raises UserError when there is no such attempt.
+    Raises UserError when there is no such attempt or published model.
     """
+    if (config := published(Path(attempt))) is not None:
+        return published_settings(Path(attempt), config)
     directory = trained_directory(attempt, "--init-from")
     of_model = fields_of(ModelSettings).keys() - {"word_vectors"}  # its weights have them
-    names = {*of_model, "clean", "tokenizer", "dictionary", "vocabulary_size"}
+    names = {*of_model, "form", "clean", "tokenizer", "dictionary", "vocabulary_size"}
     values = {name: value for name, value in read_settings(directory / CONFIG).items() if name in names}
     if values.get("dictionary"):
         values["dictionary"] = str(directory / DICTIONARY)
-    if kept_flags := flags_for(Settings, {name: value for name, value in values.items() if name not in given}):
+    shown = {name: value for name, value in values.items() if name not in {"form", *given}}
+    if kept_flags := flags_for(Settings, shown):
         print(f"Settings of {directory / CONFIG}: {kept_flags}")
     return values
 
@@ -146,6 +152,7 @@ def read_settings(path: Path) -> dict[str, Any]:
     if not isinstance(values, dict) or not all(isinstance(values.get(name, []), list) for name in many):
         raise UserError(f"{path}: damaged, a JSON object of settings expected; {remedy}")
     values = {name: value for name, value in values.items() if name not in REMOVED}
+    form = {"form": Form.of(values.pop("form"))} if "form" in values else {}
     unknown = sorted(values.keys() - fields.keys())
     if unknown:
         settings = "setting" if len(unknown) == 1 else "settings"
@@ -153,7 +160,7 @@ def read_settings(path: Path) -> dict[str, Any]:
             f"{path}: unknown {settings} {', '.join(map(repr, unknown))}, perhaps of another version; remove from the "
             f"file what {program('train')} --help does not list"
         )
-    return {name: tuple(value) if name in many else value for name, value in values.items()}
+    return {name: tuple(value) if name in many else value for name, value in values.items()} | form
 
 
 def stored_settings(path: Path) -> Settings:
@@ -168,7 +175,8 @@ def storable(settings: Settings) -> dict[str, Any]:
     """Return the content of config.json: every setting that is declared as stored."""
     fields = fields_of(Settings)
     values = flatten(settings)
-    return {name: values[name] for name, field in fields.items() if field.metadata["stored"]}
+    form = {} if settings.model.form is None else {"form": dataclasses.asdict(settings.model.form)}
+    return {name: values[name] for name, field in fields.items() if field.metadata["stored"]} | form
 
 
 FIXED = [name for name, field in fields_of(Settings).items() if field.metadata["fixed"]]
@@ -202,7 +210,8 @@ def changed_values(old: dict[str, Any], new: Settings) -> tuple[list[str], list[
     """
     fields = {name: field for name, field in fields_of(Settings).items() if name in old and field.metadata["stored"]}
     values = {name: tuple(old[name]) if field.metadata["many"] else old[name] for name, field in fields.items()}
-    before = compose(Settings, **values)
+    form = {"form": Form.of(old["form"])} if "form" in old else {}
+    before = compose(Settings, **values, **form)
     fixed, free = ([name for name in values if (name in FIXED) == is_fixed] for is_fixed in (True, False))
     return changed_settings(before, new, fixed), changed_settings(before, new, free)
 

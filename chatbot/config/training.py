@@ -3,7 +3,7 @@
 import dataclasses
 
 from chatbot.command_line import CommandLine
-from chatbot.config.corpus import NONE, CorpusSettings, EncodingSettings
+from chatbot.config.corpus import NONE, PIECES, CorpusSettings, EncodingSettings
 from chatbot.config.learning import NATS, PARTS, LearningSettings, check_parts
 from chatbot.config.model import ModelSettings
 from chatbot.config.parallel import ParallelSettings
@@ -35,6 +35,10 @@ class Settings:
             raise UserError("--label-smoothing and --copy exclude each other; leave out one of the two")
         if self.learning.label_smoothing and self.model.sampled_softmax is not None:
             raise UserError("--label-smoothing and --sampled-softmax exclude each other; leave out one of the two")
+        if self.corpus.tokenizer == PIECES and self.model.form is None:
+            raise UserError("--tokenizer pieces: of a published model; give --init-from FOLDER in its place")
+        if self.corpus.tokenizer == PIECES and self.encoding.history:
+            raise UserError("--history: a published model has no marks of turns; leave it out")
         if self.run.init_from is not None and self.model.word_vectors is not None:
             raise UserError("--init-from and --word-vectors exclude each other; leave out one of the two")
         if self.model.attention == NONE:

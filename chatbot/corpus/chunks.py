@@ -16,13 +16,14 @@ import numpy as np
 import numpy.typing as npt
 import xxhash
 
-from chatbot.config.corpus import CorpusSettings
+from chatbot.config.corpus import PIECES, CorpusSettings
 from chatbot.corpus.cleaning import cleaner
 from chatbot.corpus.pair_ids import SOURCE, TARGET, Hashes, Mask, Ragged
+from chatbot.corpus.pieces import pieces_of_lines
 from chatbot.corpus.reading.conversation import NEW, RESUMED, Pair
 from chatbot.corpus.reading.report import Report
 from chatbot.corpus.selection import word_filter
-from chatbot.corpus.tokenizer import Tokenizer, text_of, tokenizer
+from chatbot.corpus.tokenizer import text_of, tokenizer
 
 # Large enough that distinct tokens are a small part of all tokens, small enough to be tokenised within a second. A
 # chunk may have up to twice as many, so as to end with a conversation.
@@ -90,7 +91,7 @@ def tokenise_chunk(pairs: Sequence[Pair], first: int, report: Report, settings: 
     """Clean the pairs, drop those that the rules about one pair reject, and tokenise the others, as `clean_pairs`."""
     cleaned = list(clean_pairs(pairs, first, report, settings))
     texts = [text for pair in cleaned for text in pair[:2]]
-    tokens, ids, lengths = _numbered(texts, tokenizer(settings.tokenizer, settings.dictionary))
+    tokens, ids, lengths = _numbered(texts, settings)
     return Chunk(
         np.frombuffer("\n".join(tokens).encode(), np.uint8),
         ids.astype(np.uint16 if len(tokens) <= 1 << 16 else np.uint32),
@@ -137,14 +138,17 @@ def mixed(first: Hashes, second: Hashes) -> Hashes:
 
 
 def _numbered(
-    texts: Sequence[str], tokenise: Tokenizer
+    texts: Sequence[str], settings: CorpusSettings
 ) -> tuple[list[str], npt.NDArray[np.uint32], npt.NDArray[np.int64]]:
     """Return the distinct tokens in order of appearance, the index of every token, and the lengths of the texts.
 
     One call tokenises all texts, joined by line breaks, which is faster than one call for each text. A line break is
     always a separate token.
     """
-    tokens = tokenise("\n".join(texts))
+    if settings.tokenizer == PIECES:
+        tokens = pieces_of_lines(str(settings.dictionary), texts)
+    else:
+        tokens = tokenizer(settings.tokenizer, settings.dictionary)("\n".join(texts))
     numbers: defaultdict[str, int] = defaultdict(itertools.count().__next__)
     line_break = numbers["\n"]
     ids = np.fromiter(map(numbers.__getitem__, tokens), np.uint32, len(tokens))

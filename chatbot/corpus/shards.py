@@ -25,7 +25,7 @@ from chatbot.corpus.chunks import Chunk
 from chatbot.corpus.history import questions_alone, rows_with_history, turns_that_fit
 from chatbot.corpus.pair_ids import EncodedPairs, Hashes, Lengths, Mask, Ragged, lengths_of
 from chatbot.corpus.tokenizer import SPACE
-from chatbot.corpus.vocabulary import MARKS, SPECIALS, UNK, Vocabulary, code_points
+from chatbot.corpus.vocabulary import MARKS, SPECIALS, UNK, PieceVocabulary, Vocabulary, code_points
 from chatbot.errors import UserError
 
 # The mean number of pairs in a shard, which takes about ten megabytes.
@@ -176,14 +176,15 @@ def _map(path: Path, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
 def encode_chunk(chunk: Chunk, kept: Mask, vocabulary: Vocabulary, turns: int = 0) -> ShardArrays:
     """Return the pairs of a chunk that are kept, as ids. turns: of history, which needs a vocabulary with marks."""
     ids = _ids_of_tokens(chunk.tokens, vocabulary)
-    points, characters = code_points(chunk.tokens)
-    visible = _sums(points != ord(SPACE), characters)
+    visible = _visible_characters(chunk.tokens, vocabulary)
     rows = chunk.rows(kept)
     if turns:
         assert vocabulary.has_marks, "a vocabulary without marks"
         ids += Ragged.from_rows([[mark] for mark in range(vocabulary.first_mark, vocabulary.first_byte)])
         visible = np.append(visible, [0] * len(MARKS))
         rows = rows_with_history(chunk, kept, turns)
+    if isinstance(vocabulary, PieceVocabulary):  # training adds the end of a reply
+        rows = dataclasses.replace(rows, lengths=rows.lengths - np.arange(len(rows)) % 2)
     tokens = rows.joined()
     sides = _sums(ids.lengths[tokens], rows.lengths).reshape(-1, 2)  # [pairs, 2]
     answers = _sums(visible[tokens], rows.lengths)[1::2, None]  # [pairs, 1] characters
@@ -191,8 +192,19 @@ def encode_chunk(chunk: Chunk, kept: Mask, vocabulary: Vocabulary, turns: int = 
     return ShardArrays(ids.select(tokens).joined().astype(dtype_for(vocabulary)), lengths)
 
 
+def _visible_characters(tokens: Sequence[str], vocabulary: Vocabulary) -> npt.NDArray[np.int64]:
+    """Return the number of characters of each token that are no space, [tokens]; of pieces, those that begin in it."""
+    if isinstance(vocabulary, PieceVocabulary):
+        texts = [vocabulary.bytes_of_tokens()[i].replace(b" ", b"") for i in vocabulary.ids(tokens)]
+        return np.array([sum(byte & 0xC0 != 0x80 for byte in text) for text in texts], np.int64)
+    points, characters = code_points(tokens)
+    return _sums(points != ord(SPACE), characters)
+
+
 def _ids_of_tokens(tokens: Sequence[str], vocabulary: Vocabulary) -> Ragged:
     """Return what `Vocabulary.ids` returns for each token, [tokens] rows; a call for each token would take longer."""
+    if isinstance(vocabulary, PieceVocabulary):
+        return Ragged.from_rows([[i] for i in vocabulary.ids(tokens)])
     points, lengths = code_points(tokens)
     distinct, indices = np.unique(points, return_inverse=True)
     characters = Ragged.from_rows([vocabulary.ids(chr(point)) for point in distinct.tolist()]).select(indices)

@@ -10,8 +10,9 @@ from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 from typing import Any
 
-from chatbot.config.corpus import NONE, TEXT_RULES, CorpusSettings
+from chatbot.config.corpus import NONE, PIECES, TEXT_RULES, CorpusSettings
 from chatbot.corpus.cleaning import cleaner
+from chatbot.corpus.pieces import piece_tokenizer
 from chatbot.corpus.reading.charset import detect_charset
 from chatbot.display import SHOWN_NAME, listing, one_line
 from chatbot.errors import UserError
@@ -27,12 +28,15 @@ Tokenizer = Callable[[str], list[str]]
 
 
 def tokenizer(name: str = "jieba", dictionary: str | None = None) -> Tokenizer:
-    """Return the tokenizer. name: "jieba" or "char". dictionary: the path of a user dictionary for jieba.
+    """Return the tokenizer. name: "jieba", "char" or "pieces". dictionary: the path of a user dictionary for jieba, or
+    of the tokenizer.json of pieces.
 
     The first word of a line in a language with spaces follows a space, too, so that it is the same token as elsewhere.
 
     It is made once for each content of the dictionary. Raises UserError when the dictionary cannot be used.
     """
+    if name == PIECES:
+        return piece_tokenizer(str(dictionary))
     return _made(name, dictionary, None if dictionary is None else read_word_list(dictionary, "dictionary"))
 
 
@@ -246,7 +250,7 @@ def print_unused_words(settings: CorpusSettings) -> None:
     They are cut nevertheless, as a rare word is, or cleaning changes them. Or a part of the word was taken for its
     frequency or tag ("iPhone 16"), and the rest is a word anyway.
     """
-    if settings.dictionary is None:
+    if settings.dictionary is None or settings.tokenizer == PIECES:
         return
     tokens, usual_tokens = tokens_of(settings), tokenizer()
     entries = _entries(read_word_list(settings.dictionary, "dictionary")[0])

@@ -6,12 +6,15 @@ UTF-8 bytes, as with SentencePiece's byte fallback (Kudo and Richardson, 2018).
 
 import hashlib
 import itertools
+import json
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from chatbot.corpus.pieces import TEXTS
 from chatbot.corpus.tokenizer import SPACE, text_of
 from chatbot.errors import UserError
 
@@ -39,7 +42,11 @@ class Vocabulary:
     """Tokens with the ids 0 to size - 1: the special ones, characters and words, with history the marks, the 256 bytes.
 
     tokens: without the special ones.
+
+    beginning: the ids of tokens without a text with which each utterance begins.
     """
+
+    beginning: tuple[int, ...] = ()
 
     def __init__(self, tokens: Iterable[str]) -> None:
         self.tokens = [*SPECIALS, *tokens]
@@ -72,6 +79,11 @@ class Vocabulary:
                     ids.extend(self.first_byte + byte for byte in character.encode())
         return ids
 
+    def reply_ids(self, tokens: Iterable[str]) -> list[int]:
+        """Return the ids of a reply's tokens, without an EOS at the end that the tokenizer has added."""
+        ids = self.ids(tokens)
+        return ids[:-1] if ids[-1:] == [EOS] else ids
+
     def text(self, ids: Iterable[int]) -> str:
         """Return the text up to the first EOS, without special tokens."""
         ids = itertools.takewhile(lambda i: i != EOS, ids)
@@ -91,6 +103,13 @@ class Vocabulary:
                 tokens.extend(self.tokens[i] for i in run)
         return tokens
 
+    def bytes_of_tokens(self) -> list[bytes]:
+        """Return the text of each id in UTF-8; special tokens and marks have none, and bytes are themselves."""
+        texts = [b""] * len(SPECIALS)
+        texts += [token.replace(SPACE, " ").encode() for token in self.tokens[len(SPECIALS) : self.first_mark]]
+        texts += [b""] * (self.first_byte - self.first_mark)
+        return texts + [bytes([byte]) for byte in range(len(self) - self.first_byte)]
+
     def spellings(self) -> list[list[int]]:
         """Return for each id the ids of its characters: for a word those that the vocabulary has, else the id itself.
 
@@ -109,6 +128,58 @@ class Vocabulary:
     def content(self) -> bytes:
         """Return the content of vocabulary.txt: one token a line, in the order of ids, without the special ones."""
         return "".join(f"{t}\n" for t in self.tokens[len(SPECIALS) :]).encode()
+
+
+class PieceVocabulary(Vocabulary):
+    """The tokens of a published model: pieces of words, or of characters, with our special tokens first.
+
+    pieces: those that are none of our special tokens. description: what the tokenizer says of them, as JSON has it:
+    "special", the pieces of PAD, EOS and UNK; "silent", those that have no text; "literal", those that are their text;
+    "beginning", those before each text; "texts", the code of the others (`chatbot.corpus.pieces`); "config", what the
+    config.json of the model says.
+    """
+
+    def __init__(self, pieces: Iterable[str], description: Mapping[str, Any]) -> None:
+        self.description = dict(description)
+        self.tokens = [*SPECIALS, *pieces]
+        self.first_byte = self.first_mark = len(self.tokens)
+        self.has_marks = False
+        special = dict(zip(description["special"], (PAD, EOS, UNK), strict=True))
+        self.id_of = {piece: i for i, piece in enumerate(self.tokens[len(SPECIALS) :], len(SPECIALS))} | special
+        self.beginning = tuple(self.id_of[piece] for piece in description["beginning"])
+        given = dict.fromkeys(description["silent"], b"") | {x: x.encode() for x in description["literal"]}
+        text_of_piece = TEXTS[description["texts"]]
+        texts = [given[x] if x in given else text_of_piece(x) for x in self.tokens[len(SPECIALS) :]]
+        self._texts = [b""] * len(SPECIALS) + texts
+
+    def ids(self, tokens: Iterable[str]) -> list[int]:
+        """Return the ids of pieces, UNK for others."""
+        return [self.id_of.get(token, UNK) for token in tokens]
+
+    def text(self, ids: Iterable[int]) -> str:
+        """Return the text up to the first EOS. Bytes that spell no character become U+FFFD."""
+        found = (self._texts[i] for i in itertools.takewhile(lambda i: i != EOS, ids))
+        return b"".join(found).decode(errors="replace").strip()
+
+    def tokens_of(self, ids: Iterable[int]) -> list[str]:
+        """Return the text of each piece; of special tokens their names."""
+        return [self._texts[i].decode(errors="replace").replace(" ", SPACE) or self.tokens[i] for i in ids]
+
+    def bytes_of_tokens(self) -> list[bytes]:
+        """Return the text of each id in UTF-8; special tokens have none."""
+        return self._texts
+
+    def spellings(self) -> list[list[int]]:
+        """Return each id by itself: no piece is spelled in others."""
+        return [[i] for i in range(len(self))]
+
+    def content(self) -> bytes:
+        """Return the content of vocabulary.txt: the description follows the pieces, as a line of JSON."""
+        return super().content() + json.dumps(self.description, ensure_ascii=False).encode() + b"\n"
+
+    def fingerprint(self) -> str:
+        """Return a hash of the pieces, their order and the description."""
+        return hashlib.sha256(self.content()).hexdigest()
 
 
 def build_vocabulary(tokens: Mapping[str, int], size: int, marks: bool = False) -> Vocabulary:
@@ -158,6 +229,11 @@ def load_vocabulary(path: Path) -> Vocabulary:
     if len(content) > MOST_BYTES:
         raise UserError(f"{path}: vocabulary damaged (more than {MOST_BYTES:,} bytes); {remedy}")
     *tokens, last = text.split("\n")
+    if tokens and tokens[-1].startswith("{") and not last:
+        try:
+            return PieceVocabulary(tokens[:-1], json.loads(tokens[-1]))
+        except (ValueError, LookupError, TypeError):
+            raise UserError(f"{path}: vocabulary damaged; {remedy}") from None
     all_differ = len({*tokens, *SPECIALS, ""}) == len(tokens) + len(SPECIALS) + 1
     if last or not all_differ or tuple(tokens[-len(BYTES) :]) != BYTES:
         raise UserError(f"{path}: vocabulary damaged; {remedy}")

@@ -14,8 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from chatbot.corpus.cleaning import removed_characters
-from chatbot.corpus.tokenizer import SPACE
-from chatbot.corpus.vocabulary import EOS, SPECIALS, Vocabulary
+from chatbot.corpus.vocabulary import EOS, Vocabulary
 from chatbot.decoding.array_functions import INFINITY, Array, functions_of
 from chatbot.errors import UserError
 
@@ -26,7 +25,7 @@ FAR = 1 << 40
 # For 0, 1, 2 and 3 continuation bytes: the lead bytes, and the first code point that needs so many.
 _LEADS = ((range(0x80), 0), (range(0xC0, 0xE0), 0x80), (range(0xE0, 0xF0), 0x800), (range(0xF0, 0xF5), 0x10000))
 # The category Cc of Unicode.
-_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+_CONTROL = re.compile(rb"[\x00-\x1f\x7f]|\xc2[\x80-\x9f]")
 _NONE = -1  # the byte must not follow
 
 
@@ -38,6 +37,7 @@ class Automaton(NamedTuple):
 
     allowed: npt.NDArray[np.bool_]  # [states, vocabulary]
     next_states: npt.NDArray[np.int32]  # [states, vocabulary], 0 for ids that are not allowed
+    beginning: tuple[int, ...] = ()  # ids without a text with which a sequence may begin
 
 
 class BoundedAutomaton:
@@ -57,6 +57,9 @@ class BoundedAutomaton:
         next_states = np.concatenate([automaton.next_states, automaton.next_states[:1]])
         # The number of ids that must follow an id before the sequence may end, [states, vocabulary].
         following = _ids_to_end(automaton)[next_states]
+        beginning = [*automaton.beginning]
+        following[self.start, beginning] = 1 + following[self.start][allowed[self.start]].min()
+        allowed[self.start, beginning], next_states[self.start, beginning] = True, self.start
         assert following.max() < FAR, "no end can be reached"
         self._most = int(following.max())
         # The ids after which the sequence can end in time, [(most + 1) * states, vocabulary], by the ids left.
@@ -93,17 +96,22 @@ def _ids_to_end(automaton: Automaton) -> npt.NDArray[np.int64]:
 def spelling_automaton(vocabulary: Vocabulary) -> Automaton:
     """Return the automaton of all texts.
 
-    State 0, the first one, is between characters. Only there EOS, characters and words may follow. PAD, BOS, UNK,
-    ASK, the marks of turns and tokens with control characters, which a terminal would obey, are in no reply.
+    State 0, the first one, is between characters. Only there EOS, characters and words may follow. Tokens without a
+    text, but for those that begin texts, and tokens with control characters, which a terminal would obey, are in no
+    reply.
     """
     after_byte = _states_after_bytes()
-    allowed = np.zeros((len(after_byte), len(vocabulary)), np.bool_)
-    allowed[0, [EOS, *range(len(SPECIALS), vocabulary.first_mark)]] = True
-    allowed[0, [i for i, token in enumerate(vocabulary.tokens) if _CONTROL.search(token)]] = False
-    allowed[:, vocabulary.first_byte :] = after_byte != _NONE
-    next_states = np.zeros(allowed.shape, np.int32)
-    next_states[:, vocabulary.first_byte :] = after_byte.clip(min=0)
-    return Automaton(allowed, next_states)
+    never = len(after_byte)  # the state after a byte that must not follow
+    following = np.vstack([np.where(after_byte == _NONE, never, after_byte), np.full([1, 256], never, np.int32)])
+    texts = vocabulary.bytes_of_tokens()
+    # A space is in tokens, and not a byte by itself.
+    words = [text.replace(b" ", b"_") for text in texts[: vocabulary.first_byte]]
+    tokens = _bytes_by_place([*words, *texts[vocabulary.first_byte :]])
+    is_never = np.arange(never + 1) == never
+    after = np.stack([_after_tokens(s, following, is_never, tokens, len(vocabulary)) for s in range(never)])
+    after[:, [i for i, text in enumerate(texts) if not text or _CONTROL.search(text)]] = -1
+    after[0, EOS] = 0
+    return Automaton(after >= 0, after.clip(min=0), vocabulary.beginning)
 
 
 @functools.cache
@@ -146,8 +154,8 @@ def without_words(automaton: Automaton, vocabulary: Vocabulary, words: Sequence[
     """
     texts = [word.encode() for word in words]
     following, banned = _occurrences(texts)  # [states, 256], [states]
-    tokens = _bytes_by_place(vocabulary)
-    after_tokens = functools.cache(lambda state: _after_tokens(state, following, banned, tokens))
+    tokens = _bytes_by_place(vocabulary.bytes_of_tokens())
+    after_tokens = functools.cache(lambda state: _after_tokens(state, following, banned, tokens, len(vocabulary)))
     numbers = {0: 0}  # of the states, by pairs: spelling state * number of states of the words + state of the words
     waiting, allowed, next_states = [*numbers], [], []
     for pair in waiting:  # to which new ones are added
@@ -166,7 +174,8 @@ def without_words(automaton: Automaton, vocabulary: Vocabulary, words: Sequence[
         next_states.append(states)
         if len(numbers) * len(vocabulary) > LARGEST:
             raise UserError(f"--ban: {len(words):,} words are too many for memory; give fewer")
-    product = _without_dead_ends(Automaton(np.stack(allowed), np.stack(next_states)), max_length)
+    found = Automaton(np.stack(allowed), np.stack(next_states), automaton.beginning)
+    product = _without_dead_ends(found, max_length)
     if not np.delete(product.allowed[0], EOS).any():
         raise UserError("--ban: these words leave nothing to reply; give fewer")
     return product
@@ -191,22 +200,13 @@ def _occurrences(texts: Sequence[bytes]) -> tuple[npt.NDArray[np.int32], npt.NDA
     return following, ended
 
 
-def bytes_of_tokens(vocabulary: Vocabulary) -> list[bytes]:
-    """Return the text of each id; special tokens and marks have none, and bytes are themselves."""
-    texts = [b""] * len(SPECIALS)
-    texts += [token.replace(SPACE, " ").encode() for token in vocabulary.tokens[len(SPECIALS) : vocabulary.first_mark]]
-    texts += [b""] * (vocabulary.first_byte - vocabulary.first_mark)
-    return texts + [bytes([byte]) for byte in range(len(vocabulary) - vocabulary.first_byte)]
-
-
-def _bytes_by_place(vocabulary: Vocabulary) -> list[tuple[npt.NDArray[np.int64], npt.NDArray[np.uint8]]]:
-    """Return for each place the ids of the tokens that have a byte there, and these bytes."""
-    texts = bytes_of_tokens(vocabulary)
-    ids = np.arange(len(texts))
+def _bytes_by_place(texts: Sequence[bytes]) -> list[tuple[npt.NDArray[np.int64], npt.NDArray[np.uint8]]]:
+    """Return for each place the ids of the texts that have a byte there, and these bytes."""
+    ids = [*range(len(texts))]
     places = []
     for place in range(max(map(len, texts))):
-        ids = ids[[len(texts[i]) > place for i in ids]]
-        places.append((ids, np.array([texts[i][place] for i in ids], np.uint8)))
+        ids = [i for i in ids if len(texts[i]) > place]
+        places.append((np.array(ids), np.array([texts[i][place] for i in ids], np.uint8)))
     return places
 
 
@@ -215,9 +215,12 @@ def _after_tokens(
     following: npt.NDArray[np.int32],
     banned: npt.NDArray[np.bool_],
     tokens: list[tuple[npt.NDArray[np.int64], npt.NDArray[np.uint8]]],
+    size: int,
 ) -> npt.NDArray[np.int32]:
-    """Return the state after each token, -1 where a banned word ends in it: [vocabulary]. tokens: `_bytes_by_place`."""
-    size = 1 + max(int(ids.max()) for ids, _ in tokens)
+    """Return the state after each token, -1 where a banned word ends in it: [vocabulary].
+
+    tokens: `_bytes_by_place`. size: of the vocabulary.
+    """
     states = np.full(size, state, np.int32)
     is_banned = np.zeros(size, np.bool_)
     for ids, values in tokens:
@@ -231,4 +234,4 @@ def _without_dead_ends(automaton: Automaton, max_length: int) -> Automaton:
     allowed = automaton.allowed & (_ids_to_end(automaton)[automaton.next_states] < max_length)
     # A state that is never reached has one id, as every state needs.
     allowed[~allowed.any(axis=1), EOS] = True
-    return Automaton(allowed, automaton.next_states)
+    return automaton._replace(allowed=allowed)

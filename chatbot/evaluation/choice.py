@@ -68,7 +68,7 @@ def scores_of(trained: Trained, model: Model, samples: Sequence[Sample], tokens:
     alone does not depend on how usual a reply is. A judge that was fitted to the attempt gives its own score. rows: the
     numbers of pairs, [rows, REPLIES].
     """
-    replies = [trained.vocabulary.ids(tokens(sample.answer)) for sample in samples]
+    replies = [trained.vocabulary.reply_ids(tokens(sample.answer)) for sample in samples]
     questions = [sample.ids[: trained.settings.model.max_length] for sample in samples]
 
     def per_token(sources: Rows, targets: Rows, begin: int) -> Floats:

@@ -15,7 +15,6 @@ from chatbot.corpus.dataset import Corpus
 from chatbot.corpus.history import question_of
 from chatbot.corpus.pair_ids import EncodedPairs, Ragged
 from chatbot.corpus.similarity import character_index
-from chatbot.corpus.tokenizer import text_of
 from chatbot.corpus.vocabulary import ASK, EOS, Vocabulary
 from chatbot.display import CHINESE_OR_KANA
 
@@ -51,8 +50,8 @@ class Sample(NamedTuple):
 
 def sample_of(source: list[int], target: Sequence[int], vocabulary: Vocabulary) -> Sample:
     """Return the sample of an encoded pair. Its ids include the turns before the question."""
-    question, answer = (vocabulary.tokens_of(ids) for ids in (question_of(source, vocabulary), target))
-    return Sample(source, text_of(question), text_of(answer))
+    question, answer = (vocabulary.text(ids) for ids in (question_of(source, vocabulary), target))
+    return Sample(source, question, answer)
 
 
 def samples_of(corpus: Corpus, most: int | None = None) -> list[Sample]:

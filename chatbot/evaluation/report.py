@@ -110,7 +110,7 @@ def entries_of(
     """
     vocabulary, max_length = trained.vocabulary, trained.settings.model.max_length
     questions = [sample.ids[:max_length] for sample in samples]
-    ids = [vocabulary.ids(tokens(reply)) for reply in replies]
+    ids = [vocabulary.reply_ids(tokens(reply)) for reply in replies]
     scorer, no_characters = Scorer(trained.model), np.zeros(len(ids), np.int64)
     pairs = EncodedPairs.question_to_answer(Ragged.from_rows(questions), Ragged.from_rows(ids), no_characters)
     relevance = ranked_first([sample.question for sample in samples], replies)

@@ -1,1 +1,1 @@
-"""Exports of a trained model: SavedModel, ONNX. `runtime` answers from the latter, without TensorFlow."""
+"""Exports: to SavedModel, to ONNX, for transformers. `runtime` answers from ONNX, without TensorFlow."""

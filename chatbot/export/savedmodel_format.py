@@ -16,7 +16,6 @@ from chatbot.config.decoding import ONE_SAMPLE, TOKENS, DecodingSettings
 from chatbot.corpus.ngrams import Ngrams, Order
 from chatbot.corpus.tokenizer import SPACE
 from chatbot.corpus.vocabulary import ASK, EOS, PAD, SPECIALS, Vocabulary
-from chatbot.decoding.automaton import bytes_of_tokens
 from chatbot.decoding.hypotheses import length_penalty
 from chatbot.decoding.ngrams import NgramMixture
 from chatbot.export.model import Stored, plain_model, sequences_in_graph, with_weights
@@ -95,7 +94,7 @@ class _Signatures:
 
     def best(self, decoding: DecodingSettings) -> Any:
         """Return the signature of the best reply as text."""
-        search, texts = self._search(decoding), tf.constant(bytes_of_tokens(self.vocabulary))
+        search, texts = self._search(decoding), tf.constant(self.vocabulary.bytes_of_tokens())
 
         def best_of(ids: tf.Tensor, uniform: tf.Tensor | None) -> Pair:
             replies, scores = search(ids, uniform)

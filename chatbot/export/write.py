@@ -7,7 +7,7 @@ from pathlib import Path
 
 from chatbot.config.attempts import CONFIG, DICTIONARY, NGRAMS, RETRIEVAL, VOCABULARY, is_validated, learned_questions
 from chatbot.config.corpus import FileSettings
-from chatbot.config.export import SAVEDMODEL, ExportSettings
+from chatbot.config.export import SAVEDMODEL, TRANSFORMERS, ExportSettings
 from chatbot.config.model import ModelSettings
 from chatbot.config.stored import storable, with_default_search
 from chatbot.config.training import Settings
@@ -23,11 +23,12 @@ from chatbot.errors import UserError
 from chatbot.evaluation.likelihood import Scorer
 from chatbot.export.manifest import Manifest, size_of, write_manifest, write_zip
 from chatbot.export.model import Stored, plain_model, restored, stored
+from chatbot.export.transformers_format import write_transformers
 from chatbot.flags import fields_of
 from chatbot.model.saved import Trained, load_trained
 
 # The settings that an answer depends on; the others, such as the paths of the training data, stay with the attempt.
-KEPT = {*fields_of(ModelSettings), "clean", "tokenizer", "history", "both_directions"} - {"word_vectors"}
+KEPT = {*fields_of(ModelSettings), "form", "clean", "tokenizer", "history", "both_directions"} - {"word_vectors"}
 
 
 def export(settings: ExportSettings, directory: Path, path: Path) -> None:
@@ -62,6 +63,9 @@ def _export_to(folder: Path, settings: ExportSettings, directory: Path) -> str:
     trained = load_trained(directory)
     pairs, scorer = held_out_pairs(trained, settings), Scorer(trained.model)
     weights = _rounded(trained, settings.weights)
+    if settings.format == TRANSFORMERS:
+        write_transformers(folder, trained)
+        return _loss_line(pairs, scorer)
     if settings.format == SAVEDMODEL:
         from chatbot.export.savedmodel_format import write_savedmodel
 
@@ -76,6 +80,11 @@ def _export_to(folder: Path, settings: ExportSettings, directory: Path) -> str:
     learned = learned_questions(directory)
     facts = settings.format, settings.weights, directory.name, trained.step, is_validated(directory), learned
     write_manifest(folder, Manifest(*facts))
+    return _loss_line(pairs, scorer)
+
+
+def _loss_line(pairs: Shards | None, scorer: Scorer) -> str:
+    """Return the line about the loss of the exported weights."""
     if pairs is None:
         return "No loss was measured: no validation pairs of the attempt can be read; give pairs with --data FILE."
     loss = scorer(pairs).nats_per_character

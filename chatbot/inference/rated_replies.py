@@ -76,7 +76,7 @@ class RatedRetrieval(Retrieval):
         """Yield the pairs that are offered or not offered by their ratings."""
         last: dict[tuple[str, str], Rating] = {}
         for question, reply, rating, written_to in ratings:
-            asked = self._vocabulary.text(self._ids(question)[: self._max_length])
+            asked = self._vocabulary.text(self._vocabulary.ids(self._tokens_of(question))[: self._max_length])
             earlier = [last.pop((text, reply), None) for text in (asked, written_to)]  # so that the new one is the last
             if rating == "bad":
                 last[written_to, reply] = rating
@@ -84,11 +84,11 @@ class RatedRetrieval(Retrieval):
                 last[written_to, reply] = "good"
             last[asked, reply] = rating
         for (question, reply), rating in last.items():
-            ids = self._ids(reply) if rating == "good" else []
+            ids = self._vocabulary.reply_ids(self._tokens_of(reply)) if rating == "good" else []
             is_elsewhere = self.is_validated and any(mark in reply for mark in ELSEWHERE)
             is_usable = 0 < len(ids) <= self._max_length and not is_elsewhere
             if rating == "bad" or is_usable:
                 yield Pair(question, reply, ids, rating)
 
-    def _ids(self, text: str) -> list[int]:
-        return self._vocabulary.ids(self._tokens(text[:MAX_CHARACTERS]))
+    def _tokens_of(self, text: str) -> list[str]:
+        return self._tokens(text[:MAX_CHARACTERS])

@@ -114,7 +114,8 @@ class TextResponder:
         """
         if self._attention is None:
             return None
-        question, ids = self.source(text, history), self.ids(reply)[: self._max_length]
+        ids = self.vocabulary.reply_ids(self._tokens(reply[:MAX_CHARACTERS]))[: self._max_length]
+        question = self.source(text, history)
         return by_word(self.vocabulary, question, ids, self._attention(question, ids))
 
     def stream(self, text: str, history: Sequence[str] = (), last_reply: str | None = None) -> Iterator[str]:

@@ -247,7 +247,9 @@ def check_model_size(directory: Path, settings: ModelSettings, tokens: int = len
     tokens: the size of the vocabulary, or less. The bound counts the matrices of the layers and of the output only.
     """
     size, of_layers = settings.embedding_size, 2 * settings.rnn_size**2
-    if settings.architecture == TRANSFORMER:
+    if settings.form is not None:
+        of_layers = 0
+    elif settings.architecture == TRANSFORMER:
         of_layers = 12 * size**2 + 4 * size * settings.feed_forward_size
     matrices = settings.num_layers * of_layers
     of_tokens = tokens * settings.embedding_size * (1 if settings.tied_embeddings else 2)

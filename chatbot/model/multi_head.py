@@ -100,35 +100,36 @@ def penalties(mask: tf.Tensor) -> tf.Tensor:
     return tf.where(mask, 0.0, tf.float32.min)
 
 
-def attended(factors: Sequence[tf.Tensor], added: tf.Tensor, precision: str) -> tf.Tensor:
-    """Return softmax(queries keys / sqrt(part)) values of each head, [rows, heads, target, part].
+def attended(factors: Sequence[tf.Tensor], added: tf.Tensor, precision: str, scale: float) -> tf.Tensor:
+    """Return softmax(queries keys scale + scores) values of each head, [rows, heads, target, part].
 
-    factors: queries [rows, heads, target, part], keys and values [rows, heads, source, part]. added: `penalties`,
-    broadcast to [rows, heads, target, source].
+    factors: queries [rows, heads, target, part], keys and values [rows, heads, source, part], and with learned scores
+    of distances these, [1 or rows, heads, target, source]. added: `penalties`, broadcast to [rows, heads, target,
+    source].
     """
-    scale = factors[0].shape[-1] ** -0.5
 
     @tf.custom_gradient
-    def run(*factors: tf.Tensor) -> tuple[tf.Tensor, Any]:
-        queries, keys, values = (rounded(x, precision) for x in factors)
-        weights = weights_of(queries, keys, added, precision)
+    def run(queries: tf.Tensor, keys: tf.Tensor, values: tf.Tensor, *learned: tf.Tensor) -> tuple[tf.Tensor, Any]:
+        queries, keys, values = (rounded(x, precision) for x in (queries, keys, values))
+        weights = weights_of(queries, keys, added + learned[0] if learned else added, precision, scale)
         rounded_weights = rounded(weights, precision)
 
-        def gradient(d_means: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+        def gradient(d_means: tf.Tensor) -> tuple[tf.Tensor, ...]:
             d_means = rounded(d_means, precision)
             d_weights = matmul(d_means, values, precision, transpose_b=True) * weights
-            d_scores = (d_weights - weights * tf.reduce_sum(d_weights, -1, keepdims=True)) * scale
-            d_scores = rounded(d_scores, precision)
+            d_sums = d_weights - weights * tf.reduce_sum(d_weights, -1, keepdims=True)
+            d_learned = [tf.reduce_sum(d_sums, 0, keepdims=True) for _ in learned]
+            d_scores = rounded(d_sums * scale, precision)
             d_queries = matmul(d_scores, keys, precision)
             d_keys = matmul(d_scores, queries, precision, transpose_a=True)
-            return d_queries, d_keys, matmul(rounded_weights, d_means, precision, transpose_a=True)
+            return d_queries, d_keys, matmul(rounded_weights, d_means, precision, transpose_a=True), *d_learned
 
         return matmul(rounded_weights, values, precision), gradient
 
     return run(*factors)
 
 
-def weights_of(queries: tf.Tensor, keys: tf.Tensor, added: tf.Tensor, precision: str) -> tf.Tensor:
+def weights_of(queries: tf.Tensor, keys: tf.Tensor, added: tf.Tensor, precision: str, scale: float) -> tf.Tensor:
     """Return the weights of each head, [rows, heads, target, source]. The arguments are those of `attended`."""
-    scores = matmul(queries, keys, precision, transpose_b=True) * queries.shape[-1] ** -0.5
+    scores = matmul(queries, keys, precision, transpose_b=True) * scale
     return tf.nn.softmax(scores + added)

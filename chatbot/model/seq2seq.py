@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from chatbot.config.model import TRANSFORMER, ModelSettings
 from chatbot.corpus.ngrams import Ngrams
+from chatbot.corpus.vocabulary import ASK, BOS
 from chatbot.decoding.ngrams import NgramMixture
 from chatbot.model.copying import GENERATE, Copies, log_copied, mixture, with_copies
 from chatbot.model.decoder import Alike, Decoded, Decoder, DecoderState
@@ -18,6 +19,9 @@ from chatbot.model.operations import matmul, on_gpu, placed_on
 from chatbot.model.recurrent import Encoder, is_packed
 from chatbot.model.sequences import Sequences, padded_ids, rows_of_tokens, sequences_of
 from chatbot.model.transformer import TransformerDecoder, TransformerEncoder
+
+# Tokens that a published model does not have for itself, and the bias by which they are never said.
+UNSPOKEN, SILENCE = (BOS, ASK), -1e9
 
 
 class Seq2Seq(keras.Model):
@@ -54,7 +58,9 @@ class Seq2Seq(keras.Model):
         self.is_transformer = settings.architecture == TRANSFORMER
         self.encoder = (TransformerEncoder if self.is_transformer else Encoder)(settings, precision)
         self.decoder = (TransformerDecoder if self.is_transformer else Decoder)(settings, precision)
-        self.bias = self.add_weight(shape=(vocabulary_size,), initializer="zeros", name="bias")
+        has_bias = settings.form is None or settings.form.output_bias  # else `_silence`
+        self.bias = self.add_weight(shape=(vocabulary_size,), initializer="zeros", trainable=has_bias, name="bias")
+        self._silence = np.where(np.isin(np.arange(vocabulary_size), UNSPOKEN), np.float32(SILENCE), np.float32(0))
         if not self.tied:
             shape = (vocabulary_size, settings.embedding_size)
             self._projection = self.add_weight(shape=shape, initializer="zeros", name="projection")
@@ -166,8 +172,12 @@ class Seq2Seq(keras.Model):
     def project(self, attended: tf.Tensor) -> tf.Tensor:
         """attended [..., embedding] -> logits [..., vocabulary]."""
         if self._columns is not None:
-            return matmul(attended, self._columns, self.precision) + self.bias
-        return matmul(attended, self.projection, self.precision, transpose_b=True) + self.bias
+            return matmul(attended, self._columns, self.precision) + self._biases()
+        return matmul(attended, self.projection, self.precision, transpose_b=True) + self._biases()
+
+    def _biases(self) -> tf.Tensor:
+        """Return the biases of the logits; those of a model that learns none are constants, on any device."""
+        return tf.convert_to_tensor(self.bias) if self.bias.trainable else tf.constant(self._silence)
 
     def freeze(self) -> None:
         """Prepare for replies on a CPU: the weights do not change any more. Graphs must not be traced yet.
@@ -188,7 +198,7 @@ class Seq2Seq(keras.Model):
         targets [tokens] int64, weights [tokens] float32.
         """
         attended, copies, question = decoded
-        projection, bias = map(tf.convert_to_tensor, (self.projection, self.bias))
+        projection, bias = tf.convert_to_tensor(self.projection), self._biases()
         parts: tuple[tf.Tensor, ...] = ()
         if copies:
             copied = log_copied(copies, question, targets, tf.constant(self._spellings))
@@ -223,7 +233,7 @@ class Seq2Seq(keras.Model):
         weights: tf.Tensor,
     ) -> tf.Tensor:
         """Return the cross-entropy of a sampled softmax; the arguments are those of the function of that name."""
-        bias = tf.convert_to_tensor(self.bias)
+        bias = self._biases()
         embeddings = target_embeddings, sample_embeddings
         return sampled_loss(attended, *embeddings, bias, targets, samples, weights, self.precision)
 

@@ -1,7 +1,7 @@
 """A Transformer (Vaswani et al., 2017): the encoder and decoder of `Seq2Seq` with attention in place of recurrence.
 
-Each part is x + dropout(part(normalise(x))), with a normalisation at the end (pre-norm, Xiong et al., 2020). The
-vectors of tokens have the size of the embedding.
+Each part is x + dropout(part(normalise(x))), with a normalisation at the end (pre-norm, Xiong et al., 2020), unless
+`settings.form` says otherwise. The vectors of tokens have the size of the embedding.
 """
 
 from collections.abc import Sequence
@@ -11,6 +11,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from chatbot.config.form import Form
 from chatbot.config.model import ModelSettings
 from chatbot.model.copying import NO_COPIES, Copies, Copying
 from chatbot.model.decoder import DecoderState
@@ -27,61 +28,63 @@ from chatbot.model.multi_head import (
     weights_of,
 )
 from chatbot.model.operations import joined
-from chatbot.model.positions import scaled_with, waves, with_positions
+from chatbot.model.positions import Positions
 from chatbot.model.recurrent import DECODER, FORWARD_ENCODER, Dropout, is_packed, kept
 from chatbot.model.sequences import Sequences, pack
 
 
 class SelfAttention(keras.layers.Layer):
-    """Normalisation -> queries, keys and values -> attention over other positions of the sequence -> product."""
+    """Queries, keys and values -> attention over other positions of the sequence -> product."""
 
-    def __init__(self, settings: ModelSettings, precision: str) -> None:
+    def __init__(self, settings: ModelSettings, form: Form, precision: str) -> None:
         super().__init__()
-        size = settings.embedding_size
-        self.normalise = Normalisation(size)
-        self.project = Product(size, 3 * size, precision, parts=3, bias=False)
-        self.combine = Product(size, size, precision)
-        self._heads, self._precision = settings.heads, precision
+        size, of_heads = settings.embedding_size, settings.heads * settings.head_size
+        self.normalise = Normalisation(size, form)
+        self.project = Product(size, 3 * of_heads, precision, parts=3, bias=form.attention_biases, keys=[1])
+        self.combine = Product(of_heads, size, precision, bias=form.biases)
+        self._form, self._heads, self._precision, self._scale = form, settings.heads, precision, settings.score_scale
         self.built = True
 
-    def call(self, x: tf.Tensor, added: tf.Tensor, layout: Layout) -> tf.Tensor:
+    def call(self, x: tf.Tensor, added: tf.Tensor, learned: list[tf.Tensor], layout: Layout) -> tf.Tensor:
         """[vectors, embedding] -> the same shape.
 
-        added: `penalties` of the positions that each one sees, broadcast to [rows, heads, time, time].
+        added: `penalties` of the positions that each one sees, broadcast to [rows, heads, time, time]. learned:
+        `Positions.scores`.
         """
-        factors = split_heads(self.project(self.normalise(x)), 3, self._heads, layout)
-        return self.combine(join_heads(attended(factors, added, self._precision), layout))
+        factors = split_heads(self.project(entering(x, self.normalise, self._form)), 3, self._heads, layout)
+        return self.combine(join_heads(attended([*factors, *learned], added, self._precision, self._scale), layout))
 
     def step(
-        self, x: tf.Tensor, cache: Sequence[tf.Tensor], position: tf.Tensor
+        self, x: tf.Tensor, cache: Sequence[tf.Tensor], distances: tf.Tensor, learned: list[tf.Tensor]
     ) -> tuple[tf.Tensor, Sequence[tf.Tensor]]:
         """Compute one position: [hypotheses, embedding] -> the same shape, and the cache with its key and value.
 
         cache: keys, and values, [hypotheses, heads, positions, embedding / heads] each, so that no step transposes
-        them. position: [hypotheses] float32.
+        them. distances: of the positions from this one, [hypotheses, 1, 1, positions] float32. learned:
+        `Positions.scores`.
         """
         layout = row_by_row(x[:, :1])
-        query, *new = split_heads(self.project(self.normalise(x)), 3, self._heads, layout)
-        places = tf.constant(np.arange(cache[0].shape[2], dtype=np.float32))
-        distances = places - position[:, None, None, None]  # [hypotheses, 1, 1, positions]
+        query, *new = split_heads(self.project(entering(x, self.normalise, self._form)), 3, self._heads, layout)
         is_here = (distances == 0)[:, :, 0, :, None]
         cache = [tf.where(is_here, now, before) for now, before in zip(new, cache, strict=True)]
-        means = attended([query, *cache], penalties(distances <= 0), self._precision)
+        means = attended([query, *cache, *learned], penalties(distances <= 0), self._precision, self._scale)
         return self.combine(join_heads(means, layout)), cache
 
 
 class CrossAttention(keras.layers.Layer):
     """Attention of a reply's positions over the question, in each layer of the decoder."""
 
-    def __init__(self, settings: ModelSettings, precision: str) -> None:
+    def __init__(self, settings: ModelSettings, form: Form, precision: str) -> None:
         super().__init__()
-        size, layers = settings.embedding_size, range(settings.num_layers)
-        self.normalise = [Normalisation(size) for _ in layers]
-        self.project = [Product(size, size, precision, bias=False) for _ in layers]
+        size, layers = settings.embedding_size, range(settings.decoder_layers)
+        of_heads, bias = settings.heads * settings.head_size, form.attention_biases
+        self.normalise = [Normalisation(size, form) for _ in layers]
+        self.project = [Product(size, of_heads, precision, bias=bias) for _ in layers]
         parts = 2 * len(layers)
-        self.key_values = Product(size, parts * size, precision, parts=parts, bias=False)
-        self.combine = [Product(size, size, precision) for _ in layers]
-        self._heads, self._precision = settings.heads, precision
+        keys = range(0, parts, 2)
+        self.key_values = Product(size, parts * of_heads, precision, parts=parts, bias=bias, keys=keys)
+        self.combine = [Product(of_heads, size, precision, bias=form.biases) for _ in layers]
+        self._form, self._heads, self._precision, self._scale = form, settings.heads, precision, settings.score_scale
         self.by_step = False  # as of `chatbot.model.attention.Attention`
         self.built = True
 
@@ -100,7 +103,8 @@ class CrossAttention(keras.layers.Layer):
 
     def queries(self, number: int, x: tf.Tensor, layout: Layout) -> tf.Tensor:
         """[vectors, embedding] -> [rows, heads, target, embedding / heads]. number: of the layer, from 0."""
-        (queries,) = split_heads(self.project[number](self.normalise[number](x)), 1, self._heads, layout)
+        entered = entering(x, self.normalise[number], self._form)
+        (queries,) = split_heads(self.project[number](entered), 1, self._heads, layout)
         return queries
 
     def means(
@@ -110,14 +114,15 @@ class CrossAttention(keras.layers.Layer):
 
         number: of the layer, from 0. keys: from `of_heads`. added: `penalties` of the question, [rows, 1, 1, source].
         """
-        return join_heads(attended([queries, *keys[2 * number : 2 * number + 2]], added, self._precision), layout)
+        of_layer = keys[2 * number : 2 * number + 2]
+        return join_heads(attended([queries, *of_layer], added, self._precision, self._scale), layout)
 
     def weights_of(self, queries: tf.Tensor, keys: list[tf.Tensor], added: tf.Tensor) -> tf.Tensor:
         """Return the weights of the last layer, the mean of its heads, [rows, target, source].
 
         queries: of the last layer. The arguments are those of `means`.
         """
-        return tf.reduce_mean(weights_of(queries, keys[-2], added, self._precision), 1)
+        return tf.reduce_mean(weights_of(queries, keys[-2], added, self._precision, self._scale), 1)
 
 
 class TransformerEncoder(keras.layers.Layer):
@@ -125,12 +130,13 @@ class TransformerEncoder(keras.layers.Layer):
 
     def __init__(self, settings: ModelSettings, precision: str = "float32") -> None:
         super().__init__()
-        layers = range(settings.num_layers)
-        self.attentions = [SelfAttention(settings, precision) for _ in layers]
-        self.feed_forwards = [FeedForward(settings, precision) for _ in layers]
-        self.normalise = Normalisation(settings.embedding_size)
+        layers, form = range(settings.num_layers), settings.form or Form()
+        self.attentions = [SelfAttention(settings, form, precision) for _ in layers]
+        self.feed_forwards = [FeedForward(settings, form, precision) for _ in layers]
+        self.normalise = Normalisation(settings.embedding_size, form) if form.norm_first else None
+        self.positions = Positions(settings, form, both_directions=True)
         self.dropout = Dropout(settings.keep_prob, FORWARD_ENCODER)
-        self._settings = settings
+        self._settings, self._form = settings, form
         self.built = True
 
     def call(self, embedded: tf.Tensor, sequences: Sequences, key: tf.Tensor | None) -> tuple[tf.Tensor, list[Any]]:
@@ -139,14 +145,16 @@ class TransformerEncoder(keras.layers.Layer):
         embedded: in the layout of `is_packed`. key: [1] uint64 draws the dropout masks; None: no dropout.
         """
         layout = layout_of(sequences, is_packed(self._settings))
-        x = with_positions(embedded, layout)
+        x = self.positions(embedded, layout)
         scales = iter(self.dropout.several(1 + 2 * len(self.attentions), x, key))
         x = kept(x, next(scales))
         added = penalties(sequences.mask)[:, None, None]  # [rows, 1, 1, source]
+        learned = self.positions.scores(layout.places[None, :, None], layout.places)
         for attention, feed_forward in zip(self.attentions, self.feed_forwards, strict=True):
-            x = sum_of(x, kept(attention(x, added, layout), next(scales)))
-            x = sum_of(x, kept(feed_forward(x), next(scales)))
-        return in_rows(self.normalise(x), layout), []
+            y = kept(attention(x, added, learned, layout), next(scales))
+            x = leaving(x, y, attention.normalise, self._form)
+            x = leaving(x, kept(feed_forward(x), next(scales)), feed_forward.normalise, self._form)
+        return in_rows(x if self.normalise is None else self.normalise(x), layout), []
 
 
 class TransformerDecoder(keras.layers.Layer):
@@ -154,14 +162,15 @@ class TransformerDecoder(keras.layers.Layer):
 
     def __init__(self, settings: ModelSettings, precision: str = "float32") -> None:
         super().__init__()
-        layers = range(settings.num_layers)
-        self.attentions = [SelfAttention(settings, precision) for _ in layers]
-        self.attention = CrossAttention(settings, precision)
-        self.feed_forwards = [FeedForward(settings, precision) for _ in layers]
-        self.normalise = Normalisation(settings.embedding_size)
+        layers, form = range(settings.decoder_layers), settings.form or Form()
+        self.attentions = [SelfAttention(settings, form, precision) for _ in layers]
+        self.attention = CrossAttention(settings, form, precision)
+        self.feed_forwards = [FeedForward(settings, form, precision) for _ in layers]
+        self.normalise = Normalisation(settings.embedding_size, form) if form.norm_first else None
+        self.positions = Positions(settings, form, both_directions=False)
         self.copying = Copying(settings.embedding_size, precision) if settings.copy else None
         self.dropout = Dropout(settings.keep_prob, DECODER)
-        self._settings = settings
+        self._settings, self._form = settings, form
         self.built = True
 
     @property
@@ -172,15 +181,14 @@ class TransformerDecoder(keras.layers.Layer):
     @property
     def cell_structure(self) -> Any:
         """The structure of the state's "cells": keys and values of each layer, and the position of the next token."""
-        return [[[0, 0]] * self._settings.num_layers, [0]]
+        return [[[0, 0]] * self._settings.decoder_layers, [0]]
 
     def start(self, memory: tf.Tensor, mask: tf.Tensor, states: list[Any]) -> DecoderState:
         """Return the state before the first token; see `chatbot.model.decoder.Decoder.start`."""
         assert not states
-        rows, size = tf.shape(memory)[0], self._settings.embedding_size
-        heads = self._settings.heads
-        cache = tf.zeros([rows, heads, self._settings.max_length + 1, size // heads], memory.dtype)
-        cells = [[[cache, cache]] * self._settings.num_layers, [tf.zeros([rows])]]
+        rows, settings = tf.shape(memory)[0], self._settings
+        cache = tf.zeros([rows, settings.heads, settings.max_length + 1, settings.head_size], memory.dtype)
+        cells = [[[cache, cache]] * settings.decoder_layers, [tf.zeros([rows])]]
         state = {"cells": cells, "keys": self.attention.keys(memory), "mask": mask}
         return state if self.copying is None else {**state, "copy_keys": self.copying.keys(memory)}
 
@@ -194,7 +202,7 @@ class TransformerDecoder(keras.layers.Layer):
         """
         layout = layout_of(sequences, is_packed(self._settings))
         x, means, _ = self._sums(embedded, layout, state, key)
-        attended, packed = self.normalise(x), layout.packing is not None
+        attended, packed = self._finished(x), layout.packing is not None
 
         def packed_of(vectors: tf.Tensor) -> tf.Tensor:
             return vectors if packed else pack(in_rows(vectors, layout), sequences.packing)
@@ -213,6 +221,11 @@ class TransformerDecoder(keras.layers.Layer):
         keys = self.attention.of_heads(state["keys"], state["mask"])
         return self.attention.weights_of(queries, keys, penalties(state["mask"])[:, None, None])
 
+    def _finished(self, x: tf.Tensor) -> tf.Tensor:
+        """Return the outputs of the decoder for the sums after the last layer."""
+        x = x if self.normalise is None else self.normalise(x)
+        return x * self._settings.embedding_size**-0.5 if self._form.scaled_output else x
+
     def _sums(
         self, embedded: tf.Tensor, layout: Layout, state: DecoderState, key: tf.Tensor | None
     ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
@@ -220,18 +233,21 @@ class TransformerDecoder(keras.layers.Layer):
 
         layout: of the sequences. The other arguments are those of `call`.
         """
-        x = with_positions(embedded, layout)
+        x = self.positions(embedded, layout)
         scales = iter(self.dropout.several(1 + 3 * len(self.attentions), x, key))
         x = kept(x, next(scales))
         before = penalties(layout.places[None] <= layout.places[:, None])  # [target, target]
+        learned = self.positions.scores(layout.places[None, :, None], layout.places)
         keys = self.attention.of_heads(state["keys"], state["mask"])
         of_question = penalties(state["mask"])[:, None, None]  # [rows, 1, 1, source]
         for i, (attention, feed_forward) in enumerate(zip(self.attentions, self.feed_forwards, strict=True)):
-            x = sum_of(x, kept(attention(x, before, layout), next(scales)))
+            y = kept(attention(x, before, learned, layout), next(scales))
+            x = leaving(x, y, attention.normalise, self._form)
             queries = self.attention.queries(i, x, layout)
             means = self.attention.means(i, queries, keys, of_question, layout)
-            x = sum_of(x, kept(self.attention.combine[i](means), next(scales)))
-            x = sum_of(x, kept(feed_forward(x), next(scales)))
+            y = kept(self.attention.combine[i](means), next(scales))
+            x = leaving(x, y, self.attention.normalise[i], self._form)
+            x = leaving(x, kept(feed_forward(x), next(scales)), feed_forward.normalise, self._form)
         return x, means, queries
 
     def step(self, embedded: tf.Tensor, state: DecoderState) -> tuple[tf.Tensor, Copies | tuple[()], DecoderState]:
@@ -242,18 +258,21 @@ class TransformerDecoder(keras.layers.Layer):
         caches, (position,) = state["cells"]
         rows = tf.shape(state["mask"])[0]
         by_row = row_by_row(tf.reshape(position, [rows, -1]))  # [rows, beams]
-        x = scaled_with(waves(position, self._settings.embedding_size), embedded)
+        x = self.positions.of_places(embedded, position)
+        places = tf.constant(np.arange(self._settings.max_length + 1, dtype=np.float32))
+        distances = places - position[:, None, None, None]  # [hypotheses, 1, 1, positions]
+        learned = self.positions.scores(position[:, None, None], places)
         after: list[Any] = []
         keys = self.attention.of_heads(state["keys"], state["mask"])
         of_question = penalties(state["mask"])[:, None, None]  # [rows, 1, 1, source]
         for i, (attention, feed_forward) in enumerate(zip(self.attentions, self.feed_forwards, strict=True)):
-            added, cache = attention.step(x, caches[i], position)
-            x, after = x + added, [*after, cache]
+            y, cache = attention.step(x, caches[i], distances, learned)
+            x, after = leaving(x, y, attention.normalise, self._form), [*after, cache]
             queries = self.attention.queries(i, x, by_row)
             means = self.attention.means(i, queries, keys, of_question, by_row)
-            x = x + self.attention.combine[i](means)
-            x = x + feed_forward(x)
-        attended, state = self.normalise(x), {**state, "cells": [after, [position + 1]]}
+            x = leaving(x, self.attention.combine[i](means), self.attention.normalise[i], self._form)
+            x = leaving(x, feed_forward(x), feed_forward.normalise, self._form)
+        attended, state = self._finished(x), {**state, "cells": [after, [position + 1]]}
         if "attention_sums" in state:
             weights, sums = self.attention.weights_of(queries, keys, of_question), state["attention_sums"]
             state["attention_sums"] = sums + tf.reshape(weights, tf.shape(sums))
@@ -264,6 +283,12 @@ class TransformerDecoder(keras.layers.Layer):
         return attended, Copies(log_actions, tf.reshape(weights, [-1, tf.shape(weights)[2]])), state
 
 
-def sum_of(x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
-    """Return x + y, of equal shapes. The gradient of + would compute them."""
-    return tf.add_n([x, y])
+def entering(x: tf.Tensor, normalise: Normalisation, form: Form) -> tf.Tensor:
+    """Return what a part of a layer computes with, for the sums x before it."""
+    return normalise(x) if form.norm_first else x
+
+
+def leaving(x: tf.Tensor, y: tf.Tensor, normalise: Normalisation, form: Form) -> tf.Tensor:
+    """Return the sums after a part of a layer. y: its result."""
+    total = tf.add_n([x, y])  # the gradient of + would compute their shapes
+    return total if form.norm_first else normalise(total)

@@ -8,6 +8,7 @@ from typing import Any
 from chatbot.config.attempts import CONFIG, VOCABULARY
 from chatbot.config.corpus import AUTO, NONE
 from chatbot.config.learning import QUESTION_NATS
+from chatbot.config.published import TOKENIZER, published
 from chatbot.config.run import FEWER_PAIRS_THAN
 from chatbot.config.stored import stored_settings
 from chatbot.config.training import Settings
@@ -15,6 +16,7 @@ from chatbot.corpus.dataset import Corpus, described, training_set, validation_s
 from chatbot.corpus.embeddings import open_embeddings
 from chatbot.corpus.files import SPACES, left_out, validation_files, without_word_spaces
 from chatbot.corpus.history import source_of, with_history
+from chatbot.corpus.published import piece_vocabulary
 from chatbot.corpus.reading.report import Report
 from chatbot.corpus.shards import Shards, frequent_questions
 from chatbot.corpus.tokenizer import print_unused_words, tokens_of
@@ -148,7 +150,7 @@ def _kept_choices(settings: Settings) -> dict[str, Any]:
 def _first_choices(settings: Settings) -> dict[str, Any]:
     """Return the settings that the files of a new attempt need, by name. Raises UserError for unusable files."""
     _check_ratings(settings.corpus.data)
-    if settings.run.init_from is not None:
+    if settings.run.init_from is not None and published(Path(settings.run.init_from)) is None:
         other_attempt(settings)  # checked before pairs are read
     corpus = without_word_spaces(settings.corpus)
     print_unused_words(corpus)
@@ -171,11 +173,12 @@ def _check_ratings(data: Sequence[str]) -> None:
 def _read(settings: Settings, resumed: bool) -> tuple[Corpus, Corpus | None]:
     """Return the pairs to train on, up to --max-length, and to validate on. Raises UserError if all are longer."""
     max_length = settings.model.max_length
-    corpus = training_set(settings.corpus, settings.encoding, None, max_length)
+    pieces = None if settings.model.form is None else _pieces(settings, resumed)
+    corpus = training_set(settings.corpus, settings.encoding, pieces, max_length)
     vocabulary = corpus.vocabulary
     if resumed:
         vocabulary = load_vocabulary(settings.run.directory / VOCABULARY)
-    elif settings.run.init_from is not None:
+    elif settings.run.init_from is not None and pieces is None:
         vocabulary = grown_vocabulary(other_attempt(settings), vocabulary)
     if vocabulary.fingerprint() != corpus.vocabulary.fingerprint():
         corpus = training_set(settings.corpus, settings.encoding, vocabulary, max_length)
@@ -188,6 +191,16 @@ def _read(settings: Settings, resumed: bool) -> tuple[Corpus, Corpus | None]:
             "--max-length to at least this number"
         )
     return dataclasses.replace(corpus, shards=shards), validation
+
+
+def _pieces(settings: Settings, resumed: bool) -> Vocabulary:
+    """Return the tokens of the published model that an attempt, or the one before it, begins with."""
+    folder = Path(str(settings.run.init_from))
+    if resumed or (config := published(folder)) is None:
+        return load_vocabulary((settings.run.directory if resumed else other_attempt(settings)) / VOCABULARY)
+    vocabulary, _ = piece_vocabulary(folder / TOKENIZER, config)
+    print(f"Beginning with the published model in {folder}: {len(vocabulary):,} tokens.")
+    return vocabulary
 
 
 def _decides(validation: Corpus | None) -> bool:

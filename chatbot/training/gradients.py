@@ -133,7 +133,7 @@ def gradient_function(model: Seq2Seq, groups: Sequence[Group], device: str, part
             source_rows, target_rows, *sampled = (tf.gather(values[id(embedding)], x) for x in looked_up(share, model))
         encoder_stage = Stage(encoder_device, with_values(encoder), encode, source_rows)
         decoder_stage = Stage(decoder_device, with_values(decoder), decode, target_rows, *encoder_stage.outputs)
-        own = [bias] if model.tied else [bias, model.projection]
+        own = ([bias] if bias.trainable else []) + ([] if model.tied else [model.projection])
         read_whole = [embedding] if model.projects_by_embedding else []
         projection_stage = Stage(
             projection_device, with_values([*own, *read_whole]), project, *decoder_stage.outputs, *sampled

@@ -13,9 +13,11 @@ import tensorflow as tf
 
 from chatbot.config.attempts import LAST, RETRIEVAL
 from chatbot.config.learning import LearningSettings
+from chatbot.config.published import TOKENIZER, published
 from chatbot.config.training import Settings
 from chatbot.corpus.batches import Batches
 from chatbot.corpus.ngrams import Ngrams, ngrams_of
+from chatbot.corpus.published import piece_vocabulary
 from chatbot.corpus.retrieval import write_retrieval
 from chatbot.corpus.word_vectors import read_word_vectors
 from chatbot.corpus.workers import prefetched
@@ -24,6 +26,7 @@ from chatbot.errors import UserError
 from chatbot.flags import replace
 from chatbot.model.copying import spelling_table
 from chatbot.model.new_model import built_model, start_from_frequencies, start_from_trained, start_from_vectors
+from chatbot.model.pretrained import read_weights
 from chatbot.model.saved import load_trained
 from chatbot.model.seq2seq import Seq2Seq
 from chatbot.training.asynchronous import Asynchronous
@@ -253,6 +256,11 @@ def new_model(settings: Settings, data: Data, towers: Sequence[Tower], team: Tea
 
 def set_initial_weights(model: Seq2Seq, settings: Settings, data: Data) -> None:
     """Set the bias to log frequencies of tokens, embeddings to --word-vectors, all weights to --init-from."""
+    folder = Path(settings.run.init_from or "")
+    if (config := published(folder)) is not None:
+        with tf.device("/CPU:0"):
+            read_weights(model, folder, piece_vocabulary(folder / TOKENIZER, config)[1])
+        return
     start_from_frequencies(model, data.training)
     if settings.model.word_vectors is not None:
         vectors = Path(settings.model.word_vectors)

@@ -189,6 +189,6 @@ def test_vocabulary_with_history_is_the_same_but_for_the_marks(tmp_path: Path) -
     assert marked.tokens == [*plain.tokens[:at], *MARKS, *BYTES]
     assert marked.ids([*MARKS]) == marked.ids("".join(MARKS))  # spelled as any other text
     assert marked.text([at, at + 1, len(SPECIALS)]) == plain.tokens[len(SPECIALS)]
-    allowed, _ = spelling_automaton(marked)
+    allowed, *_ = spelling_automaton(marked)
     assert not allowed[:, at : at + 2].any()
     assert len(encoded(replace(chosen, history=2, vocabulary_size=264)).vocabulary) == 264

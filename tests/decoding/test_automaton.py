@@ -60,7 +60,7 @@ def test_tokens_follow_whole_characters_only_and_none_controls_a_terminal() -> N
     assert not SPELLING.allowed[:, [PAD, BOS, UNK, ASK]].any()
     assert SPELLING.allowed.any(axis=1).all()
     tokens = ["你", "\x1b[2J", "好\x07", "\x9b1m", "a"]  # as a vocabulary of others may have
-    allowed, _ = spelling_automaton(Vocabulary([*tokens, *BYTES]))
+    allowed, *_ = spelling_automaton(Vocabulary([*tokens, *BYTES]))
     assert allowed[0, len(SPECIALS) : len(SPECIALS) + len(tokens)].tolist() == [True, False, False, False, True]
 
 

@@ -1,0 +1,80 @@
+"""The tokenizer of a published model, and the texts of its pieces."""
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from chatbot.errors import UserError
+
+REMEDY = "copy it again from where the model was published"
+SPACE = "\u2581"  # as SentencePiece marks it
+# Bytes whose characters byte-level BPE writes as they are; the other bytes are U+0100 and so on, in their order.
+_PLAIN = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+_BYTES = {chr(byte): byte for byte in _PLAIN}
+_BYTES |= {chr(0x100 + i): byte for i, byte in enumerate(byte for byte in range(256) if byte not in _PLAIN)}
+CONTINUES = "##"  # before a piece of WordPiece that is not the first one of a word
+
+
+def _of_word_piece(piece: str) -> bytes:
+    """A word that begins with a letter of an alphabet, or a digit, follows a space."""
+    if piece.startswith(CONTINUES):
+        return piece.removeprefix(CONTINUES).encode()
+    return (" " * (piece[0].isalnum() and piece[0] < "\u2e80") + piece).encode()
+
+
+def _of_byte_level(piece: str) -> bytes:
+    return bytes(_BYTES[character] for character in piece)
+
+
+def _of_sentence_piece(piece: str) -> bytes:
+    if len(piece) == len("<0x00>") and piece.startswith("<0x") and piece.endswith(">"):
+        return bytes([int(piece[3:5], 16)])
+    return piece.replace(SPACE, " ").encode()
+
+
+# The text of a piece, by the type of the decoder in tokenizer.json.
+TEXTS: Mapping[str, Callable[[str], bytes]] = {
+    "WordPiece": _of_word_piece,
+    "ByteLevel": _of_byte_level,
+    "Metaspace": _of_sentence_piece,
+}
+
+
+def piece_tokenizer(path: str) -> Callable[[str], list[str]]:
+    """Return the function from a text to its pieces, with those that begin and end each text.
+
+    path: of tokenizer.json. Raises UserError for a file that cannot be read, and without the package tokenizers.
+    """
+    made = open_tokenizer(Path(path))
+    return lambda text: made.encode(text).tokens if text.strip() else []
+
+
+def pieces_of_lines(path: str, texts: Sequence[str]) -> list[str]:
+    """Return the pieces of all texts, with a line break between two texts. path: as for `piece_tokenizer`."""
+    encoded = open_tokenizer(Path(path)).encode_batch([*texts])
+    return [piece for one in encoded for piece in ("\n", *one.tokens)][1:]
+
+
+def open_tokenizer(path: Path) -> Any:
+    """Return the tokenizer of a file, made once for each content. Raises UserError as `piece_tokenizer`."""
+    try:
+        content = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"{path}: tokenizer cannot be read ({error}); {REMEDY}") from None
+    return _made(content, str(path))
+
+
+@functools.lru_cache(maxsize=4)
+def _made(content: str, path: str) -> Any:
+    try:
+        import tokenizers
+    except ModuleNotFoundError:
+        raise UserError(f"{path}: needs tokenizers; run `pip install tokenizers`") from None
+    try:
+        made = tokenizers.Tokenizer.from_str(content)
+    except Exception as error:  # of the library, derived from Exception
+        raise UserError(f"{path}: no tokenizer ({str(error)[:60]}); {REMEDY}") from None
+    made.no_truncation()
+    made.no_padding()
+    return made

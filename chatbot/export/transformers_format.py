@@ -1,0 +1,47 @@
+"""An export as a folder that transformers load: that of the published model with which the attempt began."""
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from chatbot.config.families import family_of
+from chatbot.config.published import CONFIG, TOKENIZER
+from chatbot.corpus.published import piece_vocabulary
+from chatbot.corpus.vocabulary import BOS, EOS, PieceVocabulary
+from chatbot.durable import write_json
+from chatbot.errors import UserError
+from chatbot.model.pretrained import write_weights
+from chatbot.model.saved import Trained
+
+GENERATION = "generation_config.json"
+
+
+def write_transformers(folder: Path, trained: Trained) -> None:
+    """Write config.json, generation_config.json, tokenizer.json and the tensors of a model into a folder.
+
+    What begins a reply has a row of its own in the embedding here. Where training has moved it from that of the token
+    which it was there, the exported model has one token more. Raises UserError for an attempt that did not begin with a
+    published model, OSError.
+    """
+    vocabulary, dictionary = trained.vocabulary, trained.settings.corpus.dictionary
+    if not isinstance(vocabulary, PieceVocabulary) or dictionary is None:
+        raise UserError("--format transformers: the attempt did not begin with a published model (--init-from FOLDER)")
+    config: dict[str, Any] = dict(vocabulary.description["config"])
+    _, rows = piece_vocabulary(Path(dictionary), config)
+    same = next(i for i, row in enumerate(rows) if row == rows[BOS] and i != BOS)
+    embeddings = trained.model.embedding.embeddings.numpy()
+    if not np.array_equal(embeddings[BOS], embeddings[same]):
+        rows[BOS] = config["decoder_start_token_id"] = config["vocab_size"]
+        config["vocab_size"] += 1
+    config = {name: value for name, value in config.items() if not name.startswith("forced_")}
+    write_json(folder / CONFIG, config)
+    texts = vocabulary.bytes_of_tokens()
+    said = {int(rows[i]) for i in range(len(rows)) if texts[i] or i in (EOS, *vocabulary.beginning)}
+    never = {*range(config["vocab_size"])} - said
+    generation = {name: config.get(name) for name in ("pad_token_id", "eos_token_id", "decoder_start_token_id")}
+    most = trained.settings.model.max_length
+    write_json(folder / GENERATION, {**generation, "suppress_tokens": sorted(never), "max_new_tokens": most})
+    shutil.copyfile(dictionary, folder / TOKENIZER)
+    write_weights(trained.model, folder, family_of(config, CONFIG), rows)

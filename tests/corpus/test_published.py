@@ -1,0 +1,178 @@
+"""The tokens of published models: the same as by the library, in our ids, with their texts."""
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from chatbot.config.corpus import PIECES
+from chatbot.corpus.dataset import training_set
+from chatbot.corpus.pieces import open_tokenizer
+from chatbot.corpus.published import piece_vocabulary
+from chatbot.corpus.tokenizer import tokenizer
+from chatbot.corpus.vocabulary import ASK, BOS, EOS, PAD, SPECIALS, UNK, PieceVocabulary, load_vocabulary
+from chatbot.decoding.automaton import BoundedAutomaton, spelling_automaton
+from chatbot.errors import UserError
+from tests.commands import ROOT
+from tests.corpus.encoded import settings
+from tests.corpus.published import KINDS, save, tokenizer_of
+
+LINES = (ROOT / "tests/data/chat.tsv").read_text(encoding="utf-8").splitlines()
+TEXTS = [text for line in LINES for text in line.split("\t")]
+MORE = ["don't you love me?", "我 love 你 3000 遍", "龘靐齉", "Ελλάδα café 😀", "１２３ｋｍ", "  a   b  "]
+
+
+@dataclasses.dataclass
+class Published:
+    """What was made of a tokenizer."""
+
+    path: Path
+    config: dict[str, Any]
+    vocabulary: PieceVocabulary
+    rows: Any
+
+
+@pytest.fixture(params=KINDS)
+def published(request: pytest.FixtureRequest, tmp_path: Path) -> Published:
+    made, config = tokenizer_of(request.param, [*TEXTS, *MORE[:2]], 1500)
+    path = save(made, tmp_path / "published")
+    return Published(path, config, *piece_vocabulary(path, config))
+
+
+def test_tokens_are_those_of_the_library(published: Published) -> None:
+    """In our ids, which stand for the same ids there; an unknown piece is UNK."""
+    vocabulary, rows, library = published.vocabulary, published.rows, open_tokenizer(published.path)
+    tokenise = tokenizer(PIECES, str(published.path))
+    for text in [*TEXTS, *MORE]:
+        ids = vocabulary.ids(tokenise(text))
+        assert rows[ids].tolist() == library.encode(text).ids
+        assert ids[-1] == EOS
+        assert vocabulary.reply_ids(tokenise(text)) == ids[:-1]
+    assert tokenise(" \t") == []
+    there = {**published.config, "bos_token_id": None}
+    assert rows[[PAD, BOS, EOS]].tolist() == [there[f"{x}_token_id"] for x in ("pad", "decoder_start", "eos")]
+    assert rows[ASK] == -1
+    used = rows[[i for i in range(len(rows)) if i not in (BOS, ASK) and rows[i] >= 0]]
+    assert sorted(used.tolist()) == [*range(published.config["vocab_size"])]  # each one once
+
+
+def test_texts_of_pieces(published: Published) -> None:
+    """Nothing is lost but what the tokenizer itself changes: letters, widths, and spaces round Chinese."""
+    vocabulary, library = published.vocabulary, open_tokenizer(published.path)
+    tokenise = tokenizer(PIECES, str(published.path))
+    for text in [*TEXTS, *MORE]:
+        ids = vocabulary.ids(tokenise(text))
+        expected = text if library.normalizer is None else library.normalizer.normalize_str(text)
+        if UNK not in ids:
+            assert vocabulary.text(ids).replace(" ", "") == expected.replace(" ", "")
+            assert "".join(vocabulary.tokens_of(i for i in ids if i > ASK and vocabulary.bytes_of_tokens()[i]))
+    english = vocabulary.text(vocabulary.ids(tokenise("我 love 你")))
+    assert english == "我 love 你" if vocabulary.description["texts"] != "WordPiece" else "我 love你"
+
+
+def test_vocabulary_is_read_as_written(published: Published, tmp_path: Path) -> None:
+    path = tmp_path / "vocabulary.txt"
+    path.write_bytes(published.vocabulary.content())
+    again = load_vocabulary(path)
+    assert isinstance(again, PieceVocabulary)
+    assert again.tokens == published.vocabulary.tokens
+    assert again.fingerprint() == published.vocabulary.fingerprint()
+    assert again.bytes_of_tokens() == published.vocabulary.bytes_of_tokens()
+    assert again.spellings() == [[i] for i in range(len(again))]
+    changed = {**published.vocabulary.description, "beginning": [published.vocabulary.tokens[len(SPECIALS) + 9]]}
+    other = PieceVocabulary(published.vocabulary.tokens[len(SPECIALS) :], changed)
+    assert other.fingerprint() != again.fingerprint()
+    path.write_bytes(published.vocabulary.content()[:-2] + b"\n")
+    with pytest.raises(UserError, match="vocabulary damaged"):
+        load_vocabulary(path)
+
+
+def test_pairs_are_encoded_with_what_begins_and_ends_texts(published: Published, tmp_path: Path) -> None:
+    """A question has its end; that of a reply is added in training. Characters are those of the texts."""
+    pairs = [("你好吗", "我很好，谢谢"), ("hello there", "你好 café")]
+    chosen = settings(tmp_path, pairs, validation="none", tokenizer=PIECES, dictionary=str(published.path))
+    corpus = training_set(chosen.corpus, chosen.encoding, published.vocabulary)
+    tokenise, (shard,) = tokenizer(PIECES, str(published.path)), [*corpus.shards]
+    ids = published.vocabulary.ids
+    found = {(tuple(shard.sources.row(i)), tuple(shard.targets.row(i))) for i in range(len(pairs))}
+    assert found == {(tuple(ids(tokenise(q))), tuple(ids(tokenise(a))[:-1])) for q, a in pairs}
+    if published.vocabulary.description["texts"] == "ByteLevel":  # all characters are known
+        assert sorted(shard.characters.tolist()) == [6, 6]
+
+
+def test_replies_begin_with_what_begins_texts_and_spell_characters(published: Published) -> None:
+    """Pieces without a text are in none, but before it; bytes of characters follow one another."""
+    vocabulary = published.vocabulary
+    automaton = spelling_automaton(vocabulary)
+    bounded = BoundedAutomaton(automaton, 20)
+    start = bounded.allowed_logits(np.zeros([1, len(vocabulary)], np.float32), np.array([bounded.start]), 0)[0]
+    texts = vocabulary.bytes_of_tokens()
+    for token in vocabulary.beginning:
+        assert start[token] == 0
+        assert bounded.states_after(np.array([bounded.start]), np.array([token])) == [bounded.start]
+        assert not automaton.allowed[:, token].any()
+    others = [i for i, text in enumerate(texts) if not text and i not in (EOS, *vocabulary.beginning)]
+    assert len(others) >= len(SPECIALS) - 1 + 2  # those that no text has, too
+    assert not automaton.allowed[:, others].any()
+    assert not np.isfinite(start[[*others, EOS]]).any()
+    tokenise = tokenizer(PIECES, str(published.path))
+    for text in [*TEXTS[:50], *MORE]:
+        state = 0
+        for i in vocabulary.reply_ids(tokenise(text)):
+            if i not in (UNK, *vocabulary.beginning):
+                assert automaton.allowed[state, i]
+                state = int(automaton.next_states[state, i])
+        assert automaton.allowed[state, EOS]
+
+
+def change(content: dict[str, Any], config: dict[str, Any], how: str) -> None:
+    """Damage a tokenizer.json or a config.json."""
+    if how == "decoder":
+        content["decoder"] = {"type": "CTC", "pad_token": "<pad>", "word_delimiter_token": "|", "cleanup": True}
+    elif how == "no end":
+        content["post_processor"] = None
+    elif how == "fewer":
+        config["vocab_size"] = 50
+    elif how == "no pad":
+        config["pad_token_id"] = None
+    elif how == "far":
+        config["eos_token_id"] = 9_999_999
+    elif how == "line":
+        content["added_tokens"].append({**content["added_tokens"][0], "id": config["vocab_size"] - 1, "content": "\n"})
+
+
+@pytest.mark.parametrize(
+    ("how", "message"),
+    [
+        ("decoder", r"decoder 'CTC' is not known; known are WordPiece, ByteLevel, Metaspace$"),
+        ("no end", r"texts do not end with '\[SEP\]', the end in config.json; choose another model$"),
+        ("fewer", r"tokens, and vocab_size 50 in config.json; copy it again"),
+        ("no pad", r"published: pad_token_id None in config.json is no number of a token; copy it again"),
+        ("far", r"no token of the ids 0, 9999999 and 3 in config.json; copy it again"),
+        ("line", r"a token with a line break is not supported; choose another model$"),
+    ],
+)
+def test_tokenizers_that_cannot_be_used(tmp_path: Path, how: str, message: str) -> None:
+    made, config = tokenizer_of("WordPiece", TEXTS, 300)
+    path = save(made, tmp_path / "published")
+    content = json.loads(path.read_text(encoding="utf-8"))
+    change(content, config, how)
+    path.write_text(json.dumps(content), encoding="utf-8")
+    with pytest.raises(UserError, match=message):
+        piece_vocabulary(path, config)
+
+
+def test_a_file_that_is_no_tokenizer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "tokenizer.json"
+    with pytest.raises(UserError, match=r"tokenizer.json: tokenizer cannot be read"):
+        tokenizer(PIECES, str(path))
+    path.write_text("{}", encoding="utf-8")
+    with pytest.raises(UserError, match=r"tokenizer.json: no tokenizer \(.*\); copy it again"):
+        tokenizer(PIECES, str(path))
+    path.write_text("{} ", encoding="utf-8")
+    monkeypatch.setitem(__import__("sys").modules, "tokenizers", None)
+    with pytest.raises(UserError, match=r"needs tokenizers; run `pip install tokenizers`"):
+        tokenizer(PIECES, str(path))

@@ -1,0 +1,80 @@
+"""Exports for transformers: what they read again, and what training has changed."""
+
+import dataclasses
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+from chatbot.config.published import CONFIG, TOKENIZER, WEIGHTS, published, published_settings
+from chatbot.config.training import Settings
+from chatbot.corpus.published import piece_vocabulary
+from chatbot.corpus.vocabulary import BOS, BYTES, EOS, Vocabulary
+from chatbot.errors import UserError
+from chatbot.export.transformers_format import GENERATION, write_transformers
+from chatbot.flags import compose
+from chatbot.model.pretrained import read_weights
+from chatbot.model.saved import Trained
+from chatbot.model.seq2seq import Seq2Seq
+from tests.commands import ROOT
+from tests.corpus.published import fitting_tokenizer
+
+MODELS = ROOT / "tests/model/pretrained"
+
+
+def trained(name: str, folder: Path) -> Trained:
+    """The published model of a name, as an attempt has it before any step."""
+    shutil.copytree(MODELS / name, folder)
+    config = published(folder) or {}
+    fitting_tokenizer(config, folder)
+    vocabulary, rows = piece_vocabulary(folder / TOKENIZER, config)
+    settings = compose(Settings, **published_settings(folder, config), max_length=19)
+    model = Seq2Seq(settings.model, len(vocabulary))
+    read_weights(model, folder, rows)
+    return Trained(settings, vocabulary, model, 1)
+
+
+@pytest.mark.parametrize("name", sorted(path.parent.name for path in MODELS.glob("*/config.json")))
+def test_published_model_comes_back_to_the_bit(name: str, tmp_path: Path) -> None:
+    """Before training all of it; afterwards what begins a reply is a token more, which is never said."""
+    attempt = trained(name, tmp_path / "published")
+    back = tmp_path / "back"
+    back.mkdir()
+    write_transformers(back, attempt)
+    there, here = (load_file(folder / WEIGHTS) for folder in (tmp_path / "published", back))
+    assert here.keys() == there.keys()
+    for key, value in there.items():
+        np.testing.assert_array_equal(here[key], value, err_msg=key)
+    config = json.loads((back / CONFIG).read_text())
+    before = published(tmp_path / "published") or {}
+    assert config == {name: value for name, value in before.items() if not name.startswith("forced_")}
+    assert (back / TOKENIZER).read_bytes() == (tmp_path / "published" / TOKENIZER).read_bytes()
+    generation = json.loads((back / GENERATION).read_text())
+    assert generation["max_new_tokens"] == 19
+    assert {config["pad_token_id"]} <= {*generation["suppress_tokens"]}
+    assert config["eos_token_id"] not in generation["suppress_tokens"]
+
+    embeddings = attempt.model.embedding.embeddings
+    embeddings.assign(embeddings.numpy() + np.arange(len(attempt.vocabulary))[:, None])
+    write_transformers(back, attempt)
+    changed = json.loads((back / CONFIG).read_text())
+    assert changed["vocab_size"] == changed["decoder_start_token_id"] + 1 == config["vocab_size"] + 1
+    generation = json.loads((back / GENERATION).read_text())
+    assert changed["decoder_start_token_id"] in generation["suppress_tokens"]
+    key = "shared.weight" if "t5" in name else "model.shared.weight"
+    written = load_file(back / WEIGHTS)
+    np.testing.assert_array_equal(written[key][-1], embeddings[BOS])
+    np.testing.assert_array_equal(written[key][config["eos_token_id"]], embeddings[EOS])
+    if "final_logits_bias" in written:
+        assert written["final_logits_bias"].shape == (1, changed["vocab_size"])
+        assert written["final_logits_bias"][0, -1] < -1e8
+
+
+def test_attempt_of_its_own_has_no_such_format(tmp_path: Path) -> None:
+    attempt = trained("bart", tmp_path / "published")
+    own = dataclasses.replace(attempt, vocabulary=Vocabulary(BYTES))
+    with pytest.raises(UserError, match="did not begin with a published model"):
+        write_transformers(tmp_path, own)

@@ -1,0 +1,223 @@
+"""Folders of published models: what config.json says, and files that are damaged, hostile or of another kind."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+from chatbot.config.families import settings_of
+from chatbot.config.form import Form
+from chatbot.config.model import ModelSettings
+from chatbot.config.published import CONFIG, INDEX, WEIGHTS, has_projection, published, published_settings
+from chatbot.errors import UserError
+from chatbot.model.pretrained import read_weights
+from chatbot.model.seq2seq import Seq2Seq
+
+MODELS = Path(__file__).parent / "model/pretrained"
+ROWS = np.array([1, 2, 2, 0, -1, *range(3, 41)])
+
+
+@pytest.fixture
+def bart(tmp_path: Path) -> Path:
+    """A copy of the small BART."""
+    return Path(shutil.copytree(MODELS / "bart", tmp_path / "bart"))
+
+
+def config_of(folder: Path) -> dict[str, Any]:
+    """Its config.json."""
+    config = published(folder)
+    assert config is not None
+    return config
+
+
+def test_settings_are_those_of_the_model(bart: Path) -> None:
+    values = settings_of(config_of(bart), "config.json")
+    assert {name: value for name, value in values.items() if name != "form"} == {
+        "architecture": "transformer",
+        "embedding_size": 12,
+        "heads": 2,
+        "feed_forward_size": 10,
+        "num_layers": 2,
+        "keep_prob": 0.8,
+        "tied_embeddings": True,
+    }
+    assert values["form"].decoder_layers == 1
+    assert values["form"].longest == 19
+    t5 = settings_of(config_of(MODELS / "t5"), "config.json")["form"]
+    assert (t5.head_size, t5.buckets, t5.farthest, t5.scaled_output, t5.gated) == (5, 6, 8, True, False)
+    gated = settings_of(config_of(MODELS / "t5-gated"), "config.json")["form"]
+    assert (gated.scaled_output, gated.gated, gated.activation) == (False, True, "gelu_tanh")
+    old = {**config_of(MODELS / "t5-gated"), "tie_word_embeddings": False, "num_decoder_layers": None}
+    del old["scale_decoder_outputs"]  # as earlier versions of transformers write it
+    form = settings_of(old, "config.json")["form"]
+    assert not form.scaled_output
+    assert form.decoder_layers == 2
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"model_type": "gpt2"}, "model_type 'gpt2' is not known; known are bart, mbart, t5, mt5"),
+        ({"d_model": None}, "--embedding-size|d_model"),
+        ({"d_model": -3}, "d_model -3: must be at least 1"),
+        ({"encoder_layers": 1.5}, "encoder_layers 1.5: expected a whole number"),
+        ({"decoder_layers": 10**9}, "decoder_layers 1000000000 is not allowed"),
+        ({"max_position_embeddings": "many"}, "'many' where a whole number is expected"),
+        ({"decoder_ffn_dim": 11}, "encoder_ffn_dim and decoder_ffn_dim differ, which is not supported"),
+        (
+            {"activation_function": "mish"},
+            "activation 'mish' is not known; known are gelu, gelu_new, relu, silu",
+        ),
+        ({"dropout": 1}, "dropout 1 is not from 0 to 1"),
+        ({"scale_embedding": "yes"}, "scaled_embedding 'yes' is not allowed"),
+    ],
+)
+def test_settings_that_cannot_be_used(bart: Path, changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=message) as raised:
+        settings_of({**config_of(bart), **changes}, "there/config.json")
+    assert str(raised.value).startswith("there/config.json: ")
+    assert len(str(raised.value)) < 200
+
+
+def test_a_setting_that_is_missing(bart: Path) -> None:
+    config = config_of(bart)
+    del config["encoder_layers"]
+    with pytest.raises(UserError, match=r"^there: no encoder_layers; restore the file"):
+        settings_of(config, "there")
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"norm": "batch"},
+        {"epsilon": "small"},
+        {"buckets": 2, "positions": "relative", "farthest": 8},
+        {"buckets": 32, "positions": "relative", "farthest": 9},
+        {"positions": "table", "rows": 2, "offset": 2},
+        {"rows": -1},
+        {"head_size": 2.0},
+        {"gated": 1},
+        {"more": 1},
+        [],
+    ],
+    ids=str,
+)
+def test_forms_that_a_file_cannot_have(values: Any) -> None:
+    with pytest.raises(UserError, match=r"^form: "):
+        Form.of(values)
+
+
+def test_what_excludes_a_published_model(bart: Path) -> None:
+    values = settings_of(config_of(bart), "config.json")
+    assert ModelSettings(**values, max_length=19).max_length == 19
+    with pytest.raises(UserError, match=r"--max-length 20: the published model has places for 19$"):
+        ModelSettings(**values, max_length=20)
+    with pytest.raises(UserError, match=r"--copy: a published model has none; leave it out$"):
+        ModelSettings(**values, max_length=19, copy=True)
+
+
+def test_folders_that_are_none(tmp_path: Path, bart: Path) -> None:
+    assert published(tmp_path) is None
+    (tmp_path / CONFIG).write_text("[1]")
+    assert published(tmp_path) is None
+    (tmp_path / CONFIG).write_text('{"rnn_size": 8}')  # of an attempt
+    assert published(tmp_path) is None
+    with pytest.raises(UserError, match=r"no tokenizer.json; save its tokenizer with transformers"):
+        published_settings(bart, config_of(bart))
+
+
+def rewrite(change: Callable[[dict[str, Any]], None]) -> Callable[[Path], None]:
+    """Change the tensors of a folder."""
+
+    def run(folder: Path) -> None:
+        tensors = load_file(folder / WEIGHTS)
+        change(tensors)
+        save_file(tensors, folder / WEIGHTS)
+
+    return run
+
+
+def shard(file: Any) -> Callable[[Path], None]:
+    """Say in an index that all tensors are in a file."""
+
+    def run(folder: Path) -> None:
+        names = [*load_file(folder / WEIGHTS)]
+        (folder / WEIGHTS).rename(folder / "model-1.safetensors")
+        (folder / INDEX).write_text(json.dumps({"weight_map": dict.fromkeys(names, file)}))
+
+    return run
+
+
+def truncate(folder: Path) -> None:
+    """Leave out the end of the tensors."""
+    content = (folder / WEIGHTS).read_bytes()
+    (folder / WEIGHTS).write_bytes(content[:-100])
+
+
+def pickled(folder: Path) -> None:
+    """Have only the format of PyTorch."""
+    (folder / WEIGHTS).rename(folder / "pytorch_model.bin")
+
+
+FC1 = "model.encoder.layers.1.fc1.weight"
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (truncate, r"model.safetensors: cannot be read \(.*\); copy the folder again"),
+        (pickled, r"no model.safetensors; convert pytorch_model.bin with transformers \(save_pretrained\)$"),
+        (lambda folder: (folder / WEIGHTS).unlink(), r"no model.safetensors; copy the folder again"),
+        (rewrite(lambda x: x.pop(FC1)), rf"no tensor {FC1}; copy"),
+        (rewrite(lambda x: x.update(more=x[FC1])), r"model.safetensors: more is not known in such a model; copy"),
+        (rewrite(lambda x: x.update({FC1: x[FC1][:9]})), rf"{FC1} is \[9, 12\], not as config.json says; copy"),
+        (rewrite(lambda x: x.update({FC1: x[FC1].ravel()})), rf"{FC1} is \[120\], not as config.json says"),
+        (rewrite(lambda x: x.update({FC1: x[FC1].astype(np.int32)})), rf"{FC1} is of type int32; copy"),
+        (
+            rewrite(lambda x: x.update({"model.shared.weight": x["model.shared.weight"][:40]})),
+            r"model.shared.weight is \[40, 12\], not of the tokens that the tokenizer has",
+        ),
+        (
+            rewrite(lambda x: x.update({"lm_head.weight": x["model.shared.weight"] + 1})),
+            r"lm_head.weight differs from the embedding to which it is tied",
+        ),
+        (shard("../model-1.safetensors"), r"is in '../model-1.safetensors', outside the folder; copy"),
+        (shard("/etc/passwd"), r"is in '/etc/passwd', outside the folder"),
+        (shard(3), r"is in 3, outside the folder"),
+        (shard("gone.safetensors"), r"gone.safetensors: .* cannot be read"),
+        (lambda folder: (folder / INDEX).write_text("{}"), r"index.json: cannot be read \('weight_map'\); copy"),
+    ],
+)
+def test_tensors_that_cannot_be_used(bart: Path, damage: Callable[[Path], None], message: str) -> None:
+    """No weight of the model has changed."""
+    model = Seq2Seq(ModelSettings(**settings_of(config_of(bart), "config.json"), max_length=19), len(ROWS))
+    damage(bart)
+    with pytest.raises(UserError, match=message) as raised:
+        read_weights(model, bart, ROWS)
+    assert "\n" not in str(raised.value)
+    assert not any(variable.numpy().any() for variable in model.trainable_variables if "gain" not in variable.name)
+
+
+def test_shards_half_precision_and_copies_of_the_embedding(bart: Path) -> None:
+    """As larger models are published, and as earlier versions of transformers wrote them."""
+    model = Seq2Seq(ModelSettings(**settings_of(config_of(bart), "config.json"), max_length=19), len(ROWS))
+    read_weights(model, bart, ROWS)
+    expected = [variable.numpy() for variable in model.trainable_variables]
+    tensors = {name: x.astype(np.float16) for name, x in load_file(bart / WEIGHTS).items()}
+    tensors["lm_head.weight"] = tensors["model.decoder.embed_tokens.weight"] = tensors["model.shared.weight"].copy()
+    (bart / WEIGHTS).unlink()
+    places = {name: f"model-{i % 2}.safetensors" for i, name in enumerate(sorted(tensors))}
+    for file in {*places.values()}:
+        save_file({name: x for name, x in tensors.items() if places[name] == file}, bart / file)
+    (bart / INDEX).write_text(json.dumps({"metadata": {}, "weight_map": places}))
+    for variable in model.trainable_variables:
+        variable.assign(variable * 0)
+    assert not has_projection(bart)
+    read_weights(model, bart, ROWS)
+    for variable, value in zip(model.trainable_variables, expected, strict=True):
+        np.testing.assert_allclose(variable, value, rtol=1e-3, atol=1e-7)

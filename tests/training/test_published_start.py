@@ -1,0 +1,103 @@
+"""`train.py --init-from FOLDER` with a published model: a small random BART, and a T5, of pretrained/make.py."""
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from chatbot.chat.loading import load_model
+from chatbot.config.decoding import DecodingSettings
+from chatbot.config.published import TOKENIZER, published
+from chatbot.config.stored import settings_over_config
+from chatbot.corpus.published import piece_vocabulary
+from chatbot.errors import UserError
+from chatbot.export.transformers_format import write_transformers
+from chatbot.model.pretrained import read_weights
+from chatbot.model.saved import load_trained
+from chatbot.model.seq2seq import Seq2Seq
+from tests.commands import ROOT
+from tests.corpus.published import fitting_tokenizer
+from tests.training.attempts import metrics, weights
+from tests.training.small_run import TOWERS, train_on
+
+FLAGS = {
+    "data": ("pairs.tsv",),
+    "columns": ("1", "2"),
+    "init_from": "there",
+    "max_length": 12,
+    "batch_size": 6,
+    "learning_rate": 0.01,
+    "log_every": 1,
+    "precision": "float32",
+}
+PAIRS = [("丆万", "丈三"), ("上下丌", "不"), ("与丏", "丐丑丒"), ("专", "且丕"), ("世丗丘", "丙业"), ("丛东", "丝")]
+
+
+def train(number_of_towers: int = 1, **changes: object) -> None:
+    """Train as the command does with FLAGS, with these changes."""
+    assert train_on(TOWERS[:number_of_towers], settings_over_config({**FLAGS, **changes})) == 0
+
+
+@pytest.fixture(params=["bart", "t5"])
+def there(request: pytest.FixtureRequest, work_dir: Path) -> Path:
+    """The folder of a published model, and pairs.tsv."""
+    folder = Path(shutil.copytree(ROOT / "tests/model/pretrained" / request.param, "there"))
+    fitting_tokenizer(published(folder) or {}, folder)
+    Path("pairs.tsv").write_text("".join(f"{q}\t{a}\n" for q, a in PAIRS), encoding="utf-8")
+    return folder
+
+
+def test_attempt_begins_with_a_published_model_and_needs_it_no_more(
+    there: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Two towers train as one does. What is resumed is as if it had not stopped. It goes back as it was trained."""
+    train(attempt="whole", steps=4)
+    assert "Beginning with the published model in there: 43 tokens." in capsys.readouterr().out
+    train(attempt="resumed", steps=2)
+    train(2, attempt="towers", steps=4, keep_prob=1.0)
+    train(attempt="alone", steps=4, keep_prob=1.0)
+    config = published(there) or {}
+    vocabulary, _ = piece_vocabulary(there / TOKENIZER, config)
+    shutil.rmtree(there)
+    train(attempt="resumed", steps=4)
+    for one, other in zip(weights("whole"), weights("resumed"), strict=True):
+        np.testing.assert_array_equal(one, other)
+    for ours, twin in zip(metrics("towers"), metrics("alone"), strict=True):
+        assert ours["loss"] == pytest.approx(twin["loss"], rel=1e-5)
+
+    directory = Path("checkpoints/whole")
+    trained = load_trained(directory)
+    assert trained.vocabulary.fingerprint() == vocabulary.fingerprint()
+    responder = load_model(directory, ratings=None).responder_of(DecodingSettings(retrieve="none"))
+    assert all(responder.replies(["丆万", "专"]))
+    Path("back").mkdir()
+    write_transformers(Path("back"), trained)
+    again, rows = piece_vocabulary(Path("back", TOKENIZER), published(Path("back")) or {})
+    model = Seq2Seq(trained.settings.model, len(again))
+    read_weights(model, Path("back"), rows)
+    texts = [*trained.vocabulary.bytes_of_tokens()]
+    assert [text for text in again.bytes_of_tokens() if text] == [text for text in texts if text]
+    for one, other in zip(model.trainable_variables, trained.model.trainable_variables, strict=True):
+        if one.shape == other.shape:  # not those of tokens, of which there is one more
+            np.testing.assert_array_equal(one, other)
+
+    train(attempt="further", steps=1, init_from="whole")
+    assert metrics("further")[0]["loss"] < metrics("whole")[0]["loss"]
+
+
+def test_pairs_are_learned_by_heart(there: Path) -> None:
+    train(attempt="heart", steps=400, learning_rate=0.01, keep_prob=1.0, log_every=100)
+    responder = load_model(Path("checkpoints/heart"), ratings=None).responder_of(DecodingSettings(retrieve="none"))
+    assert responder.replies([question for question, _ in PAIRS]) == [answer for _, answer in PAIRS]
+
+
+def test_flags_that_a_published_model_excludes(there: Path) -> None:
+    for flags, message in (
+        ({"copy": True}, "--copy: a published model has none; leave it out"),
+        ({"history": 1}, "--history: a published model has no marks of turns; leave it out"),
+    ):
+        with pytest.raises(UserError, match=message):
+            settings_over_config({**FLAGS, **flags})
+    with pytest.raises(UserError, match=r"--tokenizer pieces: of a published model; give --init-from FOLDER"):
+        settings_over_config({"data": ("pairs.tsv",), "tokenizer": "pieces"})
