@@ -29,12 +29,14 @@ from chatbot.config.template import read_chosen
 from chatbot.config.training import REMOVED, TRAIN, Settings
 from chatbot.durable import read_json
 from chatbot.errors import UserError
-from chatbot.flags import check_value, compose, fields_of, flag_of, flags_for, flatten
+from chatbot.flags import check_value, compose, fields_of, flag_of, flags_for, flatten, words_of
 
 # Settings whose value "auto" was replaced in config.json by the one chosen for the attempt.
 CHOSEN = ("both_directions", "precision")
 # Settings that replace each other: a flag of a group replaces all of the group in a file.
 ALTERNATIVES = ({"steps", "epochs"}, {"data", "source_file", "target_file"}, {"batch_size", "batch_tokens"})
+# Settings that a run may change of those that a published model gives.
+FREE_OF_PUBLISHED = {"keep_prob", "learning_rate", "both_directions"}
 # Settings that have no effect without validation.
 OF_VALIDATION = ("patience", "validate_every")
 
@@ -112,17 +114,23 @@ def _inherited(attempt: str, given: dict[str, Any]) -> dict[str, Any]:
 
     Raises UserError when there is no such attempt or published model.
     """
-    if (config := published(Path(attempt))) is not None:
-        return published_settings(Path(attempt), config)
-    directory = trained_directory(attempt, "--init-from")
-    of_model = fields_of(ModelSettings).keys() - {"word_vectors"}  # its weights have them
-    names = {*of_model, "form", "clean", "tokenizer", "dictionary", "vocabulary_size"}
-    values = {name: value for name, value in read_settings(directory / CONFIG).items() if name in names}
-    if values.get("dictionary"):
-        values["dictionary"] = str(directory / DICTIONARY)
+    folder = Path(attempt)
+    if (config := published(folder)) is not None:
+        values = published_settings(folder, config)
+        for name in {*given} & {*values} - FREE_OF_PUBLISHED:
+            if given[name] != values[name]:
+                flag = " ".join(words_of(fields_of(Settings)[name], given[name]))
+                raise UserError(f"{flag}: not that of the published model in {folder}; leave it out")
+    else:
+        folder = trained_directory(attempt, "--init-from")
+        of_model = fields_of(ModelSettings).keys() - {"word_vectors"}  # its weights have them
+        names = {*of_model, "form", "clean", "tokenizer", "dictionary", "vocabulary_size"}
+        values = {name: value for name, value in read_settings(folder / CONFIG).items() if name in names}
+        if values.get("dictionary"):
+            values["dictionary"] = str(folder / DICTIONARY)
     shown = {name: value for name, value in values.items() if name not in {"form", *given}}
     if kept_flags := flags_for(Settings, shown):
-        print(f"Settings of {directory / CONFIG}: {kept_flags}")
+        print(f"Settings of {folder / CONFIG}: {kept_flags}")
     return values
 
 

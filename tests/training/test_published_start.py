@@ -93,8 +93,12 @@ def test_pairs_are_learned_by_heart(there: Path) -> None:
 
 
 def test_flags_that_a_published_model_excludes(there: Path) -> None:
+    assert settings_over_config({**FLAGS, "keep_prob": 0.5}).model.keep_prob == 0.5
     for flags, message in (
         ({"copy": True}, "--copy: a published model has none; leave it out"),
+        ({"embedding_size": 64}, "--embedding-size 64: not that of the published model in there; leave it out"),
+        ({"tokenizer": "char"}, "--tokenizer char: not that of the published model in there; leave it out"),
+        ({"tied_embeddings": False}, "--no-tied-embeddings: not that of the published model"),
         ({"history": 1}, "--history: a published model has no marks of turns; leave it out"),
     ):
         with pytest.raises(UserError, match=message):
