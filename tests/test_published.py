@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from safetensors.numpy import load_file, save_file
 from chatbot.config.families import settings_of
 from chatbot.config.form import Form
 from chatbot.config.model import ModelSettings
-from chatbot.config.published import CONFIG, INDEX, WEIGHTS, has_projection, published, published_settings
+from chatbot.config.published import CONFIG, INDEX, WEIGHTS, has_projection, local_folder, published, published_settings
 from chatbot.errors import UserError
 from chatbot.model.pretrained import read_weights
 from chatbot.model.seq2seq import Seq2Seq
@@ -127,8 +128,32 @@ def test_folders_that_are_none(tmp_path: Path, bart: Path) -> None:
     assert published(tmp_path) is None
     (tmp_path / CONFIG).write_text('{"rnn_size": 8}')  # of an attempt
     assert published(tmp_path) is None
-    with pytest.raises(UserError, match=r"no tokenizer.json; save its tokenizer with transformers"):
+    with pytest.raises(UserError, match=r"neither tokenizer.json nor vocab.txt; save its tokenizer with transformers"):
         published_settings(bart, config_of(bart))
+
+
+def test_a_name_is_fetched_by_huggingface_hub(bart: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Or taken from what it has fetched before. What is there, and other names, are folders."""
+    asked: list[tuple[str, dict[str, Any]]] = []
+
+    def fetch(name: str, **options: Any) -> str:
+        asked.append((name, options))
+        if name != "fnlp/bart-base":
+            raise OSError("404 Client Error. (Request ID: 1)\nRepository Not Found")
+        return str(bart)
+
+    monkeypatch.chdir(bart.parent)
+    monkeypatch.setattr("huggingface_hub.snapshot_download", fetch)
+    assert local_folder("fnlp/bart-base") == bart
+    assert asked == [("fnlp/bart-base", {"allow_patterns": ["*.json", "vocab.txt", "*.safetensors"]})]
+    for name in ("bart", "weibo", "./bart", "../there", "/there/bart", "a/b/c", "", str(bart)):
+        assert local_folder(name) == Path(name)
+    message = r"--init-from a/b: no such folder, and it cannot be fetched \(404 Client Error. \(Request ID: 1\)\)$"
+    with pytest.raises(UserError, match=message):
+        local_folder("a/b")
+    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
+    with pytest.raises(UserError, match=r"--init-from a/b: no such folder; .* run `pip install huggingface_hub`$"):
+        local_folder("a/b")
 
 
 def rewrite(change: Callable[[dict[str, Any]], None]) -> Callable[[Path], None]:

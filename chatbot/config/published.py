@@ -1,5 +1,6 @@
 """A published model: a folder as transformers save it, with config.json, tokenizer.json and its tensors."""
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ from chatbot.config.families import family_of, settings_of
 from chatbot.durable import read_json
 from chatbot.errors import UserError
 
-CONFIG, TOKENIZER = "config.json", "tokenizer.json"
+CONFIG, TOKENIZER, VOCAB = "config.json", "tokenizer.json", "vocab.txt"
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 TYPES = {"float16", "float32", "float64"}
 # Of fine-tuning, as in the examples of transformers.
@@ -26,20 +27,46 @@ def published(folder: Path) -> dict[str, Any] | None:
     return config if isinstance(config, dict) and "model_type" in config else None
 
 
+def local_folder(name: str) -> Path:
+    """Return the folder of a published model: that of the name, or the one that huggingface_hub has or fetches.
+
+    name: of a folder, an attempt, or of a model there, such as fnlp/bart-base-chinese. Raises UserError for one that
+    cannot be fetched.
+    """
+    if Path(name).exists() or not re.fullmatch(r"\w[\w.-]*/\w[\w.-]*", name):
+        return Path(name)
+    try:
+        from huggingface_hub import snapshot_download
+    except ModuleNotFoundError:
+        raise UserError(
+            f"--init-from {name}: no such folder; to fetch a model of this name, run `pip install huggingface_hub`"
+        ) from None
+    try:
+        return Path(snapshot_download(name, allow_patterns=["*.json", "vocab.txt", "*.safetensors"]))
+    except (OSError, ValueError) as error:  # of the network, or of a name that is not there
+        reason = str(error).partition("\n")[0][:70]
+        raise UserError(f"--init-from {name}: no such folder, and it cannot be fetched ({reason})") from None
+
+
 def published_settings(folder: Path, config: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings of a run that begins with a published model, by name. Raises UserError, as `settings_of`."""
-    if not (folder / TOKENIZER).is_file():
-        remedy = "save its tokenizer with transformers (AutoTokenizer, save_pretrained)"
-        raise UserError(f"{folder}: no {TOKENIZER}; {remedy}")
-    values = settings_of(config, str(folder / CONFIG))
     return {
-        **values,
+        **settings_of(config, str(folder / CONFIG)),
         "tied_embeddings": not has_projection(folder),
         "tokenizer": PIECES,
-        "dictionary": str(folder / TOKENIZER),
+        "dictionary": str(tokenizer_of(folder)),
         "both_directions": "off",
         "learning_rate": LEARNING_RATE,
     }
+
+
+def tokenizer_of(folder: Path) -> Path:
+    """Return the file of the tokenizer of a published model. Raises UserError for a folder without one."""
+    for name in (TOKENIZER, VOCAB):
+        if (folder / name).is_file():
+            return folder / name
+    remedy = "save its tokenizer with transformers (AutoTokenizer, save_pretrained)"
+    raise UserError(f"{folder}: neither {TOKENIZER} nor {VOCAB}; {remedy}")
 
 
 def has_projection(folder: Path) -> bool:

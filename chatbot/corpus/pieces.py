@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from chatbot.durable import read_json
 from chatbot.errors import UserError
 
 REMEDY = "copy it again from where the model was published"
@@ -57,22 +58,33 @@ def pieces_of_lines(path: str, texts: Sequence[str]) -> list[str]:
 
 
 def open_tokenizer(path: Path) -> Any:
-    """Return the tokenizer of a file, made once for each content. Raises UserError as `piece_tokenizer`."""
+    """Return the tokenizer of a file, made once for each content. Raises UserError as `piece_tokenizer`.
+
+    path: of a tokenizer.json, or of a BERT's vocab.txt, whose tokenizer_config.json says whether it knows capitals.
+    """
     try:
         content = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
+        beside = path.with_name("tokenizer_config.json")
+        lowercase = not beside.is_file() or bool(read_json(beside).get("do_lower_case", True))  # as transformers do
+    except (OSError, ValueError, AttributeError) as error:
         raise UserError(f"{path}: tokenizer cannot be read ({error}); {REMEDY}") from None
-    return _made(content, str(path))
+    return _made(content, lowercase, str(path))
 
 
 @functools.lru_cache(maxsize=4)
-def _made(content: str, path: str) -> Any:
+def _made(content: str, lowercase: bool, path: str) -> Any:
     try:
         import tokenizers
     except ModuleNotFoundError:
         raise UserError(f"{path}: needs tokenizers; run `pip install tokenizers`") from None
     try:
-        made = tokenizers.Tokenizer.from_str(content)
+        if content.startswith("{"):
+            made = tokenizers.Tokenizer.from_str(content)
+        else:
+            from tokenizers.implementations import BertWordPieceTokenizer
+
+            ids = {token: i for i, token in enumerate(content.splitlines())}
+            made = tokenizers.Tokenizer.from_str(BertWordPieceTokenizer(ids, lowercase=lowercase).to_str())
     except Exception as error:  # of the library, derived from Exception
         raise UserError(f"{path}: no tokenizer ({str(error)[:60]}); {REMEDY}") from None
     made.no_truncation()

@@ -20,7 +20,7 @@ def piece_vocabulary(path: Path, config: Mapping[str, Any]) -> tuple[PieceVocabu
     files that do not fit each other, and for tokenizers whose texts are not known.
     """
     made, size = open_tokenizer(path), _whole(config, "vocab_size", path)
-    content = json.loads(path.read_text(encoding="utf-8"))
+    content = json.loads(made.to_str())
     kind = (content.get("decoder") or {}).get("type")
     if kind not in TEXTS:
         raise UserError(f"{path}: decoder {kind!r} is not known; known are {', '.join(TEXTS)}")

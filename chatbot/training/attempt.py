@@ -44,11 +44,12 @@ from chatbot.config.attempts import (
     VOCABULARY,
     trained_directory,
 )
-from chatbot.config.corpus import AUTO, NONE
+from chatbot.config.corpus import AUTO, NONE, PIECES
 from chatbot.config.run import preset_for, values_of_preset
 from chatbot.config.stored import OF_PAIRS, OF_WEIGHTS, changed_settings, storable, stored_settings
 from chatbot.config.training import Settings
 from chatbot.corpus.ngrams import Ngrams
+from chatbot.corpus.pieces import open_tokenizer
 from chatbot.corpus.vocabulary import BYTES, SPECIALS, Vocabulary, load_vocabulary
 from chatbot.display import counted
 from chatbot.durable import read_json, remove_unfinished, write_file, write_json
@@ -188,7 +189,9 @@ def write_attempt(
     directory.mkdir(parents=True, exist_ok=True)
     write_file(directory / VOCABULARY, vocabulary.content())
     if settings.corpus.dictionary is not None:
-        write_file(directory / DICTIONARY, Path(settings.corpus.dictionary).read_bytes())
+        path = Path(settings.corpus.dictionary)
+        is_json = settings.corpus.tokenizer == PIECES  # also where it was a vocab.txt
+        write_file(directory / DICTIONARY, open_tokenizer(path).to_str().encode() if is_json else path.read_bytes())
     if ngrams is not None:
         write_file(directory / NGRAMS, ngrams.content())
     write_json(directory / DATA, data)

@@ -176,3 +176,28 @@ def test_a_file_that_is_no_tokenizer(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setitem(__import__("sys").modules, "tokenizers", None)
     with pytest.raises(UserError, match=r"needs tokenizers; run `pip install tokenizers`"):
         tokenizer(PIECES, str(path))
+
+
+@pytest.mark.parametrize("lowercase", [None, False])
+def test_vocabulary_of_a_bert(tmp_path: Path, lowercase: bool | None) -> None:
+    """Of a folder with vocab.txt alone: the tokens are those of the same tokenizer in one file."""
+    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    words = [*special, *sorted({*"".join(TEXTS)} - {*" \n"}), "love", "lo", "##ve", "##d", "Love", "cafe", "café"]
+    path = tmp_path / "vocab.txt"
+    path.write_text("\n".join(dict.fromkeys(words)) + "\n", encoding="utf-8")
+    if lowercase is not None:
+        (tmp_path / "tokenizer_config.json").write_text(json.dumps({"do_lower_case": lowercase}))
+    config = {"pad_token_id": 0, "eos_token_id": 3, "decoder_start_token_id": 3, "vocab_size": len({*words})}
+    vocabulary, _ = piece_vocabulary(path, config)
+    tokens = tokenizer(PIECES, str(path))("我Love你Café，loved")
+    known = ["love"] if lowercase is None else ["Love"]
+    cafe = "cafe" if lowercase is None else "[UNK]"
+    assert tokens == ["[CLS]", "我", *known, "你", cafe, "，", "love", "##d", "[SEP]"]
+    assert vocabulary.description["texts"] == "WordPiece"
+    assert vocabulary.text(vocabulary.ids(tokenizer(PIECES, str(path))("我love你"))) == "我 love你"
+    again = tmp_path / "dictionary.txt"  # as an attempt has it
+    again.write_text(open_tokenizer(path).to_str(), encoding="utf-8")
+    assert tokenizer(PIECES, str(again))("我Love你Café，loved") == tokens
+    (tmp_path / "tokenizer_config.json").write_text("[")
+    with pytest.raises(UserError, match=r"vocab.txt: tokenizer cannot be read"):
+        tokenizer(PIECES, str(path))
