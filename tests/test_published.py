@@ -122,6 +122,24 @@ def test_what_excludes_a_published_model(bart: Path) -> None:
         ModelSettings(**values, max_length=19, copy=True)
 
 
+def test_settings_of_a_run(bart: Path) -> None:
+    """Beside those of the model."""
+    (bart / "vocab.txt").touch()
+    values = published_settings(bart, config_of(bart))
+    assert values["dictionary"] == str(bart / "vocab.txt")
+    (bart / "tokenizer.json").touch()
+    of_model = settings_of(config_of(bart), "config.json")
+    assert published_settings(bart, config_of(bart)) == {
+        **of_model,
+        "tied_embeddings": True,
+        "tokenizer": "pieces",
+        "dictionary": str(bart / "tokenizer.json"),
+        "both_directions": "off",
+        "learning_rate": 5e-5,
+    }
+    assert has_projection(MODELS / "t5-gated")
+
+
 def test_folders_that_are_none(tmp_path: Path, bart: Path) -> None:
     assert published(tmp_path) is None
     (tmp_path / CONFIG).write_text("[1]")
@@ -202,6 +220,10 @@ FC1 = "model.encoder.layers.1.fc1.weight"
         (rewrite(lambda x: x.update(more=x[FC1])), r"model.safetensors: more is not known in such a model; copy"),
         (rewrite(lambda x: x.update({FC1: x[FC1][:9]})), rf"{FC1} is \[9, 12\], not as config.json says; copy"),
         (rewrite(lambda x: x.update({FC1: x[FC1].ravel()})), rf"{FC1} is \[120\], not as config.json says"),
+        (
+            rewrite(lambda x: x.update(final_logits_bias=x["final_logits_bias"].ravel())),
+            r"final_logits_bias is \[41\], not as config.json says",
+        ),
         (rewrite(lambda x: x.update({FC1: x[FC1].astype(np.int32)})), rf"{FC1} is of type int32; copy"),
         (
             rewrite(lambda x: x.update({"model.shared.weight": x["model.shared.weight"][:40]})),
@@ -213,6 +235,8 @@ FC1 = "model.encoder.layers.1.fc1.weight"
         ),
         (shard("../model-1.safetensors"), r"is in '../model-1.safetensors', outside the folder; copy"),
         (shard("/etc/passwd"), r"is in '/etc/passwd', outside the folder"),
+        (shard(".."), r"is in '..', outside the folder"),
+        (shard(""), r"is in '', outside the folder"),
         (shard(3), r"is in 3, outside the folder"),
         (shard("gone.safetensors"), r"gone.safetensors: .* cannot be read"),
         (lambda folder: (folder / INDEX).write_text("{}"), r"index.json: cannot be read \('weight_map'\); copy"),

@@ -115,9 +115,7 @@ def _joined(tensors: Tensors, files: dict[str, Path], rows: npt.NDArray[np.int64
     """Return the value of a variable from the tensors of files."""
     parts = [read_tensor(files, name) for name in tensors.names]
     shown = f"{files[tensors.names[0]]}: {tensors.names[0]} is {list(parts[0].shape)}"
-    if any(
-        part.ndim != (2 if tensors.transposed or tensors.of_tokens else len(tensors.variable.shape)) for part in parts
-    ):
+    if tensors.of_tokens and parts[0].ndim != 2:
         raise UserError(f"{shown}, not as {CONFIG} says; {REMEDY}")
     if tensors.of_tokens:
         tokens = parts[0].T if tensors.is_bias else parts[0]

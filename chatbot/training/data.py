@@ -199,7 +199,8 @@ def _pieces(settings: Settings, resumed: bool) -> Vocabulary:
     if resumed or (config := published(folder)) is None:
         return load_vocabulary((settings.run.directory if resumed else other_attempt(settings)) / VOCABULARY)
     vocabulary, _ = piece_vocabulary(tokenizer_of(folder), config)
-    print(f"Beginning with the published model in {folder}: {len(vocabulary):,} tokens.")
+    beginning = "".join(f" {piece}" for piece in vocabulary.description["beginning"]) or " no token of their own"
+    print(f"Beginning with the published model in {folder}: {len(vocabulary):,} tokens; texts begin with{beginning}.")
     return vocabulary
 
 

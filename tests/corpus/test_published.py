@@ -140,6 +140,8 @@ def change(content: dict[str, Any], config: dict[str, Any], how: str) -> None:
         config["pad_token_id"] = None
     elif how == "far":
         config["eos_token_id"] = 9_999_999
+    elif how == "far pad":
+        config["pad_token_id"] = 9_999_998
     elif how == "line":
         content["added_tokens"].append({**content["added_tokens"][0], "id": config["vocab_size"] - 1, "content": "\n"})
 
@@ -152,6 +154,7 @@ def change(content: dict[str, Any], config: dict[str, Any], how: str) -> None:
         ("fewer", r"tokens, and vocab_size 50 in config.json; copy it again"),
         ("no pad", r"published: pad_token_id None in config.json is no number of a token; copy it again"),
         ("far", r"no token of the ids 0, 9999999 and 3 in config.json; copy it again"),
+        ("far pad", r"no token of the ids 9999998, 3 and 3 in config.json; copy it again"),
         ("line", r"a token with a line break is not supported; choose another model$"),
     ],
 )

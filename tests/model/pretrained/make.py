@@ -28,7 +28,7 @@ BART = {
 T5 = {
     "vocab_size": 41, "d_model": 12, "num_layers": 2, "num_decoder_layers": 1, "num_heads": 2, "d_kv": 5, "d_ff": 10,
     "relative_attention_num_buckets": 6, "relative_attention_max_distance": 8, "dropout_rate": 0.2,
-    "pad_token_id": 0, "eos_token_id": 1, "decoder_start_token_id": 0,
+    "layer_norm_epsilon": 0.01, "pad_token_id": 0, "eos_token_id": 1, "decoder_start_token_id": 0,
 }  # fmt: skip
 MODELS = {
     "bart": (BartForConditionalGeneration, BartConfig(**BART, scale_embedding=False)),
