@@ -4,7 +4,7 @@ import functools
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from chatbot.corpus.vocabulary import SPECIALS, Vocabulary
+from chatbot.corpus.vocabulary import SPECIALS, PieceVocabulary, Vocabulary
 
 
 class Origin(NamedTuple):
@@ -59,7 +59,7 @@ class ReplyText:
         text, vocabulary = self.vocabulary.text(self.ids), self.vocabulary
         without_text = (*range(len(SPECIALS)), *range(vocabulary.first_mark, vocabulary.first_byte))
         last = next((i for i in reversed(self.ids) if i not in without_text), 0)
-        if not is_whole and last >= vocabulary.first_byte:
+        if not is_whole and (last >= vocabulary.first_byte or isinstance(vocabulary, PieceVocabulary)):
             text = text.rstrip("\ufffd").rstrip()  # the character may be a space, and a reply has none at its end
         self.text = before_stop(text, self.stops)
         self.is_stopped = stop_in(text, self.stops) is not None

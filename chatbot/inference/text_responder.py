@@ -225,7 +225,7 @@ def words(vocabulary: Vocabulary, ids: Sequence[int]) -> list[tuple[str, int]]:
             text = bytes(i - vocabulary.first_byte for i in run).decode(errors="surrogateescape")
             words += [("\ufffd", 1) if "\udc80" <= c <= "\udcff" else (c, len(c.encode())) for c in text]
         else:
-            words += [(vocabulary.tokens[i], 1) for i in run]
+            words += [(token, 1) for token in vocabulary.tokens_of(run)]
     return words
 
 

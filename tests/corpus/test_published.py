@@ -16,6 +16,8 @@ from chatbot.corpus.tokenizer import tokenizer
 from chatbot.corpus.vocabulary import ASK, BOS, EOS, PAD, SPECIALS, UNK, PieceVocabulary, load_vocabulary
 from chatbot.decoding.automaton import BoundedAutomaton, spelling_automaton
 from chatbot.errors import UserError
+from chatbot.inference.reply_text import ReplyText
+from chatbot.inference.text_responder import words
 from tests.commands import ROOT
 from tests.corpus.encoded import settings
 from tests.corpus.published import KINDS, save, tokenizer_of
@@ -126,6 +128,24 @@ def test_replies_begin_with_what_begins_texts_and_spell_characters(published: Pu
                 assert automaton.allowed[state, i]
                 state = int(automaton.next_states[state, i])
         assert automaton.allowed[state, EOS]
+
+
+def test_pieces_of_a_reply_have_whole_characters(published: Published) -> None:
+    """Also where a character is in several tokens; joined, they are the reply."""
+    tokenise = tokenizer(PIECES, str(published.path))
+    for text in ("龘靐 你好😀", MORE[1]):
+        ids = published.vocabulary.reply_ids(tokenise(text))
+        reply = ReplyText(published.vocabulary, [], read := list[int]())
+        found = []
+        for i in ids:
+            read.append(i)
+            reply.read(is_whole=False)
+            found.append(reply.piece())
+        reply.read(is_whole=True)
+        found.append(reply.rest())
+        assert "".join(found) == published.vocabulary.text(ids)
+        assert "\ufffd" not in "".join(found)
+        assert [word for word, _ in words(published.vocabulary, ids)] == published.vocabulary.tokens_of(ids)
 
 
 def change(content: dict[str, Any], config: dict[str, Any], how: str) -> None:
