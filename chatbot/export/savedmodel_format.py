@@ -15,7 +15,7 @@ from chatbot.config.attempts import VOCABULARY
 from chatbot.config.decoding import ONE_SAMPLE, TOKENS, DecodingSettings
 from chatbot.corpus.ngrams import Ngrams, Order
 from chatbot.corpus.tokenizer import SPACE
-from chatbot.corpus.vocabulary import ASK, EOS, PAD, SPECIALS, Vocabulary
+from chatbot.corpus.vocabulary import ASK, EOS, PAD, SPECIALS, UNK, PieceVocabulary, Vocabulary
 from chatbot.decoding.hypotheses import length_penalty
 from chatbot.decoding.ngrams import NgramMixture
 from chatbot.export.model import Stored, plain_model, sequences_in_graph, with_weights
@@ -181,6 +181,8 @@ def _to_ids(module: tf.Module, vocabulary: Vocabulary, asset: Path, max_length: 
 
     Longer questions are cut to max_length ids.
     """
+    if isinstance(vocabulary, PieceVocabulary):
+        return _of_pieces(module, vocabulary, max_length)
     module.asset = tf.saved_model.Asset(str(asset))
     lines = tf.lookup.TextFileInitializer(
         module.asset, tf.string, tf.lookup.TextFileIndex.WHOLE_LINE, tf.int64, tf.lookup.TextFileIndex.LINE_NUMBER
@@ -221,6 +223,18 @@ def _to_ids(module: tf.Module, vocabulary: Vocabulary, asset: Path, max_length: 
             marks = tf.fill([tf.shape(tokens)[0], 1], tf.constant(first_mark, tf.int64))
             ids = tf.concat([tf.RaggedTensor.from_tensor(marks), ids], axis=1)
         return {"ids": ids[:, :max_length].to_tensor(PAD)}  # as chat does before it draws random numbers for them
+
+    spec = tf.TensorSpec([None, None], tf.string, name="tokens")
+    return tf.function(signature, autograph=False).get_concrete_function(tokens=spec)
+
+
+def _of_pieces(module: tf.Module, vocabulary: PieceVocabulary, max_length: int) -> Any:
+    """Return the signature from pieces to ids, as `_to_ids`: unknown ones are UNK, and "" is padding."""
+    ids = tf.lookup.KeyValueTensorInitializer([*vocabulary.id_of], [*vocabulary.id_of.values()], tf.string, tf.int64)
+    module.table = tf.lookup.StaticHashTable(ids, UNK)
+
+    def signature(tokens: tf.Tensor) -> dict[str, tf.Tensor]:
+        return {"ids": tf.where(tokens == "", tf.constant(PAD, tf.int64), module.table.lookup(tokens))[:, :max_length]}
 
     spec = tf.TensorSpec([None, None], tf.string, name="tokens")
     return tf.function(signature, autograph=False).get_concrete_function(tokens=spec)

@@ -7,13 +7,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import tensorflow as tf
 from safetensors.numpy import load_file
 
 from chatbot.config.published import CONFIG, TOKENIZER, WEIGHTS, published, published_settings
 from chatbot.config.training import Settings
 from chatbot.corpus.published import piece_vocabulary
-from chatbot.corpus.vocabulary import BOS, BYTES, EOS, Vocabulary
+from chatbot.corpus.vocabulary import BOS, BYTES, EOS, PAD, Vocabulary
 from chatbot.errors import UserError
+from chatbot.export.savedmodel_format import _to_ids
 from chatbot.export.transformers_format import GENERATION, write_transformers
 from chatbot.flags import compose
 from chatbot.model.pretrained import read_weights
@@ -78,3 +80,14 @@ def test_attempt_of_its_own_has_no_such_format(tmp_path: Path) -> None:
     own = dataclasses.replace(attempt, vocabulary=Vocabulary(BYTES))
     with pytest.raises(UserError, match="did not begin with a published model"):
         write_transformers(tmp_path, own)
+
+
+def test_savedmodel_takes_the_pieces_of_the_tokenizer(tmp_path: Path) -> None:
+    """Its texts come as tokens: those of tokenizer.json, with what ends a text."""
+    vocabulary = trained("bart", tmp_path / "published").vocabulary
+    module = tf.Module()
+    signature = _to_ids(module, vocabulary, tmp_path / "none", 4)
+    rows = [["丆", "[SEP]", "", ""], ["丈", "猫", "[UNK]", "三", "丅"]]
+    tokens = tf.constant([row + [""] * (5 - len(row)) for row in rows])
+    expected = [[vocabulary.id_of["丆"], EOS, PAD, PAD], vocabulary.ids(rows[1])[:4]]
+    assert signature(tokens=tokens)["ids"].numpy().tolist() == expected
