@@ -148,7 +148,7 @@ def settings_of(config: Mapping[str, Any], where: str) -> dict[str, Any]:
     of_model = {name: values.pop(name) for name in [*values] if name in fields}
     for name, value in of_model.items():
         check_value(fields[name], value, f"{where}: {family.sizes[name]}")
-    if family.form["positions"] == TABLE:
+    if family.form.get("positions") == TABLE:
         values["rows"] = _whole(values["rows"], where) + family.form["offset"]
     kept = 1 - _number(config.get("dropout", config.get("dropout_rate", 0.1)), where)
     of_model |= {"architecture": TRANSFORMER, "keep_prob": kept, "tied_embeddings": True}
