@@ -58,6 +58,18 @@ def test_settings_are_those_of_the_model(bart: Path) -> None:
     form = settings_of(old, "config.json")["form"]
     assert not form.scaled_output
     assert form.decoder_layers == 2
+    for name in ("feed_forward_proj", "relative_attention_max_distance", "layer_norm_epsilon", "tie_word_embeddings"):
+        del old[name]
+    form = settings_of(old, "config.json")["form"]  # what transformers take for granted
+    assert (form.activation, form.gated, form.farthest, form.epsilon, form.scaled_output) == (
+        "relu",
+        False,
+        128,
+        1e-6,
+        True,
+    )
+    form = settings_of({**old, "model_type": "mt5"}, "config.json")["form"]
+    assert (form.activation, form.gated, form.scaled_output) == ("gelu_tanh", True, False)
 
 
 @pytest.mark.parametrize(
@@ -74,6 +86,7 @@ def test_settings_are_those_of_the_model(bart: Path) -> None:
             {"activation_function": "mish"},
             "activation 'mish' is not known; known are gelu, gelu_new, relu, silu",
         ),
+        ({"activation_function": None}, "activation None is not known"),
         ({"dropout": 1}, "dropout 1 is not from 0 to 1"),
         ({"scale_embedding": "yes"}, "scaled_embedding 'yes' is not allowed"),
     ],

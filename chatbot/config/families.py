@@ -1,6 +1,7 @@
 """Families of published encoder-decoder models, by the names that transformers gives to their settings and tensors."""
 
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from chatbot.config.form import GELU, GELU_TANH, RELATIVE, RELU, ROOT_MEAN_SQUARE, SILU, TABLE, Form
@@ -37,13 +38,16 @@ class Family(NamedTuple):
     """What a model_type of config.json stands for.
 
     sizes: the keys of settings of `ModelSettings` and `Form`. same: keys that must have the same values, since we have
-    one for both. form: what all models of the family have.
+    one for both. form: what all models of the family have. defaults: what a config.json does not say, by transformers.
+    scales_output: whether the logits may be scaled, as those of T5 before version 1.1 are.
     """
 
     sizes: Mapping[str, str]
     same: tuple[tuple[str, str], ...]
     form: Mapping[str, Any]
     names: Names
+    defaults: Mapping[str, Any] = MappingProxyType({})
+    scales_output: bool = False
 
 
 _IN_LAYER = "model.{side}.layers.{layer}."
@@ -112,8 +116,14 @@ _T5 = Family(
         "scaled_embedding": False,
     },
     names=T5_NAMES,
+    defaults={
+        "feed_forward_proj": "relu", "relative_attention_num_buckets": 32, "relative_attention_max_distance": 128,
+        "layer_norm_epsilon": 1e-6,
+    },
+    scales_output=True,
 )  # fmt: skip
-FAMILIES = {"bart": _BART, "mbart": _BART._replace(form={**_BART.form, "norm_first": True}), "t5": _T5, "mt5": _T5}
+_MT5 = _T5._replace(defaults={**_T5.defaults, "feed_forward_proj": "gated-gelu"}, scales_output=False)
+FAMILIES = {"bart": _BART, "mbart": _BART._replace(form={**_BART.form, "norm_first": True}), "t5": _T5, "mt5": _MT5}
 
 
 def family_of(config: Mapping[str, Any], where: str) -> Family:
@@ -122,7 +132,7 @@ def family_of(config: Mapping[str, Any], where: str) -> Family:
     if kind not in FAMILIES:
         raise UserError(f"{where}: model_type {kind!r} is not known; known are {', '.join(FAMILIES)}")
     family = FAMILIES[kind]
-    if _is_gated(config):
+    if _is_gated({**family.defaults, **config}):
         names = tuple(f"{family.names.wide[0]}_{i}" for i in range(2))
         return family._replace(names=family.names._replace(wide=names))
     return family
@@ -134,6 +144,7 @@ def settings_of(config: Mapping[str, Any], where: str) -> dict[str, Any]:
     config: its config.json. where: what messages name. Raises UserError for values that are missing or not allowed.
     """
     family, values = family_of(config, where), dict[str, Any]()
+    config = {**family.defaults, **config}
     for name, key in family.sizes.items():
         if key == "num_decoder_layers" and config.get(key) is None:
             values[name] = config.get("num_layers")  # as transformers do
@@ -152,8 +163,10 @@ def settings_of(config: Mapping[str, Any], where: str) -> dict[str, Any]:
         values["rows"] = _whole(values["rows"], where) + family.form["offset"]
     kept = 1 - _number(config.get("dropout", config.get("dropout_rate", 0.1)), where)
     of_model |= {"architecture": TRANSFORMER, "keep_prob": kept, "tied_embeddings": True}
+    # Of version 1.1 on, the output matrix is another one; newer files say it by a key of its own.
+    scales = family.scales_output and config.get("scale_decoder_outputs", config.get("tie_word_embeddings", True))
     try:
-        form = Form(**{**family.form, **values, **_activation(config, where), "scaled_output": _scales_output(config)})
+        form = Form(**{**family.form, **values, **_activation(config, where)}, scaled_output=scales)
     except UserError as error:
         raise UserError(f"{where}: {error}") from None
     return {**of_model, "form": form}
@@ -161,13 +174,6 @@ def settings_of(config: Mapping[str, Any], where: str) -> dict[str, Any]:
 
 def _is_gated(config: Mapping[str, Any]) -> bool:
     return str(config.get("feed_forward_proj", "")).startswith("gated-")
-
-
-def _scales_output(config: Mapping[str, Any]) -> bool:
-    """Return whether a T5 scales its outputs: those before version 1.1, which transformers tell by tied embeddings."""
-    if "feed_forward_proj" not in config:
-        return False
-    return bool(config.get("scale_decoder_outputs", config.get("tie_word_embeddings", True)))
 
 
 def _activation(config: Mapping[str, Any], where: str) -> dict[str, Any]:

@@ -14,6 +14,8 @@ from transformers import (
     BartForConditionalGeneration,
     MBartConfig,
     MBartForConditionalGeneration,
+    MT5Config,
+    MT5ForConditionalGeneration,
     T5Config,
     T5ForConditionalGeneration,
 )
@@ -33,6 +35,7 @@ T5 = {
 MODELS = {
     "bart": (BartForConditionalGeneration, BartConfig(**BART, scale_embedding=False)),
     "mbart": (MBartForConditionalGeneration, MBartConfig(**BART, scale_embedding=True, activation_function="relu")),
+    "mt5": (MT5ForConditionalGeneration, MT5Config(**T5)),
     "t5": (T5ForConditionalGeneration, T5Config(**T5)),
     "t5-gated": (
         T5ForConditionalGeneration,
