@@ -77,7 +77,7 @@ def _settings_over_config(flags: dict[str, Any], config: dict[str, Any]) -> Sett
     if not config_file.exists():
         inherited = _inherited(given["init_from"], given) if given.get("init_from") else {}
         fixed = fields_of(ModelSettings) if given.get("init_from") else {}  # by the weights of the other attempt
-        not_given = settings_of_presets() - {*fixed, *given}
+        not_given = settings_of_presets() - {*fixed, *inherited, *given}
         return compose(Settings, **_overridden(inherited, given), not_given=not_given)
     own = {**read_settings(config_file.absolute()), "attempt": attempt}
     copied = config_file.with_name(DICTIONARY)

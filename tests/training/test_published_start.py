@@ -16,6 +16,7 @@ from chatbot.export.transformers_format import write_transformers
 from chatbot.model.pretrained import read_weights
 from chatbot.model.saved import load_trained
 from chatbot.model.seq2seq import Seq2Seq
+from chatbot.training.data import prepare
 from tests.commands import ROOT
 from tests.corpus.published import fitting_tokenizer
 from tests.training.attempts import metrics, weights
@@ -93,6 +94,16 @@ def test_pairs_are_learned_by_heart(there: Path) -> None:
     train(attempt="heart", steps=400, learning_rate=0.01, keep_prob=1.0, log_every=100)
     responder = load_model(Path("checkpoints/heart"), ratings=None).responder_of(DecodingSettings(retrieve="none"))
     assert responder.replies([question for question, _ in PAIRS]) == [answer for _, answer in PAIRS]
+
+
+def test_a_preset_keeps_what_is_of_the_published_model(there: Path) -> None:
+    """Its rate would be that of training from scratch, twenty times as large."""
+    flags = {name: value for name, value in FLAGS.items() if name != "learning_rate"}
+    settings = settings_over_config({**flags, "preset": "small"})
+    assert settings.learning.learning_rate == 5e-5
+    chosen = prepare(settings).chosen
+    assert chosen["warm_up"] == 300
+    assert not {"learning_rate", "keep_prob", "num_layers"} & chosen.keys()
 
 
 def test_flags_that_a_published_model_excludes(there: Path) -> None:
