@@ -117,8 +117,8 @@ def _inherited(attempt: str, given: dict[str, Any]) -> dict[str, Any]:
     folder = local_folder(attempt)
     if (config := published(folder)) is not None:
         values = published_settings(folder, config)
-        for name in {*given} & {*values} - FREE_OF_PUBLISHED:
-            if given[name] != values[name]:
+        for name in {*given} & {*values, "vocabulary_size"} - FREE_OF_PUBLISHED:
+            if given[name] != values.get(name):
                 flag = " ".join(words_of(fields_of(Settings)[name], given[name]))
                 raise UserError(f"{flag}: not that of the published model in {folder}; leave it out")
     else:

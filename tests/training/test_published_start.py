@@ -111,6 +111,7 @@ def test_flags_that_a_published_model_excludes(there: Path) -> None:
     for flags, message in (
         ({"copy": True}, "--copy: a published model has none; leave it out"),
         ({"embedding_size": 64}, "--embedding-size 64: not that of the published model in there; leave it out"),
+        ({"vocabulary_size": 500}, "--vocabulary-size 500: not that of the published model in there; leave it out"),
         ({"tokenizer": "char"}, "--tokenizer char: not that of the published model in there; leave it out"),
         ({"tied_embeddings": False}, "--no-tied-embeddings: not that of the published model"),
         ({"history": 1}, "--history: a published model has no marks of turns; leave it out"),
