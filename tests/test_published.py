@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
@@ -265,12 +266,13 @@ def test_tensors_that_cannot_be_used(bart: Path, damage: Callable[[Path], None],
     assert not any(variable.numpy().any() for variable in model.trainable_variables if "gain" not in variable.name)
 
 
-def test_shards_half_precision_and_copies_of_the_embedding(bart: Path) -> None:
+@pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16])
+def test_shards_half_precision_and_copies_of_the_embedding(bart: Path, dtype: Any) -> None:
     """As larger models are published, and as earlier versions of transformers wrote them."""
     model = Seq2Seq(ModelSettings(**settings_of(config_of(bart), "config.json"), max_length=19), len(ROWS))
     read_weights(model, bart, ROWS)
     expected = [variable.numpy() for variable in model.trainable_variables]
-    tensors = {name: x.astype(np.float16) for name, x in load_file(bart / WEIGHTS).items()}
+    tensors = {name: x.astype(dtype) for name, x in load_file(bart / WEIGHTS).items()}
     tensors["lm_head.weight"] = tensors["model.decoder.embed_tokens.weight"] = tensors["model.shared.weight"].copy()
     (bart / WEIGHTS).unlink()
     places = {name: f"model-{i % 2}.safetensors" for i, name in enumerate(sorted(tensors))}
@@ -282,4 +284,4 @@ def test_shards_half_precision_and_copies_of_the_embedding(bart: Path) -> None:
     assert not has_projection(bart)
     read_weights(model, bart, ROWS)
     for variable, value in zip(model.trainable_variables, expected, strict=True):
-        np.testing.assert_allclose(variable, value, rtol=1e-3, atol=1e-7)
+        np.testing.assert_allclose(variable, value, rtol=5e-3, atol=1e-6)

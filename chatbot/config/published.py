@@ -12,7 +12,7 @@ from chatbot.errors import UserError
 
 CONFIG, TOKENIZER, VOCAB = "config.json", "tokenizer.json", "vocab.txt"
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
-TYPES = {"float16", "float32", "float64"}
+TYPES = {"bfloat16", "float16", "float32", "float64"}
 # Of fine-tuning, as in the examples of transformers.
 LEARNING_RATE = 5e-5
 REMEDY = "copy the folder again from where the model was published"
@@ -107,6 +107,7 @@ def read_tensor(files: Mapping[str, Path], name: str) -> Any:
     if name not in files:
         folder = next(iter(files.values())).parent
         raise UserError(f"{folder}: no tensor {name}; {REMEDY}")
+    import ml_dtypes  # noqa: F401  # of TensorFlow: NumPy knows bfloat16 then
     from safetensors import SafetensorError, safe_open
 
     try:
