@@ -45,16 +45,25 @@ TEXTS: Mapping[str, Callable[[str], bytes]] = {
 def piece_tokenizer(path: str) -> Callable[[str], list[str]]:
     """Return the function from a text to its pieces, with those that begin and end each text.
 
-    path: of tokenizer.json. Raises UserError for a file that cannot be read, and without the package tokenizers.
+    An unknown piece is the part of the text that it stands for. path: of tokenizer.json. Raises UserError for a file
+    that cannot be read, and without the package tokenizers.
     """
     made = open_tokenizer(Path(path))
-    return lambda text: made.encode(text).tokens if text.strip() else []
+    return lambda text: _pieces(made, made.encode(text), text) if text.strip() else []
 
 
 def pieces_of_lines(path: str, texts: Sequence[str]) -> list[str]:
     """Return the pieces of all texts, with a line break between two texts. path: as for `piece_tokenizer`."""
-    encoded = open_tokenizer(Path(path)).encode_batch([*texts])
-    return [piece for one in encoded for piece in ("\n", *one.tokens)][1:]
+    made = open_tokenizer(Path(path))
+    encoded = zip(made.encode_batch([*texts]), texts, strict=True)
+    return [piece for one, text in encoded for piece in ("\n", *_pieces(made, one, text))][1:]
+
+
+def _pieces(made: Any, encoded: Any, text: str) -> list[str]:
+    unknown = getattr(made.model, "unk_token", None)  # of others, the library gives the part of the text itself
+    if unknown not in encoded.tokens:
+        return list(encoded.tokens)
+    return [text[slice(*at)] if x == unknown else x for x, at in zip(encoded.tokens, encoded.offsets, strict=True)]
 
 
 def open_tokenizer(path: Path) -> Any:

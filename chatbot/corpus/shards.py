@@ -195,8 +195,10 @@ def encode_chunk(chunk: Chunk, kept: Mask, vocabulary: Vocabulary, turns: int = 
 def _visible_characters(tokens: Sequence[str], vocabulary: Vocabulary) -> npt.NDArray[np.int64]:
     """Return the number of characters of each token that are no space, [tokens]; of pieces, those that begin in it."""
     if isinstance(vocabulary, PieceVocabulary):
-        texts = [vocabulary.bytes_of_tokens()[i].replace(b" ", b"") for i in vocabulary.ids(tokens)]
-        return np.array([sum(byte & 0xC0 != 0x80 for byte in text) for text in texts], np.int64)
+        texts = vocabulary.bytes_of_tokens()
+        of_tokens = zip(tokens, vocabulary.ids(tokens), strict=True)
+        spelled = (texts[i] if i != UNK else token.encode() for token, i in of_tokens)
+        return np.array([sum(byte & 0xC0 != 0x80 and byte != 0x20 for byte in text) for text in spelled], np.int64)
     points, characters = code_points(tokens)
     return _sums(points != ord(SPACE), characters)
 
