@@ -112,7 +112,7 @@ def test_a_setting_that_is_missing(bart: Path) -> None:
         {"norm": "batch"},
         {"epsilon": "small"},
         {"buckets": 2, "positions": "relative", "farthest": 8},
-        {"buckets": 32, "positions": "relative", "farthest": 9},
+        {"buckets": 32, "positions": "relative", "farthest": 16},
         {"positions": "table", "rows": 2, "offset": 2},
         {"rows": -1},
         {"head_size": 2.0},

@@ -20,8 +20,8 @@ class Names(NamedTuple):
     """
 
     embedding: str
-    attention: tuple[str, str, str, str]  # queries, keys, values, output
-    cross_attention: tuple[str, str, str, str]
+    attention: tuple[str, ...]  # queries, keys, values, output
+    cross_attention: tuple[str, ...]
     wide: tuple[str, ...]
     narrow: str
     attention_norm: str
@@ -53,8 +53,8 @@ class Family(NamedTuple):
 _IN_LAYER = "model.{side}.layers.{layer}."
 BART_NAMES = Names(
     embedding="model.shared.weight",
-    attention=tuple(f"{_IN_LAYER}self_attn.{x}_proj" for x in ("q", "k", "v", "out")),  # type: ignore[arg-type]
-    cross_attention=tuple(f"{_IN_LAYER}encoder_attn.{x}_proj" for x in ("q", "k", "v", "out")),  # type: ignore[arg-type]
+    attention=tuple(f"{_IN_LAYER}self_attn.{x}_proj" for x in ("q", "k", "v", "out")),
+    cross_attention=tuple(f"{_IN_LAYER}encoder_attn.{x}_proj" for x in ("q", "k", "v", "out")),
     wide=(f"{_IN_LAYER}fc1",),
     narrow=f"{_IN_LAYER}fc2",
     attention_norm=f"{_IN_LAYER}self_attn_layer_norm",
@@ -68,8 +68,8 @@ BART_NAMES = Names(
 _IN_BLOCK = "{side}.block.{layer}.layer."
 T5_NAMES = Names(
     embedding="shared.weight",
-    attention=tuple(f"{_IN_BLOCK}0.SelfAttention.{x}" for x in "qkvo"),  # type: ignore[arg-type]
-    cross_attention=tuple(f"{_IN_BLOCK}1.EncDecAttention.{x}" for x in "qkvo"),  # type: ignore[arg-type]
+    attention=tuple(f"{_IN_BLOCK}0.SelfAttention.{x}" for x in "qkvo"),
+    cross_attention=tuple(f"{_IN_BLOCK}1.EncDecAttention.{x}" for x in "qkvo"),
     wide=(f"{_IN_BLOCK}{{part}}.DenseReluDense.wi",),
     narrow=f"{_IN_BLOCK}{{part}}.DenseReluDense.wo",
     attention_norm=f"{_IN_BLOCK}0.layer_norm",

@@ -61,7 +61,7 @@ class Form:
                 raise UserError(f"form: {field.name} {value!r} is not allowed; restore the file from a backup")
         if self.positions == TABLE and self.rows <= self.offset:
             raise UserError(f"form: a table of {self.rows} positions from row {self.offset} on; restore the file")
-        if self.positions == RELATIVE and not 4 <= self.buckets <= 2 * self.farthest:
+        if self.positions == RELATIVE and not 4 <= self.buckets < 2 * self.farthest:
             raise UserError(f"form: {self.buckets} buckets of distances to {self.farthest}; restore the file")
 
     @property

@@ -5,11 +5,12 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from chatbot.config.published import REMEDY
 from chatbot.durable import read_json
 from chatbot.errors import UserError
 
-REMEDY = "copy it again from where the model was published"
-SPACE = "\u2581"  # as SentencePiece marks it
+# Precedes a word that follows a space, as in SentencePiece (Kudo and Richardson, 2018).
+SPACE = "\u2581"
 # Bytes whose characters byte-level BPE writes as they are; the other bytes are U+0100 and so on, in their order.
 _PLAIN = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
 _BYTES = {chr(byte): byte for byte in _PLAIN}
@@ -21,7 +22,7 @@ def _of_word_piece(piece: str) -> bytes:
     """A word that begins with a letter of an alphabet, or a digit, follows a space."""
     if piece.startswith(CONTINUES):
         return piece.removeprefix(CONTINUES).encode()
-    return (" " * (piece[0].isalnum() and piece[0] < "\u2e80") + piece).encode()
+    return (" " * (piece[:1].isalnum() and piece < "\u2e80") + piece).encode()
 
 
 def _of_byte_level(piece: str) -> bytes:
@@ -92,7 +93,7 @@ def _made(content: str, lowercase: bool, path: str) -> Any:
         else:
             from tokenizers.implementations import BertWordPieceTokenizer
 
-            ids = {token: i for i, token in enumerate(content.splitlines())}
+            ids = {token: i for i, token in enumerate(content.removesuffix("\n").split("\n"))}
             made = tokenizers.Tokenizer.from_str(BertWordPieceTokenizer(ids, lowercase=lowercase).to_str())
     except Exception as error:  # of the library, derived from Exception
         raise UserError(f"{path}: no tokenizer ({str(error)[:60]}); {REMEDY}") from None

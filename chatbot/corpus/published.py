@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from chatbot.corpus.pieces import REMEDY, TEXTS, open_tokenizer
+from chatbot.config.published import REMEDY
+from chatbot.corpus.pieces import TEXTS, open_tokenizer
 from chatbot.corpus.vocabulary import SPECIALS, UNK, PieceVocabulary
 from chatbot.errors import UserError
 
@@ -50,7 +51,10 @@ def piece_vocabulary(path: Path, config: Mapping[str, Any]) -> tuple[PieceVocabu
     of_pieces = {"silent": sorted(silent), "literal": sorted(literal), "beginning": beginning}
     description = {"texts": kind, "special": special, **of_pieces, "config": dict(config)}
     rows = [pad, start, end, unknown, -1, *others]
-    return PieceVocabulary(pieces, description), np.array(rows)
+    try:
+        return PieceVocabulary(pieces, description), np.array(rows)
+    except (LookupError, ValueError):
+        raise UserError(f"{path}: a token is not as decoder {kind!r} writes it; {REMEDY}") from None
 
 
 def _whole(config: Mapping[str, Any], name: str, path: Path) -> int:

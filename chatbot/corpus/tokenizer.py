@@ -12,13 +12,11 @@ from typing import Any
 
 from chatbot.config.corpus import NONE, PIECES, TEXT_RULES, CorpusSettings
 from chatbot.corpus.cleaning import cleaner
-from chatbot.corpus.pieces import piece_tokenizer
+from chatbot.corpus.pieces import SPACE, piece_tokenizer
 from chatbot.corpus.reading.charset import detect_charset
 from chatbot.display import SHOWN_NAME, listing, one_line
 from chatbot.errors import UserError
 
-# Precedes a word that follows a space, as in SentencePiece (Kudo and Richardson, 2018).
-SPACE = "\u2581"
 # A line in a language with spaces between its words: it begins with a letter, and has no Chinese, Japanese, Thai, Lao,
 # Burmese or Khmer character.
 _UNSPACED = r"\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"

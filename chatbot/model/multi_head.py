@@ -104,8 +104,8 @@ def attended(factors: Sequence[tf.Tensor], added: tf.Tensor, precision: str, sca
     """Return softmax(queries keys scale + scores) values of each head, [rows, heads, target, part].
 
     factors: queries [rows, heads, target, part], keys and values [rows, heads, source, part], and with learned scores
-    of distances these, [1 or rows, heads, target, source]. added: `penalties`, broadcast to [rows, heads, target,
-    source].
+    of distances these, [1, heads, target, source], or [rows, heads, target, source] where no gradient is asked for.
+    added: `penalties`, broadcast to [rows, heads, target, source].
     """
 
     @tf.custom_gradient

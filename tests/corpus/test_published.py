@@ -159,6 +159,8 @@ def change(content: dict[str, Any], config: dict[str, Any], how: str) -> None:
         config["pad_token_id"] = None
     elif how == "far":
         config["eos_token_id"] = 9_999_999
+    elif how == "byte":
+        content["decoder"] = {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": True}
     elif how == "far pad":
         config["pad_token_id"] = 9_999_998
     elif how == "line":
@@ -170,10 +172,11 @@ def change(content: dict[str, Any], config: dict[str, Any], how: str) -> None:
     [
         ("decoder", r"decoder 'CTC' is not known; known are WordPiece, ByteLevel, Metaspace$"),
         ("no end", r"texts do not end with '\[SEP\]', the end in config.json; choose another model$"),
-        ("fewer", r"tokens, and vocab_size 50 in config.json; copy it again"),
-        ("no pad", r"published: pad_token_id None in config.json is no number of a token; copy it again"),
-        ("far", r"no token of the ids 0, 9999999 and 3 in config.json; copy it again"),
-        ("far pad", r"no token of the ids 9999998, 3 and 3 in config.json; copy it again"),
+        ("fewer", r"tokens, and vocab_size 50 in config.json; copy the folder again"),
+        ("no pad", r"published: pad_token_id None in config.json is no number of a token; copy the folder again"),
+        ("far", r"no token of the ids 0, 9999999 and 3 in config.json; copy the folder again"),
+        ("byte", r"a token is not as decoder 'ByteLevel' writes it; copy the folder again"),
+        ("far pad", r"no token of the ids 9999998, 3 and 3 in config.json; copy the folder again"),
         ("line", r"a token with a line break is not supported; choose another model$"),
     ],
 )
@@ -192,7 +195,7 @@ def test_a_file_that_is_no_tokenizer(tmp_path: Path, monkeypatch: pytest.MonkeyP
     with pytest.raises(UserError, match=r"tokenizer.json: tokenizer cannot be read"):
         tokenizer(PIECES, str(path))
     path.write_text("{}", encoding="utf-8")
-    with pytest.raises(UserError, match=r"tokenizer.json: no tokenizer \(.*\); copy it again"):
+    with pytest.raises(UserError, match=r"tokenizer.json: no tokenizer \(.*\); copy the folder again"):
         tokenizer(PIECES, str(path))
     path.write_text("{} ", encoding="utf-8")
     monkeypatch.setitem(__import__("sys").modules, "tokenizers", None)
@@ -204,7 +207,18 @@ def test_a_file_that_is_no_tokenizer(tmp_path: Path, monkeypatch: pytest.MonkeyP
 def test_vocabulary_of_a_bert(tmp_path: Path, lowercase: bool | None) -> None:
     """Of a folder with vocab.txt alone: the tokens are those of the same tokenizer in one file."""
     special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-    words = [*special, *sorted({*"".join(TEXTS)} - {*" \n"}), "love", "lo", "##ve", "##d", "Love", "cafe", "café"]
+    words = [
+        *special,
+        *sorted({*"".join(TEXTS)} - {*" \n"}),
+        "love",
+        "lo",
+        "##ve",
+        "##d",
+        "Love",
+        "cafe",
+        "\u2028",
+        "café",
+    ]
     path = tmp_path / "vocab.txt"
     path.write_text("\n".join(dict.fromkeys(words)) + "\n", encoding="utf-8")
     if lowercase is not None:
@@ -212,9 +226,9 @@ def test_vocabulary_of_a_bert(tmp_path: Path, lowercase: bool | None) -> None:
     config = {"pad_token_id": 0, "eos_token_id": 3, "decoder_start_token_id": 3, "vocab_size": len({*words})}
     vocabulary, _ = piece_vocabulary(path, config)
     tokens = tokenizer(PIECES, str(path))("我Love你Café，loved")
-    known = ["love"] if lowercase is None else ["Love"]
+    love = ["love"] if lowercase is None else ["Love"]
     cafe = "cafe" if lowercase is None else "Café"  # which is unknown
-    assert tokens == ["[CLS]", "我", *known, "你", cafe, "，", "love", "##d", "[SEP]"]
+    assert tokens == ["[CLS]", "我", *love, "你", cafe, "，", "love", "##d", "[SEP]"]
     assert vocabulary.description["texts"] == "WordPiece"
     assert vocabulary.text(vocabulary.ids(tokenizer(PIECES, str(path))("我love你"))) == "我 love你"
     again = tmp_path / "dictionary.txt"  # as an attempt has it
@@ -223,3 +237,12 @@ def test_vocabulary_of_a_bert(tmp_path: Path, lowercase: bool | None) -> None:
     (tmp_path / "tokenizer_config.json").write_text("[")
     with pytest.raises(UserError, match=r"vocab.txt: tokenizer cannot be read"):
         tokenizer(PIECES, str(path))
+
+
+def test_lengths_that_a_tokenizer_was_saved_with_do_not_matter(tmp_path: Path) -> None:
+    """Training cuts and pads by itself."""
+    made, _ = tokenizer_of("WordPiece", TEXTS, 700)
+    plain = save(made, tmp_path / "plain")
+    made.enable_truncation(4)
+    made.enable_padding(length=30)
+    assert tokenizer(PIECES, str(save(made, tmp_path / "bounded")))(TEXTS[0]) == tokenizer(PIECES, str(plain))(TEXTS[0])

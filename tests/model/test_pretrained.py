@@ -17,7 +17,7 @@ from chatbot.inference.replier import Replier
 from chatbot.inference.responder import TensorFlowModel
 from chatbot.model.pretrained import read_weights, tensors_of
 from chatbot.model.seq2seq import UNSPOKEN, Seq2Seq
-from chatbot.model.sequences import packed_array, unpack
+from chatbot.model.sequences import packed_array, padded_ids, unpack
 
 HERE = Path(__file__).parent / "pretrained"
 NAMES = sorted(path.parent.name for path in HERE.glob("*/config.json"))
@@ -120,3 +120,11 @@ def scattered(gradient: npt.NDArray[np.float32], rows: npt.NDArray[np.int64]) ->
     sums = np.zeros([VOCABULARY, *gradient.shape[1:]], np.float32)
     np.add.at(sums, rows[rows >= 0], gradient[rows >= 0])
     return sums
+
+
+def test_padding_may_be_beyond_the_last_position() -> None:
+    """As that of a bucket that is longer than any sequence."""
+    model, rows = loaded("bart")
+    source, target, _ = batch(model, rows)
+    wide = model.sequences(np.pad(padded_ids(source).numpy(), [(0, 0), (0, 20)]))
+    np.testing.assert_allclose(model(wide, target), model(source, target), atol=1e-6)
