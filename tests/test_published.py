@@ -15,10 +15,10 @@ from safetensors.numpy import load_file, save_file
 from chatbot.config.families import settings_of
 from chatbot.config.form import Form
 from chatbot.config.model import ModelSettings
-from chatbot.config.published import CONFIG, INDEX, WEIGHTS, has_projection, local_folder, published, published_settings
+from chatbot.config.published import CONFIG, INDEX, WEIGHTS, PublishedModel, published
 from chatbot.errors import UserError
 from chatbot.model.pretrained import read_weights
-from chatbot.model.seq2seq import Seq2Seq
+from chatbot.model.seq2seq import SILENCE, UNSPOKEN, Seq2Seq
 
 MODELS = Path(__file__).parent / "model/pretrained"
 ROWS = np.array([1, 2, 2, 0, -1, *range(3, 41)])
@@ -32,9 +32,19 @@ def bart(tmp_path: Path) -> Path:
 
 def config_of(folder: Path) -> dict[str, Any]:
     """Its config.json."""
-    config = published(folder)
-    assert config is not None
-    return config
+    return dict(json.loads((folder / CONFIG).read_text()))
+
+
+def model_in(folder: Path) -> PublishedModel:
+    """The published model of a folder."""
+    model = published(str(folder))
+    assert model is not None
+    return model
+
+
+def empty_model(folder: Path) -> Seq2Seq:
+    """A model of its sizes, whose weights are not read."""
+    return Seq2Seq(ModelSettings(**settings_of(config_of(folder), "config.json"), max_length=19), len(ROWS))
 
 
 def test_settings_are_those_of_the_model(bart: Path) -> None:
@@ -81,13 +91,11 @@ def test_settings_are_those_of_the_model(bart: Path) -> None:
         ({"d_model": -3}, "d_model -3: must be at least 1"),
         ({"encoder_layers": 1.5}, "encoder_layers 1.5: expected a whole number"),
         ({"decoder_layers": 10**9}, "decoder_layers 1000000000 is not allowed"),
-        ({"max_position_embeddings": "many"}, "'many' where a whole number is expected"),
+        ({"max_position_embeddings": "many"}, "rows 'many' is not allowed"),
         ({"decoder_ffn_dim": 11}, "encoder_ffn_dim and decoder_ffn_dim differ, which is not supported"),
-        (
-            {"activation_function": "mish"},
-            "activation 'mish' is not known; known are gelu, gelu_new, relu, silu",
-        ),
+        ({"activation_function": "mish"}, "activation mish is not known; known are relu, gelu, gelu_new, silu"),
         ({"activation_function": None}, "activation None is not known"),
+        ({"model_type": ["bart"]}, "is not known; known are bart"),
         ({"dropout": 1}, "dropout 1 is not from 0 to 1"),
         ({"scale_embedding": "yes"}, "scaled_embedding 'yes' is not allowed"),
     ],
@@ -139,11 +147,11 @@ def test_what_excludes_a_published_model(bart: Path) -> None:
 def test_settings_of_a_run(bart: Path) -> None:
     """Beside those of the model."""
     (bart / "vocab.txt").touch()
-    values = published_settings(bart, config_of(bart))
+    values = model_in(bart).settings()
     assert values["dictionary"] == str(bart / "vocab.txt")
     (bart / "tokenizer.json").touch()
     of_model = settings_of(config_of(bart), "config.json")
-    assert published_settings(bart, config_of(bart)) == {
+    assert model_in(bart).settings() == {
         **of_model,
         "tied_embeddings": True,
         "tokenizer": "pieces",
@@ -151,17 +159,17 @@ def test_settings_of_a_run(bart: Path) -> None:
         "both_directions": "off",
         "learning_rate": 5e-5,
     }
-    assert has_projection(MODELS / "t5-gated")
+    assert model_in(MODELS / "t5-gated").has_projection()
 
 
 def test_folders_that_are_none(tmp_path: Path, bart: Path) -> None:
-    assert published(tmp_path) is None
-    (tmp_path / CONFIG).write_text("[1]")
-    assert published(tmp_path) is None
-    (tmp_path / CONFIG).write_text('{"rnn_size": 8}')  # of an attempt
-    assert published(tmp_path) is None
+    for content in (None, "[1]", '{"rnn_size": 8}'):  # the last one of an attempt
+        if content is not None:
+            (tmp_path / CONFIG).write_text(content)
+        assert published(str(tmp_path)) is None
+    assert published(None) is None
     with pytest.raises(UserError, match=r"neither tokenizer.json nor vocab.txt; save its tokenizer with transformers"):
-        published_settings(bart, config_of(bart))
+        model_in(bart).settings()
 
 
 def test_a_name_is_fetched_by_huggingface_hub(bart: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -176,16 +184,21 @@ def test_a_name_is_fetched_by_huggingface_hub(bart: Path, monkeypatch: pytest.Mo
 
     monkeypatch.chdir(bart.parent)
     monkeypatch.setattr("huggingface_hub.snapshot_download", fetch)
-    assert local_folder("fnlp/bart-base") == bart
+    model = published("fnlp/bart-base")
+    assert model is not None
+    assert model.folder == bart
     assert asked == [("fnlp/bart-base", {"allow_patterns": ["*.json", "vocab.txt", "*.safetensors"]})]
-    for name in ("bart", "weibo", "./bart", "../there", "/there/bart", "a/b/c", "", str(bart)):
-        assert local_folder(name) == Path(name)
+    for name in ("bart", str(bart)):
+        assert model_in(Path(name)).folder == Path(name)
+    for name in ("weibo", "./weibo", "../there", "/there/bart", "a/b/c", ""):
+        assert published(name) is None
+    assert len(asked) == 1
     message = r"--init-from a/b: no such folder, and it cannot be fetched \(404 Client Error. \(Request ID: 1\)\)$"
     with pytest.raises(UserError, match=message):
-        local_folder("a/b")
+        published("a/b")
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
     with pytest.raises(UserError, match=r"--init-from a/b: no such folder; .* run `pip install huggingface_hub`$"):
-        local_folder("a/b")
+        published("a/b")
 
 
 def rewrite(change: Callable[[dict[str, Any]], None]) -> Callable[[Path], None]:
@@ -231,7 +244,7 @@ FC1 = "model.encoder.layers.1.fc1.weight"
         (pickled, r"no model.safetensors; convert pytorch_model.bin with transformers \(save_pretrained\)$"),
         (lambda folder: (folder / WEIGHTS).unlink(), r"no model.safetensors; copy the folder again"),
         (rewrite(lambda x: x.pop(FC1)), rf"no tensor {FC1}; copy"),
-        (rewrite(lambda x: x.update(more=x[FC1])), r"model.safetensors: more is not known in such a model; copy"),
+        (rewrite(lambda x: x.update(more=x[FC1])), r"model.safetensors: more is not known in such a model; choose"),
         (rewrite(lambda x: x.update({FC1: x[FC1][:9]})), rf"{FC1} is \[9, 12\], not as config.json says; copy"),
         (rewrite(lambda x: x.update({FC1: x[FC1].ravel()})), rf"{FC1} is \[120\], not as config.json says"),
         (
@@ -258,10 +271,10 @@ FC1 = "model.encoder.layers.1.fc1.weight"
 )
 def test_tensors_that_cannot_be_used(bart: Path, damage: Callable[[Path], None], message: str) -> None:
     """No weight of the model has changed."""
-    model = Seq2Seq(ModelSettings(**settings_of(config_of(bart), "config.json"), max_length=19), len(ROWS))
+    model = empty_model(bart)
     damage(bart)
     with pytest.raises(UserError, match=message) as raised:
-        read_weights(model, bart, ROWS)
+        read_weights(model, model_in(bart), ROWS)
     assert "\n" not in str(raised.value)
     assert not any(variable.numpy().any() for variable in model.trainable_variables if "gain" not in variable.name)
 
@@ -269,8 +282,8 @@ def test_tensors_that_cannot_be_used(bart: Path, damage: Callable[[Path], None],
 @pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16])
 def test_shards_half_precision_and_copies_of_the_embedding(bart: Path, dtype: Any) -> None:
     """As larger models are published, and as earlier versions of transformers wrote them."""
-    model = Seq2Seq(ModelSettings(**settings_of(config_of(bart), "config.json"), max_length=19), len(ROWS))
-    read_weights(model, bart, ROWS)
+    model = empty_model(bart)
+    read_weights(model, model_in(bart), ROWS)
     expected = [variable.numpy() for variable in model.trainable_variables]
     tensors = {name: x.astype(dtype) for name, x in load_file(bart / WEIGHTS).items()}
     tensors["lm_head.weight"] = tensors["model.decoder.embed_tokens.weight"] = tensors["model.shared.weight"].copy()
@@ -281,7 +294,27 @@ def test_shards_half_precision_and_copies_of_the_embedding(bart: Path, dtype: An
     (bart / INDEX).write_text(json.dumps({"metadata": {}, "weight_map": places}))
     for variable in model.trainable_variables:
         variable.assign(variable * 0)
-    assert not has_projection(bart)
-    read_weights(model, bart, ROWS)
+    assert not model_in(bart).has_projection()
+    read_weights(model, model_in(bart), ROWS)
     for variable, value in zip(model.trainable_variables, expected, strict=True):
         np.testing.assert_allclose(variable, value, rtol=5e-3, atol=1e-6)
+
+
+def test_tensors_of_a_model_without_an_output(bart: Path) -> None:
+    """Whose names are shorter; and what transformers do not read in older files."""
+    model = empty_model(bart)
+    read_weights(model, model_in(bart), ROWS)
+    expected: dict[str, Any] = {variable.path: variable.numpy() for variable in model.trainable_variables}
+    bare = {name.removeprefix("model."): tensor for name, tensor in load_file(bart / WEIGHTS).items()}
+    del bare["final_logits_bias"]
+    scores = "decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight"  # of a T5
+    unread = dict.fromkeys(("encoder.version", "decoder.version", scores), np.ones(1, np.float32))
+    save_file({**bare, **unread}, bart / WEIGHTS)
+    read_weights(model, model_in(bart), ROWS)
+    bias = np.where([i in UNSPOKEN for i in range(len(ROWS))], np.float32(SILENCE), np.float32(0))
+    expected[model.bias.path] = bias
+    for variable in model.trainable_variables:
+        np.testing.assert_array_equal(variable, expected[variable.path], err_msg=variable.path)
+    save_file({name: x for name, x in bare.items() if name != "shared.weight"}, bart / WEIGHTS)
+    with pytest.raises(UserError, match=r"decoder.embed_positions.weight is not known in such a model"):
+        read_weights(model, model_in(bart), ROWS)

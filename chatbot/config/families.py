@@ -9,20 +9,38 @@ from chatbot.config.model import TRANSFORMER, ModelSettings
 from chatbot.errors import UserError
 from chatbot.flags import check_value, fields_of
 
-ACTIVATIONS = {"gelu": GELU, "gelu_new": GELU_TANH, "relu": RELU, "silu": SILU, "swish": SILU}
+# By the names that transformers give them in `activation_function` and `feed_forward_proj`.
+ACTIVATIONS: Mapping[str, Mapping[str, Any]] = {
+    "relu": {"activation": RELU},
+    "gelu": {"activation": GELU},
+    "gelu_new": {"activation": GELU_TANH},
+    "silu": {"activation": SILU},
+    "swish": {"activation": SILU},
+    "gated-gelu": {"activation": GELU_TANH, "gated": True},
+    "gated-silu": {"activation": SILU, "gated": True},
+}
+# What files may have beside the weights: copies of the embedding, and what transformers do not read either.
+COPIES = ("encoder.embed_tokens.weight", "decoder.embed_tokens.weight", "lm_head.weight")
+UNREAD = (
+    "encoder.version",
+    "decoder.version",
+    "decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight",
+)
+# Precedes all names but those of the output, except in files of models without an output.
+BASE = "model."
 
 
 class Names(NamedTuple):
     """The names of a family's tensors: of a part of a layer, without its ending; the others whole.
 
     {side} is encoder or decoder, {layer} a number from 0, {part} that of the part in its layer. What several names
-    have in one of our variables is joined.
+    have in one of our variables is joined. wide: where it is gated, its two products end in _0 and _1.
     """
 
     embedding: str
     attention: tuple[str, ...]  # queries, keys, values, output
     cross_attention: tuple[str, ...]
-    wide: tuple[str, ...]
+    wide: str
     narrow: str
     attention_norm: str
     cross_norm: str
@@ -50,19 +68,19 @@ class Family(NamedTuple):
     scales_output: bool = False
 
 
-_IN_LAYER = "model.{side}.layers.{layer}."
+_IN_LAYER = BASE + "{side}.layers.{layer}."
 BART_NAMES = Names(
-    embedding="model.shared.weight",
+    embedding=BASE + "shared.weight",
     attention=tuple(f"{_IN_LAYER}self_attn.{x}_proj" for x in ("q", "k", "v", "out")),
     cross_attention=tuple(f"{_IN_LAYER}encoder_attn.{x}_proj" for x in ("q", "k", "v", "out")),
-    wide=(f"{_IN_LAYER}fc1",),
+    wide=f"{_IN_LAYER}fc1",
     narrow=f"{_IN_LAYER}fc2",
     attention_norm=f"{_IN_LAYER}self_attn_layer_norm",
     cross_norm=f"{_IN_LAYER}encoder_attn_layer_norm",
     wide_norm=f"{_IN_LAYER}final_layer_norm",
-    final_norm="model.{side}.layer_norm",
-    positions="model.{side}.embed_positions.weight",
-    embedding_norm="model.{side}.layernorm_embedding",
+    final_norm=BASE + "{side}.layer_norm",
+    positions=BASE + "{side}.embed_positions.weight",
+    embedding_norm=BASE + "{side}.layernorm_embedding",
     output_bias="final_logits_bias",
 )
 _IN_BLOCK = "{side}.block.{layer}.layer."
@@ -70,7 +88,7 @@ T5_NAMES = Names(
     embedding="shared.weight",
     attention=tuple(f"{_IN_BLOCK}0.SelfAttention.{x}" for x in "qkvo"),
     cross_attention=tuple(f"{_IN_BLOCK}1.EncDecAttention.{x}" for x in "qkvo"),
-    wide=(f"{_IN_BLOCK}{{part}}.DenseReluDense.wi",),
+    wide=f"{_IN_BLOCK}{{part}}.DenseReluDense.wi",
     narrow=f"{_IN_BLOCK}{{part}}.DenseReluDense.wo",
     attention_norm=f"{_IN_BLOCK}0.layer_norm",
     cross_norm=f"{_IN_BLOCK}1.layer_norm",
@@ -128,14 +146,10 @@ FAMILIES = {"bart": _BART, "mbart": _BART._replace(form={**_BART.form, "norm_fir
 
 def family_of(config: Mapping[str, Any], where: str) -> Family:
     """Return the family of a published model. config: its config.json. Raises UserError for one that is not known."""
-    kind = config.get("model_type")
+    kind = str(config.get("model_type"))
     if kind not in FAMILIES:
         raise UserError(f"{where}: model_type {kind!r} is not known; known are {', '.join(FAMILIES)}")
-    family = FAMILIES[kind]
-    if _is_gated({**family.defaults, **config}):
-        names = tuple(f"{family.names.wide[0]}_{i}" for i in range(2))
-        return family._replace(names=family.names._replace(wide=names))
-    return family
+    return FAMILIES[kind]
 
 
 def settings_of(config: Mapping[str, Any], where: str) -> dict[str, Any]:
@@ -143,55 +157,29 @@ def settings_of(config: Mapping[str, Any], where: str) -> dict[str, Any]:
 
     config: its config.json. where: what messages name. Raises UserError for values that are missing or not allowed.
     """
-    family, values = family_of(config, where), dict[str, Any]()
+    family = family_of(config, where)
     config = {**family.defaults, **config}
-    for name, key in family.sizes.items():
-        if key == "num_decoder_layers" and config.get(key) is None:
-            values[name] = config.get("num_layers")  # as transformers do
-        elif key not in config:
-            raise UserError(f"{where}: no {key}; restore the file from where the model was published")
-        else:
-            values[name] = config[key]
+    if config.get("num_decoder_layers") is None:
+        config["num_decoder_layers"] = config.get("num_layers")  # as transformers do
+    if missing := [key for key in family.sizes.values() if key not in config]:
+        raise UserError(f"{where}: no {missing[0]}; restore the file from where the model was published")
     for key, other in family.same:
         if config.get(key) != config.get(other):
             raise UserError(f"{where}: {key} and {other} differ, which is not supported; choose another model")
-    fields = fields_of(ModelSettings)
+    fields, values = fields_of(ModelSettings), {name: config[key] for name, key in family.sizes.items()}
     of_model = {name: values.pop(name) for name in [*values] if name in fields}
     for name, value in of_model.items():
         check_value(fields[name], value, f"{where}: {family.sizes[name]}")
-    if family.form.get("positions") == TABLE:
-        values["rows"] = _whole(values["rows"], where) + family.form["offset"]
-    kept = 1 - _number(config.get("dropout", config.get("dropout_rate", 0.1)), where)
-    of_model |= {"architecture": TRANSFORMER, "keep_prob": kept, "tied_embeddings": True}
-    # Of version 1.1 on, the output matrix is another one; newer files say it by a key of its own.
+    dropout = config.get("dropout", config.get("dropout_rate", 0.1))
+    if not isinstance(dropout, int | float) or not 0 <= dropout < 1:
+        raise UserError(f"{where}: dropout {dropout!r} is not from 0 to 1; restore the file")
+    kind = str(config.get("feed_forward_proj", config.get("activation_function")))
+    if kind not in ACTIVATIONS:
+        raise UserError(f"{where}: activation {kind} is not known; known are {', '.join(ACTIVATIONS)}")
+    # Of version 1.1 on, the output matrix of a T5 is another one; newer files say it by a key of its own.
     scales = family.scales_output and config.get("scale_decoder_outputs", config.get("tie_word_embeddings", True))
     try:
-        form = Form(**{**family.form, **values, **_activation(config, where)}, scaled_output=scales)
+        form = Form(**{**family.form, **values, **ACTIVATIONS[kind]}, scaled_output=scales)
     except UserError as error:
         raise UserError(f"{where}: {error}") from None
-    return {**of_model, "form": form}
-
-
-def _is_gated(config: Mapping[str, Any]) -> bool:
-    return str(config.get("feed_forward_proj", "")).startswith("gated-")
-
-
-def _activation(config: Mapping[str, Any], where: str) -> dict[str, Any]:
-    kind = config.get("feed_forward_proj", config.get("activation_function"))
-    name = str(kind).removeprefix("gated-")
-    name = "gelu_new" if kind == "gated-gelu" else name  # as transformers do
-    if name not in ACTIVATIONS:
-        raise UserError(f"{where}: activation {kind!r} is not known; known are {', '.join(ACTIVATIONS)}")
-    return {"activation": ACTIVATIONS[name], "gated": _is_gated(config)}
-
-
-def _whole(value: Any, where: str) -> int:
-    if type(value) is not int:
-        raise UserError(f"{where}: {value!r} where a whole number is expected; restore the file")
-    return value
-
-
-def _number(value: Any, where: str) -> float:
-    if not isinstance(value, int | float) or not 0 <= value < 1:
-        raise UserError(f"{where}: dropout {value!r} is not from 0 to 1; restore the file")
-    return float(value)
+    return {**of_model, "architecture": TRANSFORMER, "keep_prob": 1.0 - dropout, "tied_embeddings": True, "form": form}

@@ -23,11 +23,11 @@ class Form:
     norm_first: x + part(normalise(x)), with a normalisation at the end, or else normalise(x + part(x)). norm: by mean
     and variance (layer), or by the root mean square alone (rms), which has no shift. embedding_norm: whether the sums
     of embeddings and positions are normalised. positions: waves, a learned table, or learned scores of distances.
-    rows, offset: of the table, and the row of position 0. buckets, farthest: of distances, and the distance from which
-    on all share a bucket. gated: whether a second product of the same size gates the activation. attention_biases: of
-    queries, keys and values; biases: of the other products of a layer, and of the output. scaled_scores: by 1 /
-    sqrt(head size). scaled_embedding: by sqrt(size); scaled_output: the logits by 1 / sqrt(size). head_size: None:
-    size / heads. decoder_layers: None: as many as the encoder has.
+    rows, offset: the places that the table has, and the row of the first. buckets, farthest: of distances, and the
+    distance from which on all share a bucket. gated: whether a second product of the same size gates the activation.
+    attention_biases: of queries, keys and values; biases: of the other products of a layer, and of the output.
+    scaled_scores: by 1 / sqrt(head size). scaled_embedding: by sqrt(size); scaled_output: the logits by 1 / sqrt(size).
+    head_size: None: size / heads. decoder_layers: None: as many as the encoder has.
     """
 
     norm_first: bool = True
@@ -59,15 +59,15 @@ class Form:
             is_right = type(value) is kind and value in CHOICES.get(field.name, (value,))
             if not is_right or (isinstance(value, int | float) and not 0 <= value <= 100_000):
                 raise UserError(f"form: {field.name} {value!r} is not allowed; restore the file from a backup")
-        if self.positions == TABLE and self.rows <= self.offset:
-            raise UserError(f"form: a table of {self.rows} positions from row {self.offset} on; restore the file")
+        if self.positions == TABLE and self.rows < 3:
+            raise UserError(f"form: a table of {self.rows} positions; restore the file")
         if self.positions == RELATIVE and not 4 <= self.buckets < 2 * self.farthest:
             raise UserError(f"form: {self.buckets} buckets of distances to {self.farthest}; restore the file")
 
     @property
     def longest(self) -> int:
         """The longest sequence in tokens for which there are positions, beside the token that begins a reply."""
-        return self.rows - self.offset - 1 if self.positions == TABLE else 10_000
+        return self.rows - 1 if self.positions == TABLE else 10_000
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> "Form":

@@ -1,12 +1,12 @@
 """A published model: a folder as transformers save it, with config.json, tokenizer.json and its tensors."""
 
+import functools
 import re
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from chatbot.config.corpus import PIECES
-from chatbot.config.families import family_of, settings_of
+from chatbot.config.families import BASE, family_of, settings_of
 from chatbot.durable import read_json
 from chatbot.errors import UserError
 
@@ -18,21 +18,82 @@ LEARNING_RATE = 5e-5
 REMEDY = "copy the folder again from where the model was published"
 
 
-def published(folder: Path) -> dict[str, Any] | None:
-    """Return what config.json of a published model says; None for a folder without one, such as an attempt."""
+class PublishedModel:
+    """A folder with such a model. All but config.json is read when it is asked for.
+
+    config: what config.json says. Raises UserError for a family that is not known.
+    """
+
+    def __init__(self, folder: Path, config: dict[str, Any]) -> None:
+        self.folder, self.config = folder, config
+        self.family = family_of(config, str(folder / CONFIG))
+
+    def settings(self) -> dict[str, Any]:
+        """Return the settings of a run that begins with the model, by name. Raises UserError, as `settings_of`."""
+        return {
+            **settings_of(self.config, str(self.folder / CONFIG)),
+            "tied_embeddings": not self.has_projection(),
+            "tokenizer": PIECES,
+            "dictionary": str(self.tokenizer()),
+            "both_directions": "off",
+            "learning_rate": LEARNING_RATE,
+        }
+
+    def tokenizer(self) -> Path:
+        """Return the file of its tokenizer. Raises UserError for a folder without one."""
+        for name in (TOKENIZER, VOCAB):
+            if (self.folder / name).is_file():
+                return self.folder / name
+        remedy = "save its tokenizer with transformers (AutoTokenizer, save_pretrained)"
+        raise UserError(f"{self.folder}: neither {TOKENIZER} nor {VOCAB}; {remedy}")
+
+    def has_projection(self) -> bool:
+        """Return whether it has an output matrix that is not its embedding. Raises UserError."""
+        embedding, projection = self.family.names.embedding, self.family.names.projection
+        return projection in self.tensors and bool((self.tensor(projection) != self.tensor(embedding)).any())
+
+    @functools.cached_property
+    def tensors(self) -> dict[str, tuple[Path, str]]:
+        """The file of each tensor, and its name there. Raises UserError for files that are missing or damaged."""
+        found, embedding = _tensors(self.folder), self.family.names.embedding
+        base = BASE if embedding not in found and embedding.removeprefix(BASE) in found else ""
+        return {base + name: (path, name) for name, path in found.items()}
+
+    def tensor(self, name: str) -> Any:
+        """Return a tensor as an array of float32. Raises UserError."""
+        if name not in self.tensors:
+            raise UserError(f"{self.folder}: no tensor {name}; {REMEDY}")
+        import ml_dtypes  # noqa: F401  # of TensorFlow: NumPy knows bfloat16 then
+        from safetensors import SafetensorError, safe_open
+
+        path, own_name = self.tensors[name]
+        try:
+            with safe_open(path, "numpy") as file:
+                tensor = file.get_tensor(own_name)
+        except (SafetensorError, OSError, TypeError, AttributeError) as error:
+            raise UserError(f"{path}: {own_name} cannot be read ({str(error)[:80]}); {REMEDY}") from None
+        if str(tensor.dtype) not in TYPES:
+            raise UserError(f"{path}: {own_name} is of type {tensor.dtype}; {REMEDY}")
+        return tensor.astype("float32")
+
+
+def published(name: str | None) -> PublishedModel | None:
+    """Return the published model of a folder, or of a name that huggingface_hub has or fetches; None for no such model.
+
+    name: of a folder, an attempt, or of a model there, such as fnlp/bart-base-chinese. Raises UserError for one that
+    cannot be fetched, or is of a family that is not known.
+    """
+    folder = None if name is None else _folder(name)
+    if folder is None or not folder.is_dir():
+        return None
     try:
         config = read_json(folder / CONFIG)
     except (OSError, ValueError):
         return None
-    return config if isinstance(config, dict) and "model_type" in config else None
+    return PublishedModel(folder, config) if isinstance(config, dict) and "model_type" in config else None
 
 
-def local_folder(name: str) -> Path:
-    """Return the folder of a published model: that of the name, or the one that huggingface_hub has or fetches.
-
-    name: of a folder, an attempt, or of a model there, such as fnlp/bart-base-chinese. Raises UserError for one that
-    cannot be fetched.
-    """
+def _folder(name: str) -> Path:
     if Path(name).exists() or not re.fullmatch(r"\w[\w.-]*/\w[\w.-]*", name):
         return Path(name)
     try:
@@ -48,36 +109,7 @@ def local_folder(name: str) -> Path:
         raise UserError(f"--init-from {name}: no such folder, and it cannot be fetched ({reason})") from None
 
 
-def published_settings(folder: Path, config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings of a run that begins with a published model, by name. Raises UserError, as `settings_of`."""
-    return {
-        **settings_of(config, str(folder / CONFIG)),
-        "tied_embeddings": not has_projection(folder),
-        "tokenizer": PIECES,
-        "dictionary": str(tokenizer_of(folder)),
-        "both_directions": "off",
-        "learning_rate": LEARNING_RATE,
-    }
-
-
-def tokenizer_of(folder: Path) -> Path:
-    """Return the file of the tokenizer of a published model. Raises UserError for a folder without one."""
-    for name in (TOKENIZER, VOCAB):
-        if (folder / name).is_file():
-            return folder / name
-    remedy = "save its tokenizer with transformers (AutoTokenizer, save_pretrained)"
-    raise UserError(f"{folder}: neither {TOKENIZER} nor {VOCAB}; {remedy}")
-
-
-def has_projection(folder: Path) -> bool:
-    """Return whether the model in a folder has an output matrix that is not its embedding. Raises UserError."""
-    files, names = tensor_files(folder), family_of(published(folder) or {}, str(folder / CONFIG)).names
-    if names.projection not in files:
-        return False
-    return bool((read_tensor(files, names.projection) != read_tensor(files, names.embedding)).any())
-
-
-def tensor_files(folder: Path) -> dict[str, Path]:
+def _tensors(folder: Path) -> dict[str, Path]:
     """Return the file of each tensor in a folder. Raises UserError for files that are missing or damaged."""
     if (folder / INDEX).is_file():
         try:
@@ -100,21 +132,3 @@ def tensor_files(folder: Path) -> dict[str, Path]:
             return dict.fromkeys(file.keys(), path)
     except (SafetensorError, OSError) as error:
         raise UserError(f"{path}: cannot be read ({str(error)[:80]}); {REMEDY}") from None
-
-
-def read_tensor(files: Mapping[str, Path], name: str) -> Any:
-    """Return a tensor as an array of float32. files: from `tensor_files`. Raises UserError."""
-    if name not in files:
-        folder = next(iter(files.values())).parent
-        raise UserError(f"{folder}: no tensor {name}; {REMEDY}")
-    import ml_dtypes  # noqa: F401  # of TensorFlow: NumPy knows bfloat16 then
-    from safetensors import SafetensorError, safe_open
-
-    try:
-        with safe_open(files[name], "numpy") as file:
-            tensor = file.get_tensor(name)
-    except (SafetensorError, OSError, TypeError, AttributeError) as error:
-        raise UserError(f"{files[name]}: {name} cannot be read ({str(error)[:80]}); {REMEDY}") from None
-    if str(tensor.dtype) not in TYPES:
-        raise UserError(f"{files[name]}: {name} is of type {tensor.dtype}; {REMEDY}")
-    return tensor.astype("float32")

@@ -23,7 +23,7 @@ from chatbot.config.corpus import AUTO, NONE, CorpusSettings, EncodingSettings
 from chatbot.config.decoding import DecodingSettings, default_search, over_default
 from chatbot.config.form import Form
 from chatbot.config.model import OF_RECURRENT, OF_TRANSFORMER, ModelSettings, check_architecture
-from chatbot.config.published import local_folder, published, published_settings
+from chatbot.config.published import published
 from chatbot.config.run import RunSettings, settings_of_presets
 from chatbot.config.template import read_chosen
 from chatbot.config.training import REMOVED, TRAIN, Settings
@@ -114,9 +114,8 @@ def _inherited(attempt: str, given: dict[str, Any]) -> dict[str, Any]:
 
     Raises UserError when there is no such attempt or published model.
     """
-    folder = local_folder(attempt)
-    if (config := published(folder)) is not None:
-        values = published_settings(folder, config)
+    if (model := published(attempt)) is not None:
+        folder, values = model.folder, model.settings()
         for name in {*given} & {*values, "vocabulary_size"} - FREE_OF_PUBLISHED:
             if given[name] != values.get(name):
                 flag = " ".join(words_of(fields_of(Settings)[name], given[name]))

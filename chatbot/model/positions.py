@@ -27,7 +27,7 @@ class Positions(keras.layers.Layer):
         size = settings.embedding_size
         self._form, self._both_directions, self._size = form, both_directions, size
         if form.positions == TABLE:
-            self.table = self.add_weight(shape=(form.rows, size), initializer="zeros", name="positions")
+            self.table = self.add_weight(shape=(form.offset + form.rows, size), initializer="zeros", name="positions")
         if form.positions == RELATIVE:
             shape = (form.buckets, settings.heads)
             self.distances = self.add_weight(shape=shape, initializer="zeros", name="distances")
@@ -48,9 +48,8 @@ class Positions(keras.layers.Layer):
     def _vectors(self, places: tf.Tensor) -> tf.Tensor | None:
         """Return what is added to embeddings at places, [places, size]; None where nothing is."""
         if self._form.positions == TABLE:
-            rows = tf.cast(places, tf.int32) + self._form.offset
-            # Padding may be beyond the last one.
-            return rows_of(tf.convert_to_tensor(self.table), tf.minimum(rows, self._form.rows - 1))
+            own = tf.minimum(tf.cast(places, tf.int32), self._form.rows - 1)  # padding may be beyond the last one
+            return rows_of(tf.convert_to_tensor(self.table), own + self._form.offset)
         return waves(places, self._size) if self._form.positions == WAVES else None
 
     def _sums(self, embedded: tf.Tensor, vectors: tf.Tensor | None) -> tf.Tensor:

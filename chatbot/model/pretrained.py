@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 from safetensors.numpy import save_file
 
-from chatbot.config.families import Family, Names, family_of
-from chatbot.config.published import CONFIG, REMEDY, WEIGHTS, published, read_tensor, tensor_files
+from chatbot.config.families import COPIES, UNREAD, Family, Names
+from chatbot.config.published import CONFIG, REMEDY, WEIGHTS, PublishedModel
 from chatbot.corpus.vocabulary import BOS
 from chatbot.errors import UserError
 from chatbot.model.feed_forward import Normalisation, Product
@@ -18,9 +18,6 @@ from chatbot.model.seq2seq import SILENCE, UNSPOKEN, Seq2Seq
 from chatbot.model.transformer import SelfAttention
 
 Array = npt.NDArray[np.float32]
-
-# Copies of the embedding that transformers write in some versions.
-COPIES = ("encoder.embed_tokens.weight", "decoder.embed_tokens.weight", "lm_head.weight")
 
 
 class Tensors(NamedTuple):
@@ -64,7 +61,8 @@ def _of_side(coder: Any, side: str, names: Names) -> Iterator[Tensors]:
         yield from _of_product(attention.project, projected)
         yield from _of_product(attention.combine, [combined])
         yield from _of_norm(attention.normalise, names.attention_norm.format(**place))
-        yield from _of_product(feed_forward.widen, [name.format(**place) for name in names.wide])
+        wide, parts = names.wide.format(**place), feed_forward.widen.kernel.parts
+        yield from _of_product(feed_forward.widen, [wide] if parts == 1 else [f"{wide}_{i}" for i in range(parts)])
         yield from _of_product(feed_forward.narrow, [names.narrow.format(**place)])
         yield from _of_norm(feed_forward.normalise, names.wide_norm.format(**place))
     if is_decoder:
@@ -91,30 +89,34 @@ def _of_norm(normalise: Normalisation, name: str) -> Iterator[Tensors]:
         yield Tensors(normalise.shift, (f"{name}.bias",))
 
 
-def read_weights(model: Seq2Seq, folder: Path, rows: npt.NDArray[np.int64]) -> None:
+def read_weights(model: Seq2Seq, published: PublishedModel, rows: npt.NDArray[np.int64]) -> None:
     """Set all weights of a model to those of a published one. Nothing is set unless all can be.
 
     rows: the id there of each token of the model's vocabulary; -1: none, whose row is 0. Raises UserError for tensors
     that are missing, too many, of other shapes, or cannot be read.
     """
-    files, family = tensor_files(folder), family_of(published(folder) or {}, str(folder / CONFIG))
-    table = [*tensors_of(model, family)]
+    files, names, table = published.tensors, published.family.names, [*tensors_of(model, published.family)]
     known = {name for tensors in table for name in tensors.names}
     copies = [name for name in files if name not in known and name.endswith(COPIES)]
-    if unknown := sorted({*files} - known - {*copies}):
-        raise UserError(f"{files[unknown[0]]}: {unknown[0]} is not known in such a model; {REMEDY}")
-    for name in copies:
-        if not np.array_equal(read_tensor(files, name), read_tensor(files, family.names.embedding)):
-            raise UserError(f"{files[name]}: {name} differs from the embedding to which it is tied; {REMEDY}")
-    values = [_joined(tensors, files, rows) for tensors in table]
+    if unknown := sorted(name for name in {*files} - known - {*copies} if not name.endswith(UNREAD)):
+        path, name = files[unknown[0]]
+        raise UserError(f"{path}: {name} is not known in such a model; choose another model")
+    for copy in copies:
+        if not np.array_equal(published.tensor(copy), published.tensor(names.embedding)):
+            path, name = files[copy]
+            raise UserError(f"{path}: {name} differs from the embedding to which it is tied; {REMEDY}")
+    values = [_joined(tensors, published, rows) for tensors in table]
     for tensors, value in zip(table, values, strict=True):
         tensors.variable.assign(value)
 
 
-def _joined(tensors: Tensors, files: dict[str, Path], rows: npt.NDArray[np.int64]) -> Array:
+def _joined(tensors: Tensors, published: PublishedModel, rows: npt.NDArray[np.int64]) -> Array:
     """Return the value of a variable from the tensors of files."""
-    parts = [read_tensor(files, name) for name in tensors.names]
-    shown = f"{files[tensors.names[0]]}: {tensors.names[0]} is {list(parts[0].shape)}"
+    if tensors.is_bias and tensors.names[0] not in published.tensors:  # of a model without an output
+        parts = [np.zeros([1, rows.max() + 1], np.float32)]
+    else:
+        parts = [published.tensor(name) for name in tensors.names]
+    shown = f"{published.folder}: {tensors.names[0]} is {list(parts[0].shape)}"
     if tensors.of_tokens and parts[0].ndim != 2:
         raise UserError(f"{shown}, not as {CONFIG} says; {REMEDY}")
     if tensors.of_tokens:

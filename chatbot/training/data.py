@@ -8,7 +8,7 @@ from typing import Any
 from chatbot.config.attempts import CONFIG, VOCABULARY
 from chatbot.config.corpus import AUTO, NONE
 from chatbot.config.learning import QUESTION_NATS
-from chatbot.config.published import local_folder, published, tokenizer_of
+from chatbot.config.published import published
 from chatbot.config.run import FEWER_PAIRS_THAN
 from chatbot.config.stored import stored_settings
 from chatbot.config.training import Settings
@@ -150,7 +150,7 @@ def _kept_choices(settings: Settings) -> dict[str, Any]:
 def _first_choices(settings: Settings) -> dict[str, Any]:
     """Return the settings that the files of a new attempt need, by name. Raises UserError for unusable files."""
     _check_ratings(settings.corpus.data)
-    if settings.run.init_from is not None and published(local_folder(settings.run.init_from)) is None:
+    if settings.run.init_from is not None and published(settings.run.init_from) is None:
         other_attempt(settings)  # checked before pairs are read
     corpus = without_word_spaces(settings.corpus)
     print_unused_words(corpus)
@@ -195,12 +195,12 @@ def _read(settings: Settings, resumed: bool) -> tuple[Corpus, Corpus | None]:
 
 def _pieces(settings: Settings, resumed: bool) -> Vocabulary:
     """Return the tokens of the published model that an attempt, or the one before it, begins with."""
-    folder = Path() if resumed else local_folder(str(settings.run.init_from))
-    if resumed or (config := published(folder)) is None:
+    if resumed or (model := published(settings.run.init_from)) is None:
         return load_vocabulary((settings.run.directory if resumed else other_attempt(settings)) / VOCABULARY)
-    vocabulary, _ = piece_vocabulary(tokenizer_of(folder), config)
+    vocabulary, _ = piece_vocabulary(model.tokenizer(), model.config)
     beginning = "".join(f" {piece}" for piece in vocabulary.description["beginning"]) or " no token of their own"
-    print(f"Beginning with the published model in {folder}: {len(vocabulary):,} tokens; texts begin with{beginning}.")
+    facts = f"{len(vocabulary):,} tokens; texts begin with{beginning}"
+    print(f"Beginning with the published model in {model.folder}: {facts}.")
     return vocabulary
 
 

@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from chatbot.config.attempts import LAST, RETRIEVAL
 from chatbot.config.learning import LearningSettings
-from chatbot.config.published import local_folder, published, tokenizer_of
+from chatbot.config.published import published
 from chatbot.config.training import Settings
 from chatbot.corpus.batches import Batches
 from chatbot.corpus.ngrams import Ngrams, ngrams_of
@@ -256,10 +256,9 @@ def new_model(settings: Settings, data: Data, towers: Sequence[Tower], team: Tea
 
 def set_initial_weights(model: Seq2Seq, settings: Settings, data: Data) -> None:
     """Set the bias to log frequencies of tokens, embeddings to --word-vectors, all weights to --init-from."""
-    folder = local_folder(settings.run.init_from or "")
-    if (config := published(folder)) is not None:
+    if (there := published(settings.run.init_from)) is not None:
         with tf.device("/CPU:0"):
-            read_weights(model, folder, piece_vocabulary(tokenizer_of(folder), config)[1])
+            read_weights(model, there, piece_vocabulary(there.tokenizer(), there.config)[1])
         return
     start_from_frequencies(model, data.training)
     if settings.model.word_vectors is not None:

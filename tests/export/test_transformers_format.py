@@ -10,7 +10,7 @@ import pytest
 import tensorflow as tf
 from safetensors.numpy import load_file
 
-from chatbot.config.published import CONFIG, TOKENIZER, WEIGHTS, published, published_settings
+from chatbot.config.published import CONFIG, TOKENIZER, WEIGHTS, published
 from chatbot.config.training import Settings
 from chatbot.corpus.published import piece_vocabulary
 from chatbot.corpus.vocabulary import BOS, BYTES, EOS, PAD, Vocabulary
@@ -30,12 +30,13 @@ MODELS = ROOT / "tests/model/pretrained"
 def trained(name: str, folder: Path) -> Trained:
     """The published model of a name, as an attempt has it before any step."""
     shutil.copytree(MODELS / name, folder)
-    config = published(folder) or {}
-    fitting_tokenizer(config, folder)
-    vocabulary, rows = piece_vocabulary(folder / TOKENIZER, config)
-    settings = compose(Settings, **published_settings(folder, config), max_length=19)
+    there = published(str(folder))
+    assert there is not None
+    fitting_tokenizer(there.config, folder)
+    vocabulary, rows = piece_vocabulary(there.tokenizer(), there.config)
+    settings = compose(Settings, **there.settings(), max_length=19)
     model = Seq2Seq(settings.model, len(vocabulary))
-    read_weights(model, folder, rows)
+    read_weights(model, there, rows)
     return Trained(settings, vocabulary, model, 1)
 
 
@@ -51,7 +52,7 @@ def test_published_model_comes_back_to_the_bit(name: str, tmp_path: Path) -> Non
     for key, value in there.items():
         np.testing.assert_array_equal(here[key], value, err_msg=key)
     config = json.loads((back / CONFIG).read_text())
-    before = published(tmp_path / "published") or {}
+    before = json.loads((tmp_path / "published" / CONFIG).read_text())
     assert config == {name: value for name, value in before.items() if not name.startswith("forced_")}
     assert (back / TOKENIZER).read_bytes() == (tmp_path / "published" / TOKENIZER).read_bytes()
     generation = json.loads((back / GENERATION).read_text())

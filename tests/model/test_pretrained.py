@@ -9,9 +9,9 @@ import pytest
 import tensorflow as tf
 
 from chatbot.config.decoding import DecodingSettings
-from chatbot.config.families import family_of, settings_of
+from chatbot.config.families import settings_of
 from chatbot.config.model import ModelSettings
-from chatbot.config.published import has_projection, published
+from chatbot.config.published import PublishedModel, published
 from chatbot.corpus.vocabulary import BOS, EOS, SPECIALS, PieceVocabulary
 from chatbot.inference.replier import Replier
 from chatbot.inference.responder import TensorFlowModel
@@ -36,14 +36,20 @@ def rows_of(config: dict[str, Any]) -> npt.NDArray[np.int64]:
     return np.array([pad, start, end, others[0], -1, *reversed(others[1:])])
 
 
-def loaded(name: str, folder: Path | None = None) -> tuple[Seq2Seq, npt.NDArray[np.int64]]:
-    """The model of a family, and the id there of each token."""
-    folder = folder or HERE / name
-    config = published(folder) or {}
-    values = {**settings_of(config, name), "tied_embeddings": not has_projection(folder)}
-    rows = rows_of(config)
+def published_model(name: str) -> PublishedModel:
+    """The model of a family, as transformers have saved it."""
+    found = published(str(HERE / name))
+    assert found is not None
+    return found
+
+
+def loaded(name: str) -> tuple[Seq2Seq, npt.NDArray[np.int64]]:
+    """The model of a family as one of ours, and the id there of each token."""
+    there = published_model(name)
+    values = {**settings_of(there.config, name), "tied_embeddings": not there.has_projection()}
+    rows = rows_of(there.config)
     model = Seq2Seq(ModelSettings(**values, max_length=19), len(rows))
-    read_weights(model, folder, rows)
+    read_weights(model, there, rows)
     return model, rows
 
 
@@ -59,7 +65,7 @@ def batch(model: Seq2Seq, rows: npt.NDArray[np.int64]) -> tuple[Any, Any, list[l
 def test_replies_are_those_of_transformers(name: str) -> None:
     """By greedy and by beam search, whose scores are sums."""
     model, rows = loaded(name)
-    settings = ModelSettings(**settings_of(published(HERE / name) or {}, name), max_length=12)
+    settings = ModelSettings(**settings_of(published_model(name).config, name), max_length=12)
     expected = np.load(HERE / name / "expected.npz")
     ours = {int(there): here for here, there in enumerate(rows) if here not in UNSPOKEN}
     pieces = [*map(chr, range(0x4E00, 0x4E00 + len(rows) - len(SPECIALS)))]
@@ -97,7 +103,7 @@ def test_logits_and_gradients_are_those_of_transformers(name: str) -> None:
     wanted = np.concatenate([expected["logits"][i, : len(row)] for i, row in enumerate(targets)])
     own = [i for i in range(len(rows)) if i not in UNSPOKEN]
     np.testing.assert_allclose(by_row[:, own], wanted[:, rows[own]], atol=1e-4)
-    table = [*tensors_of(model, family_of(published(HERE / name) or {}, name))]
+    table = [*tensors_of(model, published_model(name).family)]
     assert {id(tensors.variable) for tensors in table} == {id(variable) for variable in model.trainable_variables}
     gradients = tape.gradient(loss, [tensors.variable.value for tensors in table])
     for tensors, gradient in zip(table, gradients, strict=True):

@@ -8,9 +8,10 @@ import pytest
 
 from chatbot.chat.loading import load_model
 from chatbot.config.decoding import DecodingSettings
-from chatbot.config.published import TOKENIZER, published
+from chatbot.config.published import CONFIG, TOKENIZER, published
 from chatbot.config.stored import settings_over_config
 from chatbot.corpus.published import piece_vocabulary
+from chatbot.durable import read_json
 from chatbot.errors import UserError
 from chatbot.export.transformers_format import write_transformers
 from chatbot.model.pretrained import read_weights
@@ -44,7 +45,7 @@ def train(number_of_towers: int = 1, **changes: object) -> None:
 def there(request: pytest.FixtureRequest, work_dir: Path) -> Path:
     """The folder of a published model, and pairs.tsv."""
     folder = Path(shutil.copytree(ROOT / "tests/model/pretrained" / request.param, "there"))
-    fitting_tokenizer(published(folder) or {}, folder)
+    fitting_tokenizer(read_json(folder / CONFIG), folder)
     Path("pairs.tsv").write_text("".join(f"{q}\t{a}\n" for q, a in PAIRS), encoding="utf-8")
     return folder
 
@@ -61,8 +62,7 @@ def test_attempt_begins_with_a_published_model_and_needs_it_no_more(
     train(attempt="resumed", steps=2)
     train(2, attempt="towers", steps=4, keep_prob=1.0)
     train(attempt="alone", steps=4, keep_prob=1.0)
-    config = published(there) or {}
-    vocabulary, _ = piece_vocabulary(there / TOKENIZER, config)
+    vocabulary, _ = piece_vocabulary(there / TOKENIZER, read_json(there / CONFIG))
     shutil.rmtree(there)
     train(attempt="resumed", steps=4)
     for one, other in zip(weights("whole"), weights("resumed"), strict=True):
@@ -77,9 +77,11 @@ def test_attempt_begins_with_a_published_model_and_needs_it_no_more(
     assert all(responder.replies(["丆万", "专"]))
     Path("back").mkdir()
     write_transformers(Path("back"), trained)
-    again, rows = piece_vocabulary(Path("back", TOKENIZER), published(Path("back")) or {})
+    back = published("back")
+    assert back is not None
+    again, rows = piece_vocabulary(back.tokenizer(), back.config)
     model = Seq2Seq(trained.settings.model, len(again))
-    read_weights(model, Path("back"), rows)
+    read_weights(model, back, rows)
     texts = [*trained.vocabulary.bytes_of_tokens()]
     assert [text for text in again.bytes_of_tokens() if text] == [text for text in texts if text]
     for one, other in zip(model.trainable_variables, trained.model.trainable_variables, strict=True):
