@@ -13,7 +13,7 @@ DATA, MODEL, SPEED = "data", "model", "speed"
 RECURRENT, TRANSFORMER = "recurrent", "transformer"
 # Settings of one architecture, which the other one does not use.
 OF_RECURRENT = ("cell", "rnn_size", "residual", "bidirectional", "attention", "input_feeding")
-OF_TRANSFORMER = ("heads", "feed_forward_size")
+OF_TRANSFORMER = ("heads", "feed_forward_size", "recompute_activations")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,6 +75,12 @@ class ModelSettings(Flags, fixed=True):
         "compute the loss over N sampled tokens: faster for a large vocabulary, but an approximation; default: all",
         group=SPEED,
         least=1,
+        fixed=False,
+    )
+    recompute_activations: bool = setting(
+        False,
+        "with --architecture transformer: keep only the inputs of each layer, and compute the rest again for the "
+        "gradients; less memory, slower steps",
         fixed=False,
     )
     # Compute the recurrent layers by Keras, not by chatbot/model/fast_recurrent.py: for an export, and for tests that

@@ -4,7 +4,8 @@ Each part is x + dropout(part(normalise(x))), with a normalisation at the end (p
 `settings.form` says otherwise. The vectors of tokens have the size of the embedding.
 """
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import keras
@@ -45,7 +46,7 @@ class SelfAttention(keras.layers.Layer):
         self._form, self._heads, self._precision, self._scale = form, settings.heads, precision, settings.score_scale
         self.built = True
 
-    def call(self, x: tf.Tensor, added: tf.Tensor, learned: list[tf.Tensor], layout: Layout) -> tf.Tensor:
+    def call(self, x: tf.Tensor, added: tf.Tensor, learned: Sequence[tf.Tensor], layout: Layout) -> tf.Tensor:
         """[vectors, embedding] -> the same shape.
 
         added: `penalties` of the positions that each one sees, broadcast to [rows, heads, time, time]. learned:
@@ -107,20 +108,18 @@ class CrossAttention(keras.layers.Layer):
         (queries,) = split_heads(self.project[number](entered), 1, self._heads, layout)
         return queries
 
-    def means(
-        self, number: int, queries: tf.Tensor, keys: list[tf.Tensor], added: tf.Tensor, layout: Layout
-    ) -> tf.Tensor:
+    def means(self, queries: tf.Tensor, keys: Sequence[tf.Tensor], added: tf.Tensor, layout: Layout) -> tf.Tensor:
         """queries: from `queries` -> means of the values, [vectors, embedding].
 
-        number: of the layer, from 0. keys: from `of_heads`. added: `penalties` of the question, [rows, 1, 1, source].
+        keys: the keys and values of the layer, from `of_heads`. added: `penalties` of the question, [rows, 1, 1,
+        source].
         """
-        of_layer = keys[2 * number : 2 * number + 2]
-        return join_heads(attended([queries, *of_layer], added, self._precision, self._scale), layout)
+        return join_heads(attended([queries, *keys], added, self._precision, self._scale), layout)
 
     def weights_of(self, queries: tf.Tensor, keys: list[tf.Tensor], added: tf.Tensor) -> tf.Tensor:
         """Return the weights of the last layer, the mean of its heads, [rows, target, source].
 
-        queries: of the last layer. The arguments are those of `means`.
+        queries: of the last layer. keys: of all layers, from `of_heads`. added: as of `means`.
         """
         return tf.reduce_mean(weights_of(queries, keys[-2], added, self._precision, self._scale), 1)
 
@@ -146,15 +145,32 @@ class TransformerEncoder(keras.layers.Layer):
         """
         layout = layout_of(sequences, is_packed(self._settings))
         x = self.positions(embedded, layout)
-        scales = iter(self.dropout.several(1 + 2 * len(self.attentions), x, key))
-        x = kept(x, next(scales))
+        first, *scales = self.dropout.several(1 + 2 * len(self.attentions), x, key)
+        x = kept(x, first)
         added = penalties(sequences.mask)[:, None, None]  # [rows, 1, 1, source]
         learned = self.positions.scores(layout.places[None, :, None], layout.places)
-        for attention, feed_forward in zip(self.attentions, self.feed_forwards, strict=True):
-            y = kept(attention(x, added, learned, layout), next(scales))
-            x = leaving(x, y, attention.normalise, self._form)
-            x = leaving(x, kept(feed_forward(x), next(scales)), feed_forward.normalise, self._form)
+        for i, (attention, feed_forward) in enumerate(zip(self.attentions, self.feed_forwards, strict=True)):
+            layer: Callable[..., Any] = functools.partial(
+                self._layer, attention, feed_forward, scales[2 * i :], added, layout
+            )
+            if self._settings.recompute_activations:
+                layer = recomputed(layer, [attention, feed_forward])
+            x = layer(x, *learned)
         return in_rows(x if self.normalise is None else self.normalise(x), layout), []
+
+    def _layer(
+        self,
+        attention: SelfAttention,
+        feed_forward: FeedForward,
+        scales: list[tf.Tensor | None],
+        added: tf.Tensor,
+        layout: Layout,
+        x: tf.Tensor,
+        *learned: tf.Tensor,
+    ) -> tf.Tensor:
+        """Return the sums after a layer. scales: of its dropouts. x: the sums before it. learned: see `call`."""
+        x = leaving(x, kept(attention(x, added, learned, layout), scales[0]), attention.normalise, self._form)
+        return leaving(x, kept(feed_forward(x), scales[1]), feed_forward.normalise, self._form)
 
 
 class TransformerDecoder(keras.layers.Layer):
@@ -234,21 +250,40 @@ class TransformerDecoder(keras.layers.Layer):
         layout: of the sequences. The other arguments are those of `call`.
         """
         x = self.positions(embedded, layout)
-        scales = iter(self.dropout.several(1 + 3 * len(self.attentions), x, key))
-        x = kept(x, next(scales))
+        first, *scales = self.dropout.several(1 + 3 * len(self.attentions), x, key)
+        x, cross = kept(x, first), self.attention
         before = penalties(layout.places[None] <= layout.places[:, None])  # [target, target]
-        learned = self.positions.scores(layout.places[None, :, None], layout.places)
-        keys = self.attention.of_heads(state["keys"], state["mask"])
         of_question = penalties(state["mask"])[:, None, None]  # [rows, 1, 1, source]
+        learned = self.positions.scores(layout.places[None, :, None], layout.places)
+        keys = cross.of_heads(state["keys"], state["mask"])
         for i, (attention, feed_forward) in enumerate(zip(self.attentions, self.feed_forwards, strict=True)):
-            y = kept(attention(x, before, learned, layout), next(scales))
-            x = leaving(x, y, attention.normalise, self._form)
-            queries = self.attention.queries(i, x, layout)
-            means = self.attention.means(i, queries, keys, of_question, layout)
-            y = kept(self.attention.combine[i](means), next(scales))
-            x = leaving(x, y, self.attention.normalise[i], self._form)
-            x = leaving(x, kept(feed_forward(x), next(scales)), feed_forward.normalise, self._form)
+            layer: Callable[..., Any] = functools.partial(self._layer, i, scales[3 * i :], before, of_question, layout)
+            if self._settings.recompute_activations:
+                parts = [attention, cross.project[i], cross.combine[i], cross.normalise[i], feed_forward]
+                layer = recomputed(layer, parts)
+            x, means, queries = layer(x, *keys[2 * i : 2 * i + 2], *learned)
         return x, means, queries
+
+    def _layer(
+        self,
+        number: int,
+        scales: list[tf.Tensor | None],
+        before: tf.Tensor,
+        of_question: tf.Tensor,
+        layout: Layout,
+        x: tf.Tensor,
+        keys: tf.Tensor,
+        values: tf.Tensor,
+        *learned: tf.Tensor,
+    ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+        """Return what `_sums` does, after one layer. x: the sums before it. keys, values: of the question."""
+        attention, feed_forward = self.attentions[number], self.feed_forwards[number]
+        x = leaving(x, kept(attention(x, before, learned, layout), scales[0]), attention.normalise, self._form)
+        queries = self.attention.queries(number, x, layout)
+        means = self.attention.means(queries, (keys, values), of_question, layout)
+        y = kept(self.attention.combine[number](means), scales[1])
+        x = leaving(x, y, self.attention.normalise[number], self._form)
+        return leaving(x, kept(feed_forward(x), scales[2]), feed_forward.normalise, self._form), means, queries
 
     def step(self, embedded: tf.Tensor, state: DecoderState) -> tuple[tf.Tensor, Copies | tuple[()], DecoderState]:
         """embedded [hypotheses, embedding] -> attended [hypotheses, embedding], copies, the state after this token.
@@ -269,7 +304,7 @@ class TransformerDecoder(keras.layers.Layer):
             y, cache = attention.step(x, caches[i], distances, learned)
             x, after = leaving(x, y, attention.normalise, self._form), [*after, cache]
             queries = self.attention.queries(i, x, by_row)
-            means = self.attention.means(i, queries, keys, of_question, by_row)
+            means = self.attention.means(queries, keys[2 * i : 2 * i + 2], of_question, by_row)
             x = leaving(x, self.attention.combine[i](means), self.attention.normalise[i], self._form)
             x = leaving(x, feed_forward(x), feed_forward.normalise, self._form)
         attended, state = self._finished(x), {**state, "cells": [after, [position + 1]]}
@@ -281,6 +316,22 @@ class TransformerDecoder(keras.layers.Layer):
         weights = self.copying.weights_of(in_rows(attended, by_row), state["copy_keys"], state["mask"])
         log_actions = self.copying.log_actions(tf.concat([attended, means], -1))
         return attended, Copies(log_actions, tf.reshape(weights, [-1, tf.shape(weights)[2]])), state
+
+
+def recomputed(layer: Callable[..., Any], parts: Sequence[keras.layers.Layer]) -> Callable[..., Any]:
+    """Return a function that computes what a layer does, and in the backward pass once more what it has not kept.
+
+    Of the forward pass only the arguments are kept (Chen et al., 2016). parts: all that has the weights of the layer.
+    Gradients are those of the arguments and of the weights.
+    """
+    variables = [variable for part in parts for variable in part.trainable_variables]
+
+    @tf.recompute_grad
+    def run(inputs: Sequence[tf.Tensor], weights: Sequence[tf.Tensor]) -> Any:
+        with keras.StatelessScope([*zip(variables, weights, strict=True)]):
+            return layer(*inputs)
+
+    return lambda *inputs: run(inputs, [tf.convert_to_tensor(variable) for variable in variables])
 
 
 def entering(x: tf.Tensor, normalise: Normalisation, form: Form) -> tf.Tensor:

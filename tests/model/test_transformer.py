@@ -8,6 +8,7 @@ import numpy.typing as npt
 import pytest
 import tensorflow as tf
 
+from chatbot.config.form import Form
 from chatbot.config.model import ModelSettings
 from chatbot.corpus.vocabulary import BOS
 from chatbot.model.feed_forward import FeedForward, Normalisation, Product
@@ -108,3 +109,32 @@ def test_logits_are_those_of_the_slow_twin(model: Seq2Seq, plain: bool) -> None:
     logits = unpack(other(source, target), target.packing)
     for row, question, reply in zip(logits, QUESTIONS, REPLIES, strict=True):
         np.testing.assert_allclose(row[: len(reply)], slow_logits(model, question, reply), atol=1e-4)
+
+
+@pytest.mark.parametrize("form", [Form(), Form(norm_first=False, positions="relative", buckets=6, farthest=8)], ids=str)
+def test_activations_that_are_computed_again_change_no_gradient(form: Form) -> None:
+    """To the bit, of weights and embeddings, with dropout and with copying."""
+    found, products = [], []
+    for recomputes in (False, True):
+        settings = dataclasses.replace(SETTINGS, recompute_activations=recomputes, keep_prob=0.7, form=form)
+        model = built_model(settings, VOCABULARY, seed=1)
+        sides = (model.sequences(tf.keras.utils.pad_sequences(x, padding="post")) for x in (QUESTIONS, REPLIES))
+        variables, key = model.trainable_variables, tf.constant([3], tf.uint64)
+
+        @tf.function(autograph=False)
+        def gradients(values: list[tf.Tensor], model: Seq2Seq = model, given: Any = (*sides, key)) -> Any:
+            with tf.GradientTape() as tape:
+                tape.watch(values)
+                with tf.keras.StatelessScope([*zip(model.trainable_variables, values, strict=True)]):
+                    loss = tf.reduce_sum(tf.sin(model(*given)))
+            return tape.gradient(loss, values, unconnected_gradients="zero")
+
+        values = [variable.value for variable in variables]
+        found.append([tf.convert_to_tensor(x).numpy() for x in gradients(values)])
+        graph = gradients.get_concrete_function(values).graph
+        products.append(sum(operation.type in ("MatMul", "BatchMatMulV2") for operation in graph.get_operations()))
+    for variable, one, other in zip(variables, *found, strict=True):
+        np.testing.assert_array_equal(one, other, err_msg=variable.path)
+        assert one.any() or variable.path.endswith("bias")
+    layers = SETTINGS.num_layers
+    assert products[1] - products[0] == layers * 6 + layers * 10  # four products and two of attention; twice that many
