@@ -10,6 +10,7 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from chatbot.config.decoding import DecodingSettings
+from chatbot.config.form import Form
 from chatbot.config.model import ModelSettings
 from chatbot.config.training import Settings
 from chatbot.corpus.ngrams import ngrams_of
@@ -126,6 +127,7 @@ ARCHITECTURES: dict[str, dict[str, Any]] = {
     "lstm-fed": {"input_feeding": True, "copy": True, "bidirectional": False, "tied_embeddings": False},
     "lstm-none": {"attention": "none", "bidirectional": False},
     "transformer-copy": {**TRANSFORMER, "copy": True},
+    "transformer-distances": {**TRANSFORMER, "form": Form(positions="relative", buckets=4, farthest=8, gated=True)},
 }
 NGRAM_ROWS = [[5, 6, 7], [9, 10, 10], [6, 6, 8], [9, 5]]
 

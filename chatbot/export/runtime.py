@@ -78,14 +78,14 @@ class OnnxModel:
         return self._ngrams.mixed(NumpyFunctions.log_softmax(logits), by_ngrams), {**state, "history": history}
 
     def take(self, states: Sequence[State], rows: npt.NDArray[np.int64]) -> State:
-        """See `Model`. Questions are padded to the longest of them."""
+        """See `Model`. Questions are padded to the longest of them, and caches on the left to that of most tokens."""
         lengths = np.concatenate([state["mask"].sum(axis=1) for state in states])[rows]
         width = int(lengths.max(initial=1))
 
         def rows_of(name: str) -> Any:
             parts = [state[name] for state in states]
             if name == "cells":
-                return [np.concatenate(cells)[rows] for cells in zip(*parts, strict=True)]
+                return _joined_cells(parts, rows)
             fitted = parts if name in OF_HYPOTHESES else [_fitted(x, width) for x in parts]
             return np.concatenate(fitted)[rows]
 
@@ -155,6 +155,23 @@ def _fitted(of_question: Array, width: int) -> Array:
     """Return a part of the state of questions, [rows, source, ...], with as many positions."""
     cut = of_question[:, :width]
     return np.pad(cut, [(0, 0), (0, width - cut.shape[1]), *[(0, 0)] * (cut.ndim - 2)])
+
+
+def _joined_cells(states: Sequence[list[Array]], rows: npt.NDArray[np.int64]) -> list[Array]:
+    """Return the cells of some rows of one or two states."""
+    joined = [np.concatenate(cells)[rows] for cells in zip(*states, strict=True) if cells[0].ndim < 4]
+    if len(joined) == len(states[0]):
+        return joined
+    decoded = int(joined[0].max(initial=0))  # of a Transformer, all but the position are caches
+    caches = zip(*(state[:-1] for state in states), strict=True)
+    return [*(np.concatenate([_last(x, decoded) for x in parts])[rows] for parts in caches), *joined]
+
+
+def _last(cache: Array, positions: int) -> Array:
+    """Return a cache, [rows, heads, positions, size], with as many positions, the last ones: cut or padded."""
+    size = cache.shape[2]
+    padding = [(0, 0), (0, 0), (max(positions - size, 0), 0), (0, 0)]
+    return np.pad(cache[:, :, max(size - positions, 0) :], padding)
 
 
 def _cells(results: Mapping[str, Array], prefix: str) -> list[Array]:

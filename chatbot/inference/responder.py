@@ -33,10 +33,18 @@ CHECK_INTERVAL_ON_GPU = 4
 
 
 class TensorState(NamedTuple):
-    """The state of some rows. lengths: of their questions, [rows]. tensors: with `rounded_up` rows and positions."""
+    """The state of some rows. tensors: with `rounded_up` rows and positions of questions.
+
+    lengths: of their questions, [rows]. decoded: the tokens of their replies, [rows].
+    """
 
     tensors: DecoderState
     lengths: npt.NDArray[np.int64]
+    decoded: npt.NDArray[np.int64]
+
+    def after(self, changed: DecoderState) -> "TensorState":
+        """Return the state after a token. changed: the tensors that are new."""
+        return TensorState({**self.tensors, **changed}, self.lengths, self.decoded + 1)
 
 
 class TensorFlowModel:
@@ -55,22 +63,25 @@ class TensorFlowModel:
         lengths = rows.lengths.astype(np.int64)
         ids = pad(rows, _filled(np.arange(len(rows))), rounded_up(int(lengths.max())))
         with self.model.placed():
-            return TensorState(self.graphs.encode(self.model.sequences(ids)), lengths)
+            return TensorState(self.graphs.encode(self.model.sequences(ids)), lengths, np.zeros_like(lengths))
 
     def step(self, state: TensorState, last: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.float32], TensorState]:
         """See `Model`."""
         with self.model.placed():
             logits, changed = self.graphs.step(state.tensors, _filled(last))
-        return logits.numpy()[: len(last)], TensorState({**state.tensors, **changed}, state.lengths)
+        return logits.numpy()[: len(last)], state.after(changed)
 
     def take(self, states: Sequence[TensorState], rows: npt.NDArray[np.int64]) -> TensorState:
-        """See `Model`. Questions are padded to the longest of them."""
-        lengths = np.concatenate([state.lengths for state in states])[rows]
+        """See `Model`. Questions are padded to the longest of them, and caches on the left to that of most tokens."""
+        lengths, decoded = (
+            np.concatenate(x)[rows] for x in zip(*((y.lengths, y.decoded) for y in states), strict=True)
+        )
         first, width = len(states[0].lengths), np.int32(rounded_up(int(lengths.max(initial=1))))
         rows = np.where(rows < first, rows, rows - first + rounded_up(first))
         function = self.graphs.take if len(states) == 1 else self.graphs.take_of_both
         with self.model.placed():
-            return TensorState(function([state.tensors for state in states], _filled(rows), width), lengths)
+            tensors = function([x.tensors for x in states], _filled(rows), width, np.int32(decoded.max(initial=0)))
+        return TensorState(tensors, lengths, decoded)
 
     def searcher(self, decoding: DecodingSettings, automaton: BoundedAutomaton) -> "GraphSearcher":
         """See `Model`."""
@@ -122,12 +133,12 @@ class TensorFlowModel:
             encode = graph(model.encode, specs_of(model.sequences(np.ones([1, 1]))))
             outputs = encode.get_concrete_function().structured_outputs
             state = tf.nest.map_structure(lambda x: tf.TensorSpec([None, *x.shape[1:]], x.dtype), outputs)
-            numbers, width = tf.TensorSpec([None], tf.int64), tf.TensorSpec([], tf.int32)
+            numbers, size = tf.TensorSpec([None], tf.int64), tf.TensorSpec([], tf.int32)
             return RowGraphs(
                 encode,
                 graph(step, state, numbers),
-                graph(_select_rows, [state], numbers, width),
-                graph(_select_rows, [state, state], numbers, width),
+                graph(_select_rows, [state], numbers, size, size),
+                graph(_select_rows, [state, state], numbers, size, size),
             )
 
 
@@ -304,11 +315,14 @@ def _filled(rows: npt.NDArray[Any]) -> npt.NDArray[Any]:
     return np.pad(rows, (0, rounded_up(len(rows)) - len(rows)), mode="edge") if len(rows) else rows
 
 
-def _select_rows(states: list[DecoderState], rows: tf.Tensor, width: tf.Tensor) -> DecoderState:
-    fitted = (
-        {name: x if name in OF_HYPOTHESES else _fitted(x, width) for name, x in state.items()} for state in states
-    )
-    selected: DecoderState = tf.nest.map_structure(lambda *parts: tf.gather(tf.concat(parts, axis=0), rows), *fitted)
+def _select_rows(states: list[DecoderState], rows: tf.Tensor, width: tf.Tensor, decoded: tf.Tensor) -> DecoderState:
+    def fitted(name: str, x: Any) -> Any:
+        if name == "cells":
+            return tf.nest.map_structure(lambda cell: _last(cell, decoded) if len(cell.shape) == 4 else cell, x)
+        return x if name in OF_HYPOTHESES else _fitted(x, width)
+
+    of_states = ({name: fitted(name, x) for name, x in state.items()} for state in states)
+    selected: DecoderState = tf.nest.map_structure(lambda *parts: tf.gather(tf.concat(parts, axis=0), rows), *of_states)
     return selected
 
 
@@ -317,3 +331,10 @@ def _fitted(of_question: tf.Tensor, width: tf.Tensor) -> tf.Tensor:
     cut = of_question[:, :width]
     missing = width - tf.shape(cut)[1]
     return tf.pad(cut, [[0, 0], [0, missing], *[[0, 0]] * (len(cut.shape) - 2)])
+
+
+def _last(cache: tf.Tensor, positions: tf.Tensor) -> tf.Tensor:
+    """Return a cache with as many positions, the last ones: cut or padded."""
+    size = tf.shape(cache)[2]
+    cut = cache[:, :, tf.maximum(size - positions, 0) :]
+    return tf.pad(cut, [[0, 0], [0, 0], [tf.maximum(positions - size, 0), 0], [0, 0]])

@@ -40,7 +40,9 @@ class Alike(NamedTuple):
 
 
 # "cells", the recurrent states, and with input feeding [attended], change at each step: their first dimension is the
-# hypothesis, of which each row has the same number, one after another. So do "history" [hypotheses, order - 1] int64,
+# hypothesis, of which each row has the same number, one after another. Those of a Transformer are its caches of keys
+# and values, [hypotheses, heads, positions, size], in which fewer positions are the last ones, and the position of
+# the next token. So do "history" [hypotheses, order - 1] int64,
 # the last ids, of a model with n-grams, and "attention_sums" [hypotheses, source], if the state has it: the sum of the
 # attention weights of all steps, for the coverage penalty. The other parts, such as "memory", "keys" and "mask", belong
 # to the question: their first dimension is the row.

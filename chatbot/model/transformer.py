@@ -9,7 +9,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import keras
-import numpy as np
 import tensorflow as tf
 
 from chatbot.config.form import Form
@@ -56,19 +55,18 @@ class SelfAttention(keras.layers.Layer):
         return self.combine(join_heads(attended([*factors, *learned], added, self._precision, self._scale), layout))
 
     def step(
-        self, x: tf.Tensor, cache: Sequence[tf.Tensor], distances: tf.Tensor, learned: list[tf.Tensor]
+        self, x: tf.Tensor, cache: Sequence[tf.Tensor], added: tf.Tensor, learned: list[tf.Tensor]
     ) -> tuple[tf.Tensor, Sequence[tf.Tensor]]:
         """Compute one position: [hypotheses, embedding] -> the same shape, and the cache with its key and value.
 
-        cache: keys, and values, [hypotheses, heads, positions, embedding / heads] each, so that no step transposes
-        them. distances: of the positions from this one, [hypotheses, 1, 1, positions] float32. learned:
-        `Positions.scores`.
+        cache: keys, and values, of the positions before, [hypotheses, heads, positions, embedding / heads] each, so
+        that no step transposes them. added: `penalties` of these and of this one, [hypotheses, 1, 1, positions + 1].
+        learned: `Positions.scores`.
         """
         layout = row_by_row(x[:, :1])
         query, *new = split_heads(self.project(entering(x, self.normalise, self._form)), 3, self._heads, layout)
-        is_here = (distances == 0)[:, :, 0, :, None]
-        cache = [tf.where(is_here, now, before) for now, before in zip(new, cache, strict=True)]
-        means = attended([query, *cache, *learned], penalties(distances <= 0), self._precision, self._scale)
+        cache = [tf.concat([before, now], 2) for before, now in zip(cache, new, strict=True)]
+        means = attended([query, *cache, *learned], added, self._precision, self._scale)
         return self.combine(join_heads(means, layout)), cache
 
 
@@ -203,7 +201,8 @@ class TransformerDecoder(keras.layers.Layer):
         """Return the state before the first token; see `chatbot.model.decoder.Decoder.start`."""
         assert not states
         rows, settings = tf.shape(memory)[0], self._settings
-        cache = tf.zeros([rows, settings.heads, settings.max_length + 1, settings.head_size], memory.dtype)
+        # No positions yet, in a size that graphs do not take for a constant.
+        cache = tf.zeros([rows, settings.heads, rows - rows, settings.head_size], memory.dtype)
         cells = [[[cache, cache]] * settings.decoder_layers, [tf.zeros([rows])]]
         state = {"cells": cells, "keys": self.attention.keys(memory), "mask": mask}
         return state if self.copying is None else {**state, "copy_keys": self.copying.keys(memory)}
@@ -294,14 +293,15 @@ class TransformerDecoder(keras.layers.Layer):
         rows = tf.shape(state["mask"])[0]
         by_row = row_by_row(tf.reshape(position, [rows, -1]))  # [rows, beams]
         x = self.positions.of_places(embedded, position)
-        places = tf.constant(np.arange(self._settings.max_length + 1, dtype=np.float32))
-        distances = places - position[:, None, None, None]  # [hypotheses, 1, 1, positions]
-        learned = self.positions.scores(position[:, None, None], places)
+        # Of the cached positions and this one, by their distance to it; not tf.range, see `row_by_row`.
+        places = tf.cumsum(-tf.ones(tf.shape(caches[0][0])[2:3] + 1), exclusive=True, reverse=True)
+        seen = penalties(position[:, None, None, None] + places >= 0)  # a reply may have fewer than others beside it
+        learned = self.positions.scores(tf.zeros([1, 1, 1]), places)
         after: list[Any] = []
         keys = self.attention.of_heads(state["keys"], state["mask"])
         of_question = penalties(state["mask"])[:, None, None]  # [rows, 1, 1, source]
         for i, (attention, feed_forward) in enumerate(zip(self.attentions, self.feed_forwards, strict=True)):
-            y, cache = attention.step(x, caches[i], distances, learned)
+            y, cache = attention.step(x, caches[i], seen, learned)
             x, after = leaving(x, y, attention.normalise, self._form), [*after, cache]
             queries = self.attention.queries(i, x, by_row)
             means = self.attention.means(queries, keys[2 * i : 2 * i + 2], of_question, by_row)

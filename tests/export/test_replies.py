@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from chatbot.chat.loading import load_exported
 from chatbot.config.decoding import DecodingSettings
@@ -19,7 +20,7 @@ from chatbot.inference.engine import RowLane, Waiting
 from chatbot.inference.questions import Question
 from chatbot.inference.ratings import append_rating, rating_of
 from chatbot.inference.reply_text import Origin
-from chatbot.inference.responder import Responder
+from chatbot.inference.responder import Responder, TensorFlowModel
 from chatbot.model.saved import Trained, load_trained
 from tests.commands import ENVIRONMENT
 from tests.export.untrained import QUESTIONS, write_attempt
@@ -93,6 +94,30 @@ def test_a_long_question_that_has_left_widens_no_batch(preset: Path) -> None:
     np.testing.assert_allclose(logits, model.step(model.encode([[8, 9], [9]]), np.array([5, 5]))[0], atol=1e-4)
     both = model.take([short, state], np.array([0, 2, 1]))
     assert both["mask"].sum(axis=1).tolist() == [2, 12, 1]
+
+
+def test_caches_are_no_longer_than_the_replies(tmp_path: Path) -> None:
+    """Also in a batch that is never empty, for what begins later or has ended; their lengths change no reply."""
+    directory = write_attempt(tmp_path / "tiny", **TRANSFORMER)
+    trained, found = load_trained(directory), load_export(exported(directory, tmp_path / "onnx", "onnx"))
+    models: list[Any] = [TensorFlowModel(trained.model), found.model]
+    for model in models:
+        state = model.encode([[7, 8], [9]])
+        for ids in ([5, 5], [6, 7], [8, 9]):
+            _, state = model.step(state, np.array(ids))
+        both = model.take([state, model.encode([[7, 8]])], np.array([1, 2]))
+        logits, both = model.step(both, np.array([9, 5]))
+        alone, _ = model.step(model.encode([[7, 8]]), np.array([5]))
+        np.testing.assert_allclose(logits[1:], alone, atol=1e-4)
+        later = model.take([both], np.array([1]))
+        sizes = []
+        for of_rows in (state, both, later):
+            cells = of_rows["cells"] if isinstance(of_rows, dict) else of_rows.tensors["cells"]
+            sizes.append({x.shape[2] for x in tf.nest.flatten(cells) if len(x.shape) == 4})
+        assert sizes == [{3}, {4}, {1}]
+        np.testing.assert_allclose(
+            model.step(later, np.array([6]))[0], model.step(both, np.array([6, 6]))[0][1:], atol=1e-4
+        )
 
 
 @pytest.mark.parametrize(("name", "counts"), [("tiny", True), ("onnx", True), ("other", False)])
