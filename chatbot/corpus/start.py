@@ -3,8 +3,9 @@
 import sys
 from pathlib import Path
 
-from chatbot.config.corpus import EncodeSettings, InspectSettings, PairsSettings
+from chatbot.config.corpus import PIECES, EncodeSettings, InspectSettings, PairsSettings
 from chatbot.display import counted
+from chatbot.errors import UserError
 
 
 def inspect(settings: InspectSettings) -> int:
@@ -39,7 +40,9 @@ def write(settings: PairsSettings) -> None:
 
 
 def encode(settings: EncodeSettings) -> None:
-    """Write the encoded pairs to the cache, where training finds them."""
+    """Write the encoded pairs to the cache, where training finds them. Raises UserError for pieces."""
+    if settings.corpus.tokenizer == PIECES:
+        raise UserError(f"--tokenizer {PIECES}: train.py --init-from encodes with the tokens of the published model")
     from chatbot.corpus.dataset import described, training_set
     from chatbot.corpus.files import without_word_spaces
     from chatbot.corpus.tokenizer import print_unused_words
