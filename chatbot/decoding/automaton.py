@@ -37,7 +37,7 @@ class Automaton(NamedTuple):
 
     allowed: npt.NDArray[np.bool_]  # [states, vocabulary]
     next_states: npt.NDArray[np.int32]  # [states, vocabulary], 0 for ids that are not allowed
-    beginning: tuple[int, ...] = ()  # ids without a text with which a sequence may begin
+    beginning: tuple[int, ...] = ()  # ids with which a sequence may begin, without a text or of spaces, as if without
 
 
 class BoundedAutomaton:
@@ -111,7 +111,8 @@ def spelling_automaton(vocabulary: Vocabulary) -> Automaton:
     after = np.stack([_after_tokens(s, following, is_never, tokens, len(vocabulary)) for s in range(never)])
     after[:, [i for i, text in enumerate(texts) if not text or _CONTROL.search(text)]] = -1
     after[0, EOS] = 0
-    return Automaton(after >= 0, after.clip(min=0), vocabulary.beginning)
+    blank = [i for i, text in enumerate(texts) if text.isspace() and after[0, i] == 0]  # no reply consists of these
+    return Automaton(after >= 0, after.clip(min=0), (*vocabulary.beginning, *blank))
 
 
 @functools.cache

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from chatbot.config.decoding import DecodingSettings
 from chatbot.corpus.cleaning import cleaner
 from chatbot.corpus.vocabulary import ASK, BOS, BYTES, EOS, PAD, SPECIALS, UNK, Vocabulary
-from chatbot.decoding.automaton import Automaton, spelling_automaton, without_words
+from chatbot.decoding.automaton import Automaton, BoundedAutomaton, spelling_automaton, without_words
 from chatbot.errors import UserError
 from tests.oracle import Ids, Oracle
 
@@ -79,6 +79,21 @@ def test_replies_contain_no_banned_word_in_any_spelling(words: list[str]) -> Non
             if len(ids) < LENGTH:
                 assert (state_after(automaton, [*ids, EOS]) is not None) == ORACLE.can_begin(ids, decoding)
     assert state_after(automaton, [*(FIRST + byte for byte in "😀".encode()), EOS]) is not None
+
+
+def test_no_reply_consists_of_spaces() -> None:
+    """Some may come before its first word, or between words."""
+    vocabulary = Vocabulary(["▁", "你", *BYTES])
+    space, word = (vocabulary.id_of[token] for token in ("▁", "你"))
+    bounded = BoundedAutomaton(spelling_automaton(vocabulary), 4)
+    logits, start = np.zeros([1, len(vocabulary)], np.float32), np.array([bounded.start])
+    assert bounded.states_after(start, np.array([space])) == start
+    for position, expected in ((1, [False, True, True]), (3, [False, True, False])):
+        allowed = np.isfinite(bounded.allowed_logits(logits, start, position)[0])
+        assert allowed[[EOS, word, space]].tolist() == expected
+    after = bounded.states_after(start, np.array([word]))
+    assert bounded.states_after(after, np.array([space])) == after
+    assert np.isfinite(bounded.allowed_logits(logits, after, 2)[0, EOS])
 
 
 def test_no_state_is_a_dead_end() -> None:
