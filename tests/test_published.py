@@ -16,6 +16,7 @@ from chatbot.config.families import settings_of
 from chatbot.config.form import Form
 from chatbot.config.model import ModelSettings
 from chatbot.config.published import CONFIG, INDEX, WEIGHTS, PublishedModel, published
+from chatbot.config.stored import settings_over_config
 from chatbot.errors import UserError
 from chatbot.model.pretrained import read_weights
 from chatbot.model.seq2seq import SILENCE, UNSPOKEN, Seq2Seq
@@ -56,7 +57,6 @@ def test_settings_are_those_of_the_model(bart: Path) -> None:
         "feed_forward_size": 10,
         "num_layers": 2,
         "keep_prob": 0.8,
-        "tied_embeddings": True,
     }
     assert values["form"].decoder_layers == 1
     assert values["form"].longest == 19
@@ -92,7 +92,7 @@ def test_settings_are_those_of_the_model(bart: Path) -> None:
         ({"encoder_layers": 1.5}, "encoder_layers 1.5: expected a whole number"),
         ({"decoder_layers": 10**9}, "decoder_layers 1000000000 is not allowed"),
         ({"max_position_embeddings": "many"}, "rows 'many' is not allowed"),
-        ({"decoder_ffn_dim": 11}, "encoder_ffn_dim and decoder_ffn_dim differ, which is not supported"),
+        ({"decoder_ffn_dim": 11}, "encoder_ffn_dim and decoder_ffn_dim differ, which is not supported; choose another"),
         ({"activation_function": "mish"}, "activation mish is not known; known are relu, gelu, gelu_new, silu"),
         ({"activation_function": None}, "activation None is not known"),
         ({"model_type": ["bart"]}, "is not known; known are bart"),
@@ -121,7 +121,7 @@ def test_a_setting_that_is_missing(bart: Path) -> None:
         {"epsilon": "small"},
         {"buckets": 2, "positions": "relative", "farthest": 8},
         {"buckets": 32, "positions": "relative", "farthest": 16},
-        {"positions": "table", "rows": 2, "offset": 2},
+        {"positions": "table", "rows": 2},
         {"rows": -1},
         {"head_size": 2.0},
         {"gated": 1},
@@ -144,6 +144,19 @@ def test_what_excludes_a_published_model(bart: Path) -> None:
         ModelSettings(**values, max_length=19, copy=True)
 
 
+def test_a_name_of_an_attempt_and_of_a_model_is_asked_for(bart: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(bart.parent)
+    (bart / "vocab.txt").touch()
+    other = Path("checkpoints/bart")
+    other.mkdir(parents=True)
+    shutil.copy(bart / CONFIG, other)
+    flags = {"data": ("pairs.tsv",), "max_length": 12}
+    message = r"--init-from bart: a published model and an attempt have this name; give ./bart, or checkpoints/bart$"
+    with pytest.raises(UserError, match=message):
+        settings_over_config({**flags, "init_from": "bart"})
+    assert settings_over_config({**flags, "init_from": "./bart"}).model.embedding_size == 12
+
+
 def test_settings_of_a_run(bart: Path) -> None:
     """Beside those of the model."""
     (bart / "vocab.txt").touch()
@@ -160,6 +173,8 @@ def test_settings_of_a_run(bart: Path) -> None:
         "learning_rate": 5e-5,
     }
     assert model_in(MODELS / "t5-gated").has_projection()
+    rewrite(lambda x: x.update({"lm_head.weight": x["model.shared.weight"][:9]}))(bart)
+    assert model_in(bart).has_projection()  # which does not fit, see below
 
 
 def test_folders_that_are_none(tmp_path: Path, bart: Path) -> None:
@@ -168,6 +183,12 @@ def test_folders_that_are_none(tmp_path: Path, bart: Path) -> None:
             (tmp_path / CONFIG).write_text(content)
         assert published(str(tmp_path)) is None
     assert published(None) is None
+    for name in (WEIGHTS, INDEX, "tokenizer.json"):  # of a published model
+        (tmp_path / "damaged").mkdir(exist_ok=True)
+        (tmp_path / "damaged" / name).touch()
+        with pytest.raises(UserError, match=r"damaged/config.json: missing or damaged; copy the folder again"):
+            published(str(tmp_path / "damaged"))
+        (tmp_path / "damaged" / name).unlink()
     with pytest.raises(UserError, match=r"neither tokenizer.json nor vocab.txt; save its tokenizer with transformers"):
         model_in(bart).settings()
 
@@ -192,7 +213,8 @@ def test_a_name_is_fetched_by_huggingface_hub(bart: Path, monkeypatch: pytest.Mo
         assert model_in(Path(name)).folder == Path(name)
     for name in ("weibo", "./weibo", "../there", "/there/bart", "a/b/c", ""):
         assert published(name) is None
-    assert len(asked) == 1
+    published("fnlp/bart-base")
+    assert len(asked) == 1  # a start asks several times
     message = r"--init-from a/b: no such folder, and it cannot be fetched \(404 Client Error. \(Request ID: 1\)\)$"
     with pytest.raises(UserError, match=message):
         published("a/b")
@@ -229,11 +251,6 @@ def truncate(folder: Path) -> None:
     (folder / WEIGHTS).write_bytes(content[:-100])
 
 
-def pickled(folder: Path) -> None:
-    """Have only the format of PyTorch."""
-    (folder / WEIGHTS).rename(folder / "pytorch_model.bin")
-
-
 FC1 = "model.encoder.layers.1.fc1.weight"
 
 
@@ -241,8 +258,10 @@ FC1 = "model.encoder.layers.1.fc1.weight"
     ("damage", "message"),
     [
         (truncate, r"model.safetensors: cannot be read \(.*\); copy the folder again"),
-        (pickled, r"no model.safetensors; convert pytorch_model.bin with transformers \(save_pretrained\)$"),
-        (lambda folder: (folder / WEIGHTS).unlink(), r"no model.safetensors; copy the folder again"),
+        (
+            lambda folder: (folder / WEIGHTS).rename(folder / "pytorch_model.bin"),
+            r"no model.safetensors; load the model with transformers, such as from pytorch_model.bin, and save it",
+        ),
         (rewrite(lambda x: x.pop(FC1)), rf"no tensor {FC1}; copy"),
         (rewrite(lambda x: x.update(more=x[FC1])), r"model.safetensors: more is not known in such a model; choose"),
         (rewrite(lambda x: x.update({FC1: x[FC1][:9]})), rf"{FC1} is \[9, 12\], not as config.json says; copy"),

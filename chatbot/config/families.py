@@ -55,13 +55,12 @@ class Names(NamedTuple):
 class Family(NamedTuple):
     """What a model_type of config.json stands for.
 
-    sizes: the keys of settings of `ModelSettings` and `Form`. same: keys that must have the same values, since we have
-    one for both. form: what all models of the family have. defaults: what a config.json does not say, by transformers.
-    scales_output: whether the logits may be scaled, as those of T5 before version 1.1 are.
+    sizes: the keys of settings of `ModelSettings` and `Form`. form: what all models of the family have. defaults: what
+    a config.json does not say, by transformers. scales_output: whether the logits may be scaled, as those of T5 before
+    version 1.1 are.
     """
 
     sizes: Mapping[str, str]
-    same: tuple[tuple[str, str], ...]
     form: Mapping[str, Any]
     names: Names
     defaults: Mapping[str, Any] = MappingProxyType({})
@@ -106,12 +105,8 @@ _BART = Family(
         "rows": "max_position_embeddings",
         "scaled_embedding": "scale_embedding",
     },
-    same=(
-        ("encoder_attention_heads", "decoder_attention_heads"),
-        ("encoder_ffn_dim", "decoder_ffn_dim"),
-    ),
     form={
-        "norm_first": False, "epsilon": 1e-5, "embedding_norm": True, "positions": TABLE, "offset": 2,
+        "norm_first": False, "epsilon": 1e-5, "embedding_norm": True, "positions": TABLE,
         "attention_biases": True,
     },
     names=BART_NAMES,
@@ -128,9 +123,8 @@ _T5 = Family(
         "buckets": "relative_attention_num_buckets",
         "farthest": "relative_attention_max_distance",
     },
-    same=(),
     form={
-        "norm": ROOT_MEAN_SQUARE, "positions": RELATIVE, "biases": False, "output_bias": False, "scaled_scores": False,
+        "norm": ROOT_MEAN_SQUARE, "positions": RELATIVE, "biases": False, "scaled_scores": False,
         "scaled_embedding": False,
     },
     names=T5_NAMES,
@@ -163,9 +157,9 @@ def settings_of(config: Mapping[str, Any], where: str) -> dict[str, Any]:
         config["num_decoder_layers"] = config.get("num_layers")  # as transformers do
     if missing := [key for key in family.sizes.values() if key not in config]:
         raise UserError(f"{where}: no {missing[0]}; restore the file from where the model was published")
-    for key, other in family.same:
-        if config.get(key) != config.get(other):
-            raise UserError(f"{where}: {key} and {other} differ, which is not supported; choose another model")
+    for key in ("attention_heads", "ffn_dim"):  # of which we have one for both
+        if config.get(f"encoder_{key}") != config.get(f"decoder_{key}"):
+            raise UserError(f"{where}: encoder_{key} and decoder_{key} differ, which is not supported; choose another")
     fields, values = fields_of(ModelSettings), {name: config[key] for name, key in family.sizes.items()}
     of_model = {name: values.pop(name) for name in [*values] if name in fields}
     for name, value in of_model.items():
@@ -182,4 +176,4 @@ def settings_of(config: Mapping[str, Any], where: str) -> dict[str, Any]:
         form = Form(**{**family.form, **values, **ACTIVATIONS[kind]}, scaled_output=scales)
     except UserError as error:
         raise UserError(f"{where}: {error}") from None
-    return {**of_model, "architecture": TRANSFORMER, "keep_prob": 1.0 - dropout, "tied_embeddings": True, "form": form}
+    return {**of_model, "architecture": TRANSFORMER, "keep_prob": 1.0 - dropout, "form": form}

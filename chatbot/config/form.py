@@ -22,12 +22,12 @@ class Form:
 
     norm_first: x + part(normalise(x)), with a normalisation at the end, or else normalise(x + part(x)). norm: by mean
     and variance (layer), or by the root mean square alone (rms), which has no shift. embedding_norm: whether the sums
-    of embeddings and positions are normalised. positions: waves, a learned table, or learned scores of distances.
-    rows, offset: the places that the table has, and the row of the first. buckets, farthest: of distances, and the
-    distance from which on all share a bucket. gated: whether a second product of the same size gates the activation.
-    attention_biases: of queries, keys and values; biases: of the other products of a layer, and of the output.
-    scaled_scores: by 1 / sqrt(head size). scaled_embedding: by sqrt(size); scaled_output: the logits by 1 / sqrt(size).
-    head_size: None: size / heads. decoder_layers: None: as many as the encoder has.
+    of embeddings and positions are normalised. positions: waves, a learned table, or learned scores of distances. rows:
+    the places that the table has. buckets, farthest: of distances, and the distance from which on all share one. gated:
+    whether a second product of the same size gates the activation. attention_biases: of queries, keys and values;
+    biases: of the other products of a layer, and of the output. scaled_scores: by 1 / sqrt(head size).
+    scaled_embedding: by sqrt(size); scaled_output: the logits by 1 / sqrt(size). head_size: None: size / heads.
+    decoder_layers: None: as many as the encoder has.
     """
 
     norm_first: bool = True
@@ -36,14 +36,12 @@ class Form:
     embedding_norm: bool = False
     positions: str = WAVES
     rows: int = 0
-    offset: int = 0
     buckets: int = 0
     farthest: int = 0
     activation: str = SILU
     gated: bool = False
     attention_biases: bool = False
     biases: bool = True
-    output_bias: bool = True
     scaled_scores: bool = True
     scaled_embedding: bool = True
     scaled_output: bool = False

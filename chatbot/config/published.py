@@ -50,7 +50,9 @@ class PublishedModel:
     def has_projection(self) -> bool:
         """Return whether it has an output matrix that is not its embedding. Raises UserError."""
         embedding, projection = self.family.names.embedding, self.family.names.projection
-        return projection in self.tensors and bool((self.tensor(projection) != self.tensor(embedding)).any())
+        import numpy as np
+
+        return projection in self.tensors and not np.array_equal(self.tensor(projection), self.tensor(embedding))
 
     @functools.cached_property
     def tensors(self) -> dict[str, tuple[Path, str]]:
@@ -83,19 +85,21 @@ def published(name: str | None) -> PublishedModel | None:
     name: of a folder, an attempt, or of a model there, such as fnlp/bart-base-chinese. Raises UserError for one that
     cannot be fetched, or is of a family that is not known.
     """
-    folder = None if name is None else _folder(name)
-    if folder is None or not folder.is_dir():
+    if name is None:
         return None
+    is_folder = Path(name).exists() or not re.fullmatch(r"\w[\w.-]*/\w[\w.-]*", name)
+    folder = Path(name) if is_folder else _fetched(name)
     try:
         config = read_json(folder / CONFIG)
     except (OSError, ValueError):
+        if any((folder / file).exists() for file in (WEIGHTS, INDEX, TOKENIZER)):
+            raise UserError(f"{folder / CONFIG}: missing or damaged; {REMEDY}") from None
         return None
     return PublishedModel(folder, config) if isinstance(config, dict) and "model_type" in config else None
 
 
-def _folder(name: str) -> Path:
-    if Path(name).exists() or not re.fullmatch(r"\w[\w.-]*/\w[\w.-]*", name):
-        return Path(name)
+@functools.lru_cache(maxsize=1)  # a start asks several times
+def _fetched(name: str) -> Path:
     try:
         from huggingface_hub import snapshot_download
     except ModuleNotFoundError:
@@ -122,8 +126,7 @@ def _tensors(folder: Path) -> dict[str, Path]:
         return {name: folder / file for name, file in names.items()}
     path = folder / WEIGHTS
     if not path.is_file():
-        pickled = (folder / "pytorch_model.bin").is_file()
-        remedy = "convert pytorch_model.bin with transformers (save_pretrained)" if pickled else REMEDY
+        remedy = "load the model with transformers, such as from pytorch_model.bin, and save it (save_pretrained)"
         raise UserError(f"{folder}: no {WEIGHTS}; {remedy}")
     from safetensors import SafetensorError, safe_open
 

@@ -87,7 +87,7 @@ def _settings_over_config(flags: dict[str, Any], config: dict[str, Any]) -> Sett
     # use identical settings, have "auto", too.
     values = _overridden({name: value for name, value in own.items() if name not in CHOSEN}, given)
     # What the preset has set is shown, without its name.
-    kept = {name: value for name, value in values.items() if name not in {"preset", "form", *given}}
+    kept = {name: value for name, value in values.items() if name not in {"preset", *given}}
     if kept_flags := flags_for(Settings, kept):
         print(f"Settings of {config_file}: {kept_flags}")
     return compose(Settings, **values)
@@ -115,6 +115,9 @@ def _inherited(attempt: str, given: dict[str, Any]) -> dict[str, Any]:
     Raises UserError when there is no such attempt or published model.
     """
     if (model := published(attempt)) is not None:
+        if Path(attempt).name == attempt and (CHECKPOINTS / attempt / CONFIG).exists():
+            remedy = f"give ./{attempt}, or {CHECKPOINTS}/{attempt}"
+            raise UserError(f"--init-from {attempt}: a published model and an attempt have this name; {remedy}")
         folder, values = model.folder, model.settings()
         for name in {*given} & {*values, "vocabulary_size"} - FREE_OF_PUBLISHED:
             if given[name] != values.get(name):
@@ -124,11 +127,13 @@ def _inherited(attempt: str, given: dict[str, Any]) -> dict[str, Any]:
         folder = trained_directory(attempt, "--init-from")
         of_model = fields_of(ModelSettings).keys() - {"word_vectors"}  # its weights have them
         names = {*of_model, "form", "clean", "tokenizer", "dictionary", "vocabulary_size"}
-        values = {name: value for name, value in read_settings(folder / CONFIG).items() if name in names}
+        values = read_settings(folder / CONFIG)
+        if "form" in values:
+            names |= FREE_OF_PUBLISHED
+        values = {name: value for name, value in values.items() if name in names}
         if values.get("dictionary"):
             values["dictionary"] = str(folder / DICTIONARY)
-    shown = {name: value for name, value in values.items() if name not in {"form", *given}}
-    if kept_flags := flags_for(Settings, shown):
+    if kept_flags := flags_for(Settings, {name: value for name, value in values.items() if name not in given}):
         print(f"Settings of {folder / CONFIG}: {kept_flags}")
     return values
 

@@ -13,12 +13,13 @@ from typing import Any, NamedTuple, TextIO
 
 import numpy as np
 
-from chatbot.config.corpus import AUTO, NONE, TEXT_RULES, CorpusSettings, FileSettings
+from chatbot.config.corpus import AUTO, NONE, PIECES, TEXT_RULES, CorpusSettings, FileSettings
 from chatbot.corpus.cache import content_key, key_of, make_once
 from chatbot.corpus.chunks import PAIRS_PER_CHUNK, load_hashes, tokenise_chunk
 from chatbot.corpus.cleaning import cleaner, is_cut_into_words
 from chatbot.corpus.history import pair_hashes
 from chatbot.corpus.pair_ids import Mask
+from chatbot.corpus.pieces import open_tokenizer
 from chatbot.corpus.reading.conversation import NEW, Pair
 from chatbot.corpus.reading.read import read
 from chatbot.corpus.reading.report import ReadOptions, Report, report_of
@@ -51,6 +52,8 @@ class CorpusFiles:
         """A hash of all inputs of the tokens: the content of the files, what their names decide, and the settings."""
         settings, rules = self.settings, [rule for rule in TEXT_RULES if rule in self.settings.clean]
         word_lists = [path and content_key(Path(path)) for path in (settings.block_list, settings.dictionary)]
+        if settings.tokenizer == PIECES:  # of a vocab.txt, other files decide, too
+            word_lists[1] = open_tokenizer(Path(str(settings.dictionary))).to_str()
         return key_of(
             version=VERSION,
             sources=[
@@ -67,6 +70,7 @@ class CorpusFiles:
             preparation=[rules, word_lists, settings.tokenizer],
             rjieba=importlib.metadata.version("rjieba"),
             jieba=importlib.metadata.version("jieba") if settings.dictionary else None,  # its dictionary is added to
+            tokenizers=importlib.metadata.version("tokenizers") if settings.tokenizer == PIECES else None,
             unicode=unicodedata.unidata_version,
             opencc=importlib.metadata.version("opencc") if "simplified" in rules else None,
         )

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from chatbot.config.published import REMEDY
+from chatbot.config.published import REMEDY, VOCAB
 from chatbot.durable import read_json
 from chatbot.errors import UserError
 
@@ -73,22 +73,24 @@ def open_tokenizer(path: Path) -> Any:
     path: of a tokenizer.json, or of a BERT's vocab.txt, whose tokenizer_config.json says whether it knows capitals.
     """
     try:
-        content = path.read_text(encoding="utf-8")
+        content, lowercase = path.read_text(encoding="utf-8"), None
         beside = path.with_name("tokenizer_config.json")
-        lowercase = not beside.is_file() or bool(read_json(beside).get("do_lower_case", True))  # as transformers do
-    except (OSError, ValueError, AttributeError) as error:
+        if path.name == VOCAB:
+            lowercase = not beside.is_file() or bool(dict(read_json(beside)).get("do_lower_case", True))  # as in BERT
+    except (OSError, ValueError, TypeError) as error:
         raise UserError(f"{path}: tokenizer cannot be read ({error}); {REMEDY}") from None
     return _made(content, lowercase, str(path))
 
 
 @functools.lru_cache(maxsize=4)
-def _made(content: str, lowercase: bool, path: str) -> Any:
+def _made(content: str, lowercase: bool | None, path: str) -> Any:
+    """Return the tokenizer of a file. lowercase: whether that of a vocab.txt has no capitals; None: of another."""
     try:
         import tokenizers
     except ModuleNotFoundError:
         raise UserError(f"{path}: needs tokenizers; run `pip install tokenizers`") from None
     try:
-        if content.startswith("{"):
+        if lowercase is None:
             made = tokenizers.Tokenizer.from_str(content)
         else:
             from tokenizers.implementations import BertWordPieceTokenizer
@@ -99,4 +101,5 @@ def _made(content: str, lowercase: bool, path: str) -> Any:
         raise UserError(f"{path}: no tokenizer ({str(error)[:60]}); {REMEDY}") from None
     made.no_truncation()
     made.no_padding()
+    made.encode_special_tokens = True  # which texts write as any other; those round a text stay
     return made

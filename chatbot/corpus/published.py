@@ -31,7 +31,6 @@ def piece_vocabulary(path: Path, config: Mapping[str, Any]) -> tuple[PieceVocabu
     names = {i: piece for piece, i in ids.items()}
     unused = [i for i in range(size) if i not in names]
     names |= {i: f"<unused {i}>" for i in unused}
-    names |= {i: f"{piece} {i}" for i, piece in names.items() if piece in SPECIALS}  # no text has it
     pad, end, start = (_whole(config, f"{x}_token_id", path) for x in ("pad", "eos", "decoder_start"))
     if not {pad, end, start} <= names.keys():
         raise UserError(f"{path}: no token of the ids {pad}, {end} and {start} in config.json; {REMEDY}")

@@ -15,7 +15,7 @@ from chatbot.errors import UserError
 from chatbot.model.pretrained import write_weights
 from chatbot.model.saved import Trained
 
-GENERATION = "generation_config.json"
+GENERATION, TOKENIZER_CONFIG = "generation_config.json", "tokenizer_config.json"
 
 
 def write_transformers(folder: Path, trained: Trained) -> None:
@@ -35,13 +35,17 @@ def write_transformers(folder: Path, trained: Trained) -> None:
     if not np.array_equal(embeddings[BOS], embeddings[same]):
         rows[BOS] = config["decoder_start_token_id"] = config["vocab_size"]
         config["vocab_size"] += 1
-    config = {name: value for name, value in config.items() if not name.startswith("forced_")}
-    write_json(folder / CONFIG, config)
+    config = {name: x for name, x in config.items() if name != "torch_dtype" and not name.startswith("forced_")}
+    write_json(folder / CONFIG, {**config, "dtype": "float32"})
     texts = vocabulary.bytes_of_tokens()
     said = {int(rows[i]) for i in range(len(rows)) if texts[i] or i in (EOS, *vocabulary.beginning)}
     never = {*range(config["vocab_size"])} - said
     generation = {name: config.get(name) for name in ("pad_token_id", "eos_token_id", "decoder_start_token_id")}
-    most = trained.settings.model.max_length
-    write_json(folder / GENERATION, {**generation, "suppress_tokens": sorted(never), "max_new_tokens": most})
+    generation |= {"suppress_tokens": sorted(never), "begin_suppress_tokens": [config["eos_token_id"]]}
+    write_json(folder / GENERATION, {**generation, "max_new_tokens": trained.settings.model.max_length})
     shutil.copyfile(dictionary, folder / TOKENIZER)
+    # Without this file, transformers would make a tokenizer of the kind that is usual for the model_type.
+    pad, end, _ = vocabulary.description["special"]
+    kind = {"tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": False}
+    write_json(folder / TOKENIZER_CONFIG, {**kind, "pad_token": pad, "eos_token": end})
     write_weights(trained.model, folder, family_of(config, CONFIG), rows)

@@ -14,6 +14,8 @@ from chatbot.model.operations import size_on_device
 
 # The longest wave of the positions, in tokens.
 LONGEST_WAVE = 10_000.0
+# Of the first place in a table; BART has no use for the rows before it.
+FIRST_ROW = 2
 
 
 class Positions(keras.layers.Layer):
@@ -27,7 +29,7 @@ class Positions(keras.layers.Layer):
         size = settings.embedding_size
         self._form, self._both_directions, self._size = form, both_directions, size
         if form.positions == TABLE:
-            self.table = self.add_weight(shape=(form.offset + form.rows, size), initializer="zeros", name="positions")
+            self.table = self.add_weight(shape=(FIRST_ROW + form.rows, size), initializer="zeros", name="positions")
         if form.positions == RELATIVE:
             shape = (form.buckets, settings.heads)
             self.distances = self.add_weight(shape=shape, initializer="zeros", name="distances")
@@ -49,7 +51,7 @@ class Positions(keras.layers.Layer):
         """Return what is added to embeddings at places, [places, size]; None where nothing is."""
         if self._form.positions == TABLE:
             own = tf.minimum(tf.cast(places, tf.int32), self._form.rows - 1)  # padding may be beyond the last one
-            return rows_of(tf.convert_to_tensor(self.table), own + self._form.offset)
+            return rows_of(tf.convert_to_tensor(self.table), own + FIRST_ROW)
         return waves(places, self._size) if self._form.positions == WAVES else None
 
     def _sums(self, embedded: tf.Tensor, vectors: tf.Tensor | None) -> tf.Tensor:

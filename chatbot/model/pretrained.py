@@ -15,7 +15,6 @@ from chatbot.corpus.vocabulary import BOS
 from chatbot.errors import UserError
 from chatbot.model.feed_forward import Normalisation, Product
 from chatbot.model.seq2seq import SILENCE, UNSPOKEN, Seq2Seq
-from chatbot.model.transformer import SelfAttention
 
 Array = npt.NDArray[np.float32]
 
@@ -47,7 +46,7 @@ def tensors_of(model: Seq2Seq, family: Family) -> Iterator[Tensors]:
 
 
 def _of_side(coder: Any, side: str, names: Names) -> Iterator[Tensors]:
-    is_decoder, positions = side == "decoder", coder.positions
+    cross, key_values, positions = getattr(coder, "attention", None), list[str](), coder.positions
     for variable in (getattr(positions, name, None) for name in ("table", "distances")):
         if variable is not None:
             yield Tensors(variable, (names.positions.format(side=side),))
@@ -55,25 +54,22 @@ def _of_side(coder: Any, side: str, names: Names) -> Iterator[Tensors]:
         if normalise is not None:
             yield from _of_norm(normalise, name.format(side=side))
     for layer, (attention, feed_forward) in enumerate(zip(coder.attentions, coder.feed_forwards, strict=True)):
-        place = {"side": side, "layer": layer, "part": 1 + is_decoder}
-        assert isinstance(attention, SelfAttention)
+        place = {"side": side, "layer": layer, "part": 1 if cross is None else 2}
         *projected, combined = (name.format(**place) for name in names.attention)
         yield from _of_product(attention.project, projected)
         yield from _of_product(attention.combine, [combined])
         yield from _of_norm(attention.normalise, names.attention_norm.format(**place))
-        wide, parts = names.wide.format(**place), feed_forward.widen.kernel.parts
-        yield from _of_product(feed_forward.widen, [wide] if parts == 1 else [f"{wide}_{i}" for i in range(parts)])
-        yield from _of_product(feed_forward.narrow, [names.narrow.format(**place)])
-        yield from _of_norm(feed_forward.normalise, names.wide_norm.format(**place))
-    if is_decoder:
-        cross, key_values = coder.attention, list[str]()
-        for layer in range(len(coder.attentions)):
-            place = {"side": side, "layer": layer}
+        if cross is not None:
             query, key, value, combined = (name.format(**place) for name in names.cross_attention)
             key_values += [key, value]
             yield from _of_product(cross.project[layer], [query])
             yield from _of_product(cross.combine[layer], [combined])
             yield from _of_norm(cross.normalise[layer], names.cross_norm.format(**place))
+        wide, parts = names.wide.format(**place), feed_forward.widen.kernel.parts
+        yield from _of_product(feed_forward.widen, [wide] if parts == 1 else [f"{wide}_{i}" for i in range(parts)])
+        yield from _of_product(feed_forward.narrow, [names.narrow.format(**place)])
+        yield from _of_norm(feed_forward.normalise, names.wide_norm.format(**place))
+    if cross is not None:
         yield from _of_product(cross.key_values, key_values)
 
 

@@ -58,7 +58,7 @@ class Seq2Seq(keras.Model):
         self.is_transformer = settings.architecture == TRANSFORMER
         self.encoder = (TransformerEncoder if self.is_transformer else Encoder)(settings, precision)
         self.decoder = (TransformerDecoder if self.is_transformer else Decoder)(settings, precision)
-        has_bias = settings.form is None or settings.form.output_bias  # else `_silence`
+        has_bias = settings.form is None or settings.form.biases  # else `_silence`
         self.bias = self.add_weight(shape=(vocabulary_size,), initializer="zeros", trainable=has_bias, name="bias")
         self._silence = np.where(np.isin(np.arange(vocabulary_size), UNSPOKEN), np.float32(SILENCE), np.float32(0))
         if not self.tied:

@@ -234,9 +234,43 @@ def test_vocabulary_of_a_bert(tmp_path: Path, lowercase: bool | None) -> None:
     again = tmp_path / "dictionary.txt"  # as an attempt has it
     again.write_text(open_tokenizer(path).to_str(), encoding="utf-8")
     assert tokenizer(PIECES, str(again))("我Love你Café，loved") == tokens
-    (tmp_path / "tokenizer_config.json").write_text("[")
-    with pytest.raises(UserError, match=r"vocab.txt: tokenizer cannot be read"):
-        tokenizer(PIECES, str(path))
+    for damaged in ("[", "[1]"):
+        (tmp_path / "tokenizer_config.json").write_text(damaged)
+        with pytest.raises(UserError, match=r"vocab.txt: tokenizer cannot be read"):
+            tokenizer(PIECES, str(path))
+
+
+@pytest.mark.parametrize("names", [("<eos>", "<bos>"), ("[SEP]", "[CLS]")])
+def test_special_tokens_have_any_names_and_are_text_in_texts(tmp_path: Path, names: tuple[str, str]) -> None:
+    """Those of our own, too. A user may write them, and a reply does not end there."""
+    end, begin = names
+    made, config = tokenizer_of("WordPiece", [*TEXTS, *["[]<> pad"] * 99], 700)
+    content = made.to_str().replace("[SEP]", end).replace("[CLS]", begin)
+    path = tmp_path / "tokenizer.json"
+    path.write_text(content, encoding="utf-8")
+    vocabulary, _ = piece_vocabulary(path, config)
+    tokenise = tokenizer(PIECES, str(path))
+    ids = vocabulary.ids(tokenise(f"我{end}你[PAD]"))
+    assert ids[0] == vocabulary.beginning[0]
+    assert ids[-1] == EOS
+    assert not {PAD, EOS, *vocabulary.beginning} & {*ids[1:-1]}
+    assert vocabulary.text(ids).replace(" ", "") == f"我{end}你[pad]".lower()
+
+
+def test_pairs_are_encoded_again_where_a_file_beside_the_vocabulary_has_changed(tmp_path: Path) -> None:
+    (tmp_path / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\nhow\nHOW\n", encoding="utf-8")
+    found = []
+    for lowercase in (True, False):
+        (tmp_path / "tokenizer_config.json").write_text(json.dumps({"do_lower_case": lowercase}))
+        path = str(tmp_path / "vocab.txt")
+        chosen = settings(tmp_path, [("HOW", "how")], validation="none", tokenizer=PIECES, dictionary=path)
+        config = {"pad_token_id": 0, "eos_token_id": 3, "decoder_start_token_id": 3, "vocab_size": 6}
+        vocabulary, _ = piece_vocabulary(Path(path), config)
+        (shard,) = training_set(chosen.corpus, chosen.encoding, vocabulary).shards
+        found.append(
+            [vocabulary.tokens_of(side.row(0))[-2 + i :][:1] for i, side in enumerate((shard.sources, shard.targets))]
+        )
+    assert found == [[["▁how"], ["▁how"]], [["▁HOW"], ["▁how"]]]
 
 
 def test_lengths_that_a_tokenizer_was_saved_with_do_not_matter(tmp_path: Path) -> None:

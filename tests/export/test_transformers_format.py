@@ -13,7 +13,7 @@ from safetensors.numpy import load_file
 from chatbot.config.published import CONFIG, TOKENIZER, WEIGHTS, published
 from chatbot.config.training import Settings
 from chatbot.corpus.published import piece_vocabulary
-from chatbot.corpus.vocabulary import BOS, BYTES, EOS, PAD, Vocabulary
+from chatbot.corpus.vocabulary import BOS, BYTES, EOS, PAD, PieceVocabulary, Vocabulary
 from chatbot.errors import UserError
 from chatbot.export.savedmodel_format import _to_ids
 from chatbot.export.transformers_format import GENERATION, write_transformers
@@ -54,17 +54,27 @@ def test_published_model_comes_back_to_the_bit(name: str, tmp_path: Path) -> Non
     config = json.loads((back / CONFIG).read_text())
     before = json.loads((tmp_path / "published" / CONFIG).read_text())
     assert config == {name: value for name, value in before.items() if not name.startswith("forced_")}
+    assert json.loads((back / "tokenizer_config.json").read_text()) == {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "clean_up_tokenization_spaces": False,
+        "pad_token": "[PAD]",
+        "eos_token": "[SEP]",
+    }
     assert (back / TOKENIZER).read_bytes() == (tmp_path / "published" / TOKENIZER).read_bytes()
     generation = json.loads((back / GENERATION).read_text())
     assert generation["max_new_tokens"] == 19
+    assert generation["begin_suppress_tokens"] == [config["eos_token_id"]]  # a reply is not empty
     assert {config["pad_token_id"]} <= {*generation["suppress_tokens"]}
     assert config["eos_token_id"] not in generation["suppress_tokens"]
 
+    assert isinstance(attempt.vocabulary, PieceVocabulary)
+    attempt.vocabulary.description["config"] |= {"torch_dtype": "float16", "dtype": "float16"}  # of the published files
     embeddings = attempt.model.embedding.embeddings
     embeddings.assign(embeddings.numpy() + np.arange(len(attempt.vocabulary))[:, None])
     write_transformers(back, attempt)
     changed = json.loads((back / CONFIG).read_text())
     assert changed["vocab_size"] == changed["decoder_start_token_id"] + 1 == config["vocab_size"] + 1
+    assert (changed["dtype"], "torch_dtype" in changed) == ("float32", False)
     generation = json.loads((back / GENERATION).read_text())
     assert changed["decoder_start_token_id"] in generation["suppress_tokens"]
     key = "shared.weight" if "t5" in name else "model.shared.weight"

@@ -90,6 +90,10 @@ def test_attempt_begins_with_a_published_model_and_needs_it_no_more(
 
     train(attempt="further", steps=1, init_from="whole")
     assert metrics("further")[0]["loss"] < metrics("whole")[0]["loss"]
+    flags = {name: value for name, value in FLAGS.items() if name != "learning_rate"}
+    further = settings_over_config({**flags, "init_from": "further"})
+    assert further.learning.learning_rate == 0.01  # not that of training from scratch
+    assert further.learning.both_directions == "off"
 
 
 def test_pairs_are_learned_by_heart(there: Path) -> None:
