@@ -1,6 +1,7 @@
 """The loops of a search in a graph of TensorFlow."""
 
 from collections.abc import Callable
+from typing import Any
 
 import tensorflow as tf
 
@@ -21,7 +22,7 @@ def run(search: Search, progress: Progress, until: tf.Tensor | int, check_interv
     """
 
     def advance_to(end: tf.Tensor | int, progress: Progress) -> tuple[Progress]:
-        return tf.while_loop(lambda p: p.position < end, lambda p: (search.advanced(p),), (progress,))
+        return _loop(lambda p: p.position < end, lambda p: (search.advanced(p),), (progress,))
 
     def advance(progress: Progress) -> tuple[Progress]:
         if check_interval == 1:
@@ -33,7 +34,7 @@ def run(search: Search, progress: Progress, until: tf.Tensor | int, check_interv
 
     if check_interval is None:
         return advance_to(until, progress)[0]
-    return tf.while_loop(is_unfinished, advance, (progress,))[0]
+    return _loop(is_unfinished, advance, (progress,))[0]
 
 
 def search_all(
@@ -76,5 +77,14 @@ def search_all(
 
     first = start.hypotheses
     rows = tf.cast(tf.range(tf.shape(first.ids)[0]), tf.int64)
-    _, _, ids, best_scores = tf.while_loop(is_unfinished, advance, (rows, start, first.ids, first.log_probs))
+    _, _, ids, best_scores = _loop(is_unfinished, advance, (rows, start, first.ids, first.log_probs))
     return best_first(search.decoding, ids, best_scores) if search.decoding.diverse_groups > 1 else (ids, best_scores)
+
+
+def _loop(condition: Callable[..., tf.Tensor], body: Callable[..., Any], variables: tuple[Any, ...]) -> Any:
+    """Return the variables after a loop in which the caches of a Transformer, the only ones with four axes, grow."""
+
+    def shape(x: tf.Tensor) -> tf.TensorShape:
+        return tf.TensorShape([*x.shape[:2], None, x.shape[3]]) if len(x.shape) == 4 else x.shape
+
+    return tf.while_loop(condition, body, variables, tf.nest.map_structure(shape, variables))

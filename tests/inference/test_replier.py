@@ -37,7 +37,7 @@ SEARCHES: dict[str, dict[str, Any]] = {
     "lstm-fed": {"temperature": 0.8, "top_k": 100, "typical": 0.95, "min_p": 0.001, **ALL_TOKENS},
     "lstm-none": {**BEAM, "rerank": 0.5, **ALL_TOKENS},
     "transformer-copy": {"beam_size": 2, "length_penalty": 0.7},
-    "transformer-distances": {"beam_size": 3},
+    "transformer-distances": {"beam_size": 3, "anti_lm": 0.4, "anti_lm_tokens": 2},
 }
 
 
