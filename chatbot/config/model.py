@@ -81,6 +81,7 @@ class ModelSettings(Flags, fixed=True):
         False,
         "with --architecture transformer: keep only the inputs of each layer, and compute the rest again for the "
         "gradients; less memory, slower steps",
+        negatable=True,
         fixed=False,
     )
     # Compute the recurrent layers by Keras, not by chatbot/model/fast_recurrent.py: for an export, and for tests that
