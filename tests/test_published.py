@@ -178,7 +178,7 @@ def test_settings_of_a_run(bart: Path) -> None:
 
 
 def test_folders_that_are_none(tmp_path: Path, bart: Path) -> None:
-    for content in (None, "[1]", '{"rnn_size": 8}'):  # the last one of an attempt
+    for content in (None, "{", "[1]", '{"rnn_size": 8}'):  # the last one of an attempt
         if content is not None:
             (tmp_path / CONFIG).write_text(content)
         assert published(str(tmp_path)) is None
