@@ -96,6 +96,10 @@ def test_settings_are_those_of_the_model(bart: Path) -> None:
         ({"activation_function": "mish"}, "activation mish is not known; known are relu, gelu, gelu_new, silu"),
         ({"activation_function": None}, "activation None is not known"),
         ({"model_type": ["bart"]}, "is not known; known are bart"),
+        (
+            {"architectures": ["CPTForConditionalGeneration"]},
+            "architecture CPTForConditionalGeneration is not known, but those of bart, mbart, t5, mt5$",
+        ),
         ({"dropout": 1}, "dropout 1 is not from 0 to 1"),
         ({"scale_embedding": "yes"}, "scaled_embedding 'yes' is not allowed"),
     ],
