@@ -146,7 +146,7 @@ def family_of(config: Mapping[str, Any], where: str) -> Family:
     # Such as CPT, whose encoder is a BERT: transformers would read it as a BART with a random encoder.
     for name in map(str, config.get("architectures") or ()):
         if not name.lower().startswith(tuple(FAMILIES)):
-            raise UserError(f"{where}: architecture {name} is not known, but those of {', '.join(FAMILIES)}")
+            raise UserError(f"{where}: architecture {name} is not known; known are those of {', '.join(FAMILIES)}")
     return FAMILIES[kind]
 
 

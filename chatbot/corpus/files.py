@@ -51,9 +51,10 @@ class CorpusFiles:
     def key(self) -> str:
         """A hash of all inputs of the tokens: the content of the files, what their names decide, and the settings."""
         settings, rules = self.settings, [rule for rule in TEXT_RULES if rule in self.settings.clean]
-        word_lists = [path and content_key(Path(path)) for path in (settings.block_list, settings.dictionary)]
-        if settings.tokenizer == PIECES:  # of a vocab.txt, other files decide, too
-            word_lists[1] = open_tokenizer(Path(str(settings.dictionary))).to_str()
+        block_list, dictionary = (path and Path(path) for path in (settings.block_list, settings.dictionary))
+        word_lists = [block_list and content_key(block_list), dictionary and content_key(dictionary)]
+        if settings.tokenizer == PIECES and dictionary:  # of a vocab.txt, other files decide, too
+            word_lists[1] = open_tokenizer(dictionary).to_str()
         return key_of(
             version=VERSION,
             sources=[

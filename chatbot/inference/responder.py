@@ -35,16 +35,13 @@ CHECK_INTERVAL_ON_GPU = 4
 class TensorState(NamedTuple):
     """The state of some rows. tensors: with `rounded_up` rows and positions of questions.
 
-    lengths: of their questions, [rows]. decoded: the tokens of their replies, [rows].
+    lengths: of their questions, [rows]. decoded: the tokens of their replies, [rows], also here so that the host
+    need not wait for a GPU.
     """
 
     tensors: DecoderState
     lengths: npt.NDArray[np.int64]
     decoded: npt.NDArray[np.int64]
-
-    def after(self, changed: DecoderState) -> "TensorState":
-        """Return the state after a token. changed: the tensors that are new."""
-        return TensorState({**self.tensors, **changed}, self.lengths, self.decoded + 1)
 
 
 class TensorFlowModel:
@@ -69,7 +66,8 @@ class TensorFlowModel:
         """See `Model`."""
         with self.model.placed():
             logits, changed = self.graphs.step(state.tensors, _filled(last))
-        return logits.numpy()[: len(last)], state.after(changed)
+        after = state._replace(tensors={**state.tensors, **changed}, decoded=state.decoded + 1)
+        return logits.numpy()[: len(last)], after
 
     def take(self, states: Sequence[TensorState], rows: npt.NDArray[np.int64]) -> TensorState:
         """See `Model`. Questions are padded to the longest of them, and caches on the left to that of most tokens."""

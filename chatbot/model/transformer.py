@@ -148,9 +148,7 @@ class TransformerEncoder(keras.layers.Layer):
         added = penalties(sequences.mask)[:, None, None]  # [rows, 1, 1, source]
         learned = self.positions.scores(layout.places[None, :, None], layout.places)
         for i, (attention, feed_forward) in enumerate(zip(self.attentions, self.feed_forwards, strict=True)):
-            layer: Callable[..., Any] = functools.partial(
-                self._layer, attention, feed_forward, scales[2 * i :], added, layout
-            )
+            layer: Callable[..., Any] = functools.partial(self._layer, i, scales[2 * i :], added, layout)
             if self._settings.recompute_activations:
                 layer = recomputed(layer, [attention, feed_forward])
             x = layer(x, *learned)
@@ -158,8 +156,7 @@ class TransformerEncoder(keras.layers.Layer):
 
     def _layer(
         self,
-        attention: SelfAttention,
-        feed_forward: FeedForward,
+        number: int,
         scales: list[tf.Tensor | None],
         added: tf.Tensor,
         layout: Layout,
@@ -167,6 +164,7 @@ class TransformerEncoder(keras.layers.Layer):
         *learned: tf.Tensor,
     ) -> tf.Tensor:
         """Return the sums after a layer. scales: of its dropouts. x: the sums before it. learned: see `call`."""
+        attention, feed_forward = self.attentions[number], self.feed_forwards[number]
         x = leaving(x, kept(attention(x, added, learned, layout), scales[0]), attention.normalise, self._form)
         return leaving(x, kept(feed_forward(x), scales[1]), feed_forward.normalise, self._form)
 
