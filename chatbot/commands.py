@@ -23,7 +23,7 @@ Train a chatbot on question-answer pairs, on one or many GPUs, and talk to it.
   chat         talk to a trained chatbot, in a terminal or through a pipe
   ask          print the reply to one question
   serve        serve a trained chatbot: OpenAI's API, and a page for browsers
-  data         inspect, write or encode the pairs of files
+  data         inspect, write or encode pairs, or prune a model to their tokens
   evaluate     measure a trained chatbot on held-out pairs
   attempts     list training runs; or compare, rename, delete, index them
   export       write a trained chatbot as ONNX or SavedModel
@@ -39,6 +39,7 @@ Example: {program} train --data pairs.tsv --attempt weibo
     "data": """usage: {program} inspect FILE ...  report what the files contain, and what training would drop
        {program} pairs FILE ...    write the pairs that training would read, one on each line
        {program} encode FILE ...   tokenise and encode now, on this machine or with Apache Beam
+       {program} prune FILE ...    write a published model with the tokens that occur in the pairs
 Give either -h or --help to list its flags. --version prints the version.""",
     "bot": """usage: {program} telegram [flags]  answer messages on Telegram
        {program} webhook [flags]   answer signed messages by HTTP
@@ -82,6 +83,7 @@ COMMANDS = {
     "data inspect": Command("config.corpus.INSPECT", "corpus.start.inspect"),
     "data pairs": Command("config.corpus.PAIRS", "corpus.start.write"),
     "data encode": Command("config.corpus.ENCODE", "corpus.start.encode"),
+    "data prune": Command("config.corpus.PRUNE", "corpus.start.prune"),
     "evaluate": Command("config.evaluation.EVALUATE", "evaluation.start.start"),
     "attempts": Command("config.attempts.LIST", "attempts.table.print_table"),
     "attempts compare": Command("config.attempts.COMPARE", "attempts.compare.compare"),
@@ -97,7 +99,7 @@ COMMANDS = {
 
 
 def names_within(command: str) -> list[str]:
-    """Return the names that may follow a command: ["inspect", "pairs", "encode"] for "data"."""
+    """Return the names that may follow a command: ["inspect", "pairs", "encode", "prune"] for "data"."""
     start = f"{command} " if command else ""
     names = (name.removeprefix(start).split()[0] for name in COMMANDS if name.startswith(start))
     return list(dict.fromkeys(names))

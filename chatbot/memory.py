@@ -31,6 +31,18 @@ def keep_freed_memory() -> bool:
     return all(mallopt(parameter, value) == 1 for parameter, value in VALUES.items())
 
 
+def peak_memory() -> int | None:
+    """Return the most bytes that this process has had in memory so far; None where the system does not say, as Windows.
+
+    Source: getrusage(2), in bytes on macOS and in kilobytes elsewhere.
+    """
+    if sys.platform == "win32":
+        return None
+    import resource
+
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+
+
 def let_gpu_memory_grow() -> None:
     """Allocate GPU memory as needed, so that other processes can use the rest."""
     import tensorflow as tf

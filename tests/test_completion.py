@@ -30,7 +30,7 @@ CASES = {
     "duida train --help ": "data text model speed learning devices parallel machines run",
     "duida serve --help tok": "tokens",
     "duida export weibo --format ": "onnx savedmodel transformers",
-    "duida data ": "inspect pairs encode --help --version",
+    "duida data ": "inspect pairs prune encode --help --version",
     "duida data inspect --js": "--json",
     "duida attempts ": "compare rename index delete --json --help --version",
     "duida attempts delete --y": "--yes",

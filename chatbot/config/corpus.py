@@ -212,6 +212,17 @@ class PairsSettings(Flags):
     )
 
 
+@dataclasses.dataclass(frozen=True)
+class PruneSettings(Flags):
+    """The settings of python -m chatbot.corpus prune."""
+
+    corpus: CorpusSettings = dataclasses.field(default_factory=CorpusSettings)
+    init_from: str = setting(
+        ..., "published model that is pruned: its folder, or its name on Hugging Face", group="run", metavar="FOLDER"
+    )
+    output: str = setting(..., "folder to write, which must not exist yet, for train --init-from", metavar="FOLDER")
+
+
 INSPECT = CommandLine(
     InspectSettings,
     "data inspect",
@@ -235,4 +246,13 @@ PAIRS = CommandLine(
     "chat.txt",
     "data columns map head encoding format me json",
     positional="data",
+)
+PRUNE = CommandLine(
+    PruneSettings,
+    "data prune",
+    "Write a published model with the tokens that occur in the pairs, and those that spell everything else.",
+    "pairs.tsv --init-from mt5-small --output mt5-small-pairs",
+    "data columns map head me init_from output",
+    positional="data",
+    without="tokenizer dictionary",
 )

@@ -1,9 +1,9 @@
-"""The commands of `duida data`: a report on a corpus, its pairs as text, or its encoded pairs."""
+"""The commands of `duida data`: a report on a corpus, its pairs as text or encoded, or a model of its tokens."""
 
 import sys
 from pathlib import Path
 
-from chatbot.config.corpus import PIECES, EncodeSettings, InspectSettings, PairsSettings
+from chatbot.config.corpus import PIECES, EncodeSettings, InspectSettings, PairsSettings, PruneSettings
 from chatbot.display import counted
 from chatbot.errors import UserError
 
@@ -58,3 +58,33 @@ def encode(settings: EncodeSettings) -> None:
     for report in corpus.reports:
         print(f"{report.file}: {counted(report.pairs, 'pair')}", *described(report), sep="\n")
     print(f"Encoded: {counted(corpus.pairs, 'pair')}, shards: {len(corpus.shards):,}, in {corpus.shards.folder}")
+
+
+def prune(settings: PruneSettings) -> None:
+    """Write a published model with the tokens of the pairs to a new folder. Raises UserError, with nothing written."""
+    import dataclasses
+
+    from chatbot.config.published import published
+    from chatbot.corpus.cache import temporary_folder
+    from chatbot.corpus.dataset import count_tokens, kept_pairs
+    from chatbot.corpus.files import tokenise, training_files, without_word_spaces
+    from chatbot.corpus.pruning import write_pruned
+    from chatbot.corpus.selection import Selection
+    from chatbot.corpus.workers import worker_pool
+
+    model, output = published(settings.init_from), Path(settings.output)
+    if model is None:
+        raise UserError(f"--init-from {settings.init_from}: no published model; give a folder with its config.json")
+    if output.exists():
+        raise UserError(f"--output {output}: exists; choose a folder that does not")
+    of_pieces = dataclasses.replace(settings.corpus, tokenizer=PIECES, dictionary=str(model.tokenizer()))
+    corpus_settings = without_word_spaces(of_pieces)
+    with worker_pool() as pool:
+        tokenised = tokenise(training_files(corpus_settings), pool)
+        used = count_tokens(tokenised, kept_pairs(tokenised, tokenised.hashes(), Selection.of(corpus_settings)), pool)
+    output.parent.mkdir(parents=True, exist_ok=True)
+    with temporary_folder(output.parent, ".pruned-") as part:
+        tokens, weights = write_pruned(model, used, part)
+        part.chmod(0o755)
+        part.rename(output)
+    print(f"{output}: {counted(tokens, 'token')} of {model.config['vocab_size']:,}; {counted(weights, 'weight')}")

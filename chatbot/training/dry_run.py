@@ -10,6 +10,7 @@ from typing import Any
 from chatbot.config.stored import storable
 from chatbot.display import aligned, counted
 from chatbot.flags import flags_for
+from chatbot.memory import peak_memory
 from chatbot.training.attempt import TrainingResult
 from chatbot.training.devices.memory import peak_growth
 from chatbot.training.groups import part_names, size_of
@@ -110,4 +111,6 @@ def memory_table(run: Run, growth: Sequence[int] | None) -> list[str]:
         if not growth:
             cells[3:] = ["not measured", f"over {cells[4]}"]
         rows.append((tower.name, *cells, "" if tower.memory is None else f"{tower.memory / 1e6:,.0f} MB"))
-    return ["Memory, at the largest batch:", *aligned(rows, [True, *[False] * 6], "  ")]
+    peak = None if growth else peak_memory()
+    whole = [] if peak is None else [f"  The whole process so far: at most {peak / 1e6:,.0f} MB"]
+    return ["Memory, at the largest batch:", *aligned(rows, [True, *[False] * 6], "  "), *whole]

@@ -1,0 +1,170 @@
+"""Published models with the tokens of a corpus: what stays is as it was, and other texts can be written."""
+
+import re
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors import safe_open
+from safetensors.numpy import load_file, save_file
+from tokenizers import Tokenizer, decoders, models, processors
+
+from chatbot import commands
+from chatbot.config.published import CONFIG, TOKENIZER, WEIGHTS, PublishedModel, published
+from chatbot.corpus.pieces import open_tokenizer
+from chatbot.corpus.pruning import write_pruned
+from chatbot.durable import read_json, write_json
+from chatbot.errors import UserError
+from tests.commands import ROOT
+from tests.corpus.published import KINDS, fitting_tokenizer, save, tokenizer_of
+from tests.corpus.test_published import MORE, TEXTS
+
+OF_TOKENS = {"model.shared.weight": 0, "model.encoder.embed_tokens.weight": 0, "lm_head.weight": 0}
+
+
+def model_of(folder: Path, kind: str) -> PublishedModel:
+    """A model with a tokenizer of a kind, whose tensors of tokens have the id in each row, and one of no tokens."""
+    if kind == "vocab.txt":  # of a BERT, whose end is named beside its id
+        folder.mkdir()
+        made, config = tokenizer_of("WordPiece", [*TEXTS, *MORE[:2]], 1500)
+        pieces = sorted(made.get_vocab(), key=made.get_vocab().__getitem__)
+        (folder / kind).write_text("".join(f"{piece}\n" for piece in pieces), encoding="utf-8")
+    else:
+        made, config = tokenizer_of(kind, [*TEXTS, *MORE[:2]], 1500)
+        save(made, folder)
+    size = config["vocab_size"]
+    config |= {"model_type": "bart", "bos_token_id": None, "torch_dtype": "float16"}
+    tensors = {name: np.arange(size, dtype=np.float32)[:, None].repeat(2, 1) for name in OF_TOKENS}
+    tensors |= {"final_logits_bias": np.arange(size, dtype=np.float32)[None], "model.other.weight": np.ones((size, 3))}
+    tensors["model.encoder.version"] = np.array([3])
+    write_json(folder / CONFIG, config)
+    save_file(tensors, folder / WEIGHTS)
+    return PublishedModel(folder, config)
+
+
+@pytest.mark.parametrize("kind", [*KINDS, "vocab.txt"])
+def test_used_tokens_stay_as_they_were_and_spell_the_others(kind: str, tmp_path: Path) -> None:
+    model, pruned = model_of(tmp_path / "whole", kind), tmp_path / "pruned"
+    pruned.mkdir()
+    before = open_tokenizer(model.tokenizer())
+    some = TEXTS[: len(TEXTS) // 4]
+    numbers = write_pruned(model, {piece for text in some for piece in before.encode(text).tokens} | {"never"}, pruned)
+    after, config = Tokenizer.from_file(str(pruned / TOKENIZER)), read_json(pruned / CONFIG)
+    assert [after.encode(text).tokens for text in some] == [before.encode(text).tokens for text in some]
+    unknown = {"[UNK]", "<unk>"}
+    for text in [*TEXTS, *MORE]:
+        found, there = after.encode(text), before.encode(text)
+        assert after.decode(found.ids) == before.decode(there.ids)
+        assert unknown.isdisjoint(found.tokens) or not unknown.isdisjoint(there.tokens), text
+    assert any(after.encode(text).tokens != before.encode(text).tokens for text in TEXTS)
+
+    ids, old = after.get_vocab(), before.get_vocab()
+    size = config["vocab_size"]
+    assert sorted(ids.values()) == [*range(size)]
+    assert size < 0.97 * model.config["vocab_size"]
+    tensors = load_file(pruned / WEIGHTS)
+    with safe_open(pruned / WEIGHTS, "numpy") as file:
+        assert file.metadata() == {"format": "pt"}  # without which transformers do not read them
+    rows = [old[piece] for piece in sorted(ids, key=ids.__getitem__)]
+    for name in OF_TOKENS:
+        assert tensors[name].tolist() == [[row, row] for row in rows], name
+    assert tensors["final_logits_bias"].tolist() == [rows]
+    assert tensors["model.other.weight"].shape == (model.config["vocab_size"], 3)
+    assert set(tensors) == {*OF_TOKENS, "final_logits_bias", "model.other.weight"}
+    assert numbers == (size, sum(value.size for value in tensors.values()))
+    for name in ("pad", "eos", "decoder_start"):
+        assert rows[config[f"{name}_token_id"]] == model.config[f"{name}_token_id"]
+    assert (config["bos_token_id"], config["dtype"], "torch_dtype" in config) == (None, "float32", False)
+
+
+def test_what_cannot_be_spelled_stays(tmp_path: Path) -> None:
+    """Also bytes, and what is special for the tokenizer or for config.json only."""
+    words = {"[PAD]": 0, "[UNK]": 1, "[SEP]": 2, "ab": 3, "a": 4, "##b": 5, "ac": 6, "<0x41>": 7, "##ba": 8, "##bb": 9}
+    made = Tokenizer(models.WordPiece(words | {"äb": 10, "##": 11, "bc": 12, "ä": 13}, unk_token="[UNK]"))
+    made.decoder, made.post_processor = decoders.WordPiece(), processors.RobertaProcessing(("[SEP]", 2), ("äb", 10))
+    made.add_special_tokens(["[PAD]"])
+    save(made, tmp_path)
+    config = {"model_type": "bart", "pad_token_id": 0, "eos_token_id": 2, "decoder_start_token_id": 2, "vocab_size": 15}
+    config |= {"mask_token_id": 14, "sep_token_id": 99}  # which is no token, and which is none at all
+    save_file({"model.shared.weight": np.ones((15, 2), np.float32)}, tmp_path / WEIGHTS)
+    (tmp_path / "pruned").mkdir()
+    write_pruned(PublishedModel(tmp_path, config), set(), tmp_path / "pruned")
+    after = read_json(tmp_path / "pruned" / TOKENIZER)
+    kept = ["[PAD]", "[UNK]", "[SEP]", "a", "##b", "ac", "<0x41>", "##ba", "äb", "bc", "ä"]
+    assert after["model"]["vocab"] == {piece: i for i, piece in enumerate(kept)}
+    assert (after["post_processor"]["sep"], after["post_processor"]["cls"]) == (["[SEP]", 2], ["äb", 8])
+    changed = read_json(tmp_path / "pruned" / CONFIG)
+    assert (changed["mask_token_id"], changed["sep_token_id"], changed["vocab_size"]) == (11, 99, 12)
+
+
+@pytest.mark.parametrize("name", ["bart", "t5-gated"])
+def test_command_writes_a_model_that_trains_and_replies(
+    name: str, work_dir: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(ROOT / "tests/model/pretrained" / name, "there")
+    fitting_tokenizer(read_json(Path("there", CONFIG)), Path("there"))
+    content = read_json(Path("there", TOKENIZER))
+    vocabulary = content["model"]["vocab"]
+    pieces = ("a", "b", "##a", "##b", "ab", "ba")
+    vocabulary |= {piece: vocabulary.pop(character) for piece, character in zip(pieces, "与丏丐丑丒专", strict=True)}
+    write_json(Path("there", TOKENIZER), content)
+    Path("pairs.tsv").write_text("丆万\tbab\n" * 9, encoding="utf-8")
+    arguments = ["pairs.tsv", "--columns", "1", "2", "--init-from", "there", "--cache", "cache"]
+    output = Path("pruned" if name == "bart" else "new/pruned")
+    there = {*Path().iterdir()}
+    assert commands.run("data prune", [*arguments, "--output", str(output)]) == 0
+    line = capsys.readouterr().out.splitlines()[-1]
+    assert re.fullmatch(rf"{output}: 40 tokens of 41; [\d,]+ weights", line)
+    assert {*vocabulary} - {*read_json(output / TOKENIZER)["model"]["vocab"]} == {"ab"}
+    assert published(str(output)) is not None
+    assert output.stat().st_mode & 0o777 == 0o755
+    assert {*Path().iterdir()} - there == {Path(output.parts[0]), Path("cache")}
+
+
+def test_models_that_cannot_be_pruned(tmp_path: Path) -> None:
+    """Nothing is written."""
+    folder = tmp_path / "whole"
+    model, pruned = model_of(folder, "WordPiece"), tmp_path / "pruned"
+    pruned.mkdir()
+
+    def refused(message: str, changed: PublishedModel = model) -> None:
+        with pytest.raises(UserError, match=message) as error:
+            write_pruned(changed, {"你"}, pruned)
+        assert len(str(error.value)) < 200 + len(str(folder))
+        assert not (pruned / WEIGHTS).exists()
+
+    tensors = load_file(folder / WEIGHTS)
+    for name in ("model.shared.weight", "final_logits_bias"):
+        save_file(tensors | {name: tensors[name][:5, :5]}, folder / WEIGHTS)
+        refused(f"{name} is .*, not of the tokens", PublishedModel(folder, model.config))
+    content = read_json(folder / TOKENIZER)
+    refused("vocab_size .* in config.json", PublishedModel(folder, {**model.config, "vocab_size": None}))
+    content["model"] = {"type": "WordLevel", "vocab": content["model"]["vocab"], "unk_token": "[UNK]"}
+    write_json(folder / TOKENIZER, content)
+    refused("tokens of a model WordLevel cannot be pruned; train with all of them")
+    made = Tokenizer(models.WordPiece({"[PAD]": 0, "[UNK]": 1, "[SEP]": 2, "a": 5}, unk_token="[UNK]"))
+    made.decoder, made.post_processor = decoders.WordPiece(), processors.BertProcessing(("[SEP]", 2), ("[PAD]", 0))
+    made.add_special_tokens(["x"])  # which the library gives the next number
+    save(made, folder)
+    changed = {**model.config, "pad_token_id": 0, "eos_token_id": 2, "decoder_start_token_id": 2}
+    refused("tokens cannot be numbered without gaps; train with all of them", PublishedModel(folder, changed))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--init-from", "pairs.tsv"], "--init-from pairs.tsv: no published model; give a folder with its config.json"),
+        (["--output", "there"], "--output there: exists; choose a folder that does not"),
+        (["--block-list", "words"], "pairs.tsv: 1 pair, none of them left"),
+    ],
+)
+def test_bad_input(work_dir: Path, arguments: list[str], message: str) -> None:
+    shutil.copytree(ROOT / "tests/model/pretrained/bart", "there")
+    fitting_tokenizer(read_json(Path("there", CONFIG)), Path("there"))
+    Path("pairs.tsv").write_text("丆万\t丈三\n", encoding="utf-8")
+    Path("words").write_text("丈\n", encoding="utf-8")
+    given = ["pairs.tsv", "--columns", "1", "2", "--init-from", "there", "--output", "pruned", "--cache", "cache"]
+    with pytest.raises(UserError, match=message):
+        commands.run("data prune", [*given, *arguments])
+    assert not Path("pruned").exists()
