@@ -3,7 +3,9 @@
 import contextlib
 import ctypes
 import os
+import re
 import sys
+from pathlib import Path
 
 # The parameters of glibc's mallopt(3), and their values in bytes.
 M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_THRESHOLD = -1, -2, -3
@@ -32,15 +34,16 @@ def keep_freed_memory() -> bool:
 
 
 def peak_memory() -> int | None:
-    """Return the most bytes that this process has had in memory so far; None where the system does not say, as Windows.
+    """Return the most bytes that this process has had in memory; None where the system does not say, as outside Linux.
 
-    Source: getrusage(2), in bytes on macOS and in kilobytes elsewhere.
+    Not by getrusage(2), which counts the process that started this one, too.
     """
-    if sys.platform == "win32":
+    try:
+        status = Path("/proc/self/status").read_text(encoding="ascii")
+    except OSError:
         return None
-    import resource
-
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+    found = re.search(r"VmHWM:\s+(\d+) kB", status)
+    return None if found is None else int(found[1]) * 1024
 
 
 def let_gpu_memory_grow() -> None:

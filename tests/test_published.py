@@ -59,6 +59,7 @@ def test_settings_are_those_of_the_model(bart: Path) -> None:
         "keep_prob": 0.8,
     }
     assert values["form"].decoder_layers == 1
+    assert settings_of({**config_of(bart), "architectures": 3}, "config.json") == values  # as transformers
     assert values["form"].longest == 19
     t5 = settings_of(config_of(MODELS / "t5"), "config.json")["form"]
     assert (t5.head_size, t5.buckets, t5.farthest, t5.scaled_output, t5.gated) == (5, 6, 8, True, False)
@@ -291,6 +292,8 @@ FC1 = "model.encoder.layers.1.fc1.weight"
         (shard(".."), r"is in '..', outside the folder"),
         (shard(""), r"is in '', outside the folder"),
         (shard(3), r"is in 3, outside the folder"),
+        (shard("a\nb"), r" in 'a\\nb' is no name; copy"),
+        (shard("\ud800"), r" in '\\ud800' is no name; copy"),
         (shard("gone.safetensors"), r"gone.safetensors: .* cannot be read"),
         (lambda folder: (folder / INDEX).write_text("{}"), r"index.json: cannot be read \('weight_map'\); copy"),
     ],

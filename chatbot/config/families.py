@@ -144,7 +144,8 @@ def family_of(config: Mapping[str, Any], where: str) -> Family:
     if kind not in FAMILIES:
         raise UserError(f"{where}: model_type {kind!r} is not known; known are {', '.join(FAMILIES)}")
     # Such as CPT, whose encoder is a BERT: transformers would read it as a BART with a random encoder.
-    for name in map(str, config.get("architectures") or ()):
+    classes = config.get("architectures")
+    for name in map(str, classes if isinstance(classes, list) else ()):
         if not name.lower().startswith(tuple(FAMILIES)):
             raise UserError(f"{where}: architecture {name} is not known; known are those of {', '.join(FAMILIES)}")
     return FAMILIES[kind]

@@ -2,12 +2,13 @@
 
 import functools
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from chatbot.config.corpus import PIECES
 from chatbot.config.families import BASE, family_of, settings_of
-from chatbot.durable import read_json
+from chatbot.durable import read_json, write_file
 from chatbot.errors import UserError
 
 CONFIG, TOKENIZER, VOCAB = "config.json", "tokenizer.json", "vocab.txt"
@@ -73,7 +74,7 @@ class PublishedModel:
             with safe_open(path, "numpy") as file:
                 tensor = file.get_tensor(own_name)
         except (SafetensorError, OSError, TypeError, AttributeError) as error:
-            raise UserError(f"{path}: {own_name} cannot be read ({str(error)[:80]}); {REMEDY}") from None
+            raise UserError(f"{path}: {own_name:.60} cannot be read ({str(error)[:40]}); {REMEDY}") from None
         if str(tensor.dtype) not in TYPES:
             raise UserError(f"{path}: {own_name} is of type {tensor.dtype}; {REMEDY}")
         return tensor.astype("float32")
@@ -113,6 +114,13 @@ def _fetched(name: str) -> Path:
         raise UserError(f"--init-from {name}: no such folder, and it cannot be fetched ({reason})") from None
 
 
+def write_tensors(folder: Path, tensors: Mapping[str, Any]) -> None:
+    """Write arrays by name into a folder, as transformers read them. Raises OSError."""
+    from safetensors.numpy import save
+
+    write_file(folder / WEIGHTS, save(dict(tensors), {"format": "pt"}))
+
+
 def _tensors(folder: Path) -> dict[str, Path]:
     """Return the file of each tensor in a folder. Raises UserError for files that are missing or damaged."""
     if (folder / INDEX).is_file():
@@ -122,7 +130,9 @@ def _tensors(folder: Path) -> dict[str, Path]:
             raise UserError(f"{folder / INDEX}: cannot be read ({error}); {REMEDY}") from None
         for name, file in names.items():
             if not isinstance(file, str) or Path(file).name != file or file in ("", ".", ".."):
-                raise UserError(f"{folder / INDEX}: {name} is in {file!r}, outside the folder; {REMEDY}")
+                raise UserError(f"{folder / INDEX}: {name!r:.40} is in {file!r:.40}, outside the folder; {REMEDY}")
+            if not (name + file).isprintable():
+                raise UserError(f"{folder / INDEX}: {name!r:.40} in {file!r:.40} is no name; {REMEDY}")
         return {name: folder / file for name, file in names.items()}
     path = folder / WEIGHTS
     if not path.is_file():
@@ -134,4 +144,4 @@ def _tensors(folder: Path) -> dict[str, Path]:
         with safe_open(path, "numpy") as file:
             return dict.fromkeys(file.keys(), path)
     except (SafetensorError, OSError) as error:
-        raise UserError(f"{path}: cannot be read ({str(error)[:80]}); {REMEDY}") from None
+        raise UserError(f"{path}: cannot be read ({str(error)[:60]}); {REMEDY}") from None

@@ -6,22 +6,32 @@ Of the 300 million weights of mT5-small, 256 million are of its 250,000 tokens, 
 import json
 import re
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterator, Mapping, Set
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from safetensors.numpy import save_file
 
 from chatbot.config.families import COPIES, UNREAD
-from chatbot.config.published import CONFIG, REMEDY, TOKENIZER, WEIGHTS, PublishedModel
-from chatbot.corpus.pieces import CONTINUES, open_tokenizer
-from chatbot.corpus.published import piece_vocabulary
+from chatbot.config.published import CONFIG, REMEDY, TOKENIZER, PublishedModel, write_tensors
+from chatbot.corpus.pieces import open_tokenizer
+from chatbot.corpus.published import piece_vocabulary, write_tokenizer_config
 from chatbot.durable import write_json
 from chatbot.errors import UserError
 
 BYTE = re.compile("<0x[0-9A-F]{2}>")
 BPE, WORD_PIECE, UNIGRAM = "BPE", "WordPiece", "Unigram"
+# Of config.json: the type of the tensors, and ids for generation that are no plain `*_token_id`.
+LEFT_OUT = (
+    "torch_dtype",
+    "forced_",
+    "bad_words",
+    "force_words",
+    "suppress",
+    "begin_suppress",
+    "sequence_bias",
+    "task_",
+)
 
 
 def write_pruned(model: PublishedModel, used: Collection[str], folder: Path) -> tuple[int, int]:
@@ -30,50 +40,48 @@ def write_pruned(model: PublishedModel, used: Collection[str], folder: Path) -> 
     used: pieces that stay, beside the special ones and those that spell others. A text of used pieces has the same ones
     afterwards. Raises UserError for a model that cannot be read, or a tokenizer that cannot be pruned, OSError.
     """
-    path, names = model.tokenizer(), model.family.names
-    piece_vocabulary(path, model.config)  # they fit each other
-    content = json.loads(open_tokenizer(path).to_str())
+    path, names, size = model.tokenizer(), model.family.names, model.config["vocab_size"]
+    vocabulary, _ = piece_vocabulary(path, model.config)
+    made = open_tokenizer(path)
+    content, ids = json.loads(made.to_str()), made.get_vocab()
     if content["model"]["type"] not in (BPE, WORD_PIECE, UNIGRAM):
-        raise UserError(
-            f"{path}: tokens of a model {content['model']['type']} cannot be pruned; train with all of them"
-        )
-    ids, size = open_tokenizer(path).get_vocab(), model.config["vocab_size"]
-    of_config = {name: x for name, x in model.config.items() if name.endswith("_token_id") and x in range(size)}
-    pieces = _kept(ids, used, content, of_config.values())
-    rows = np.array(sorted({*(ids[piece] for piece in pieces), *of_config.values()}))
+        kind = content["model"]["type"]
+        raise UserError(f"{path}: tokens of a model {kind} cannot be pruned; train with all of them")
+    config = {name: x for name, x in model.config.items() if not name.startswith(LEFT_OUT)}
+    of_config = {name: x for name, x in config.items() if name.endswith("_token_id") and x in range(size)}
+    special = {*of_config.values(), *_ids_in(content["post_processor"])}
+    pieces = _kept(ids, used, content, special)
+    rows = np.array(sorted({*(ids[piece] for piece in pieces), *special}))
     new = {int(row): i for i, row in enumerate(rows)}
     (folder / TOKENIZER).write_text(json.dumps(_pruned(content, pieces, new), ensure_ascii=False), encoding="utf-8")
-    after = open_tokenizer(folder / TOKENIZER).get_vocab()
-    if after != {piece: new[ids[piece]] for piece in pieces}:
+    if open_tokenizer(folder / TOKENIZER).get_vocab() != {piece: new[ids[piece]] for piece in pieces}:
         raise UserError(f"{path}: its tokens cannot be numbered without gaps; train with all of them")
+    write_tokenizer_config(folder, vocabulary)
+    config |= {name: new[x] for name, x in of_config.items()} | {"vocab_size": len(rows), "dtype": "float32"}
+    write_json(folder / CONFIG, config)
     tensors = {}
-    for name in (name for name in model.tensors if not name.endswith(UNREAD)):
+    for name in dict.fromkeys([names.embedding, *model.tensors]):
+        if name.endswith(UNREAD):
+            continue
         value, axis = model.tensor(name), -1 if name == names.output_bias else 0
         if name in (names.embedding, names.output_bias) or name.endswith(COPIES):
-            if not value.ndim or value.shape[axis] <= rows[-1]:
+            if value.ndim != 2 or value.shape[axis] <= rows[-1]:
                 raise UserError(f"{model.folder}: {name} is {[*value.shape]}, not of the tokens; {REMEDY}")
             value = np.take(value, rows, axis)
         tensors[name] = value
-    config = {name: x for name, x in model.config.items() if name != "torch_dtype"}
-    config |= {name: new[x] for name, x in of_config.items()} | {"vocab_size": len(rows), "dtype": "float32"}
-    write_json(folder / CONFIG, config)
-    save_file(tensors, folder / WEIGHTS, {"format": "pt"})
+    write_tensors(folder, tensors)
     return len(rows), sum(value.size for value in tensors.values())
 
 
-def _kept(
-    ids: Mapping[str, int], used: Collection[str], content: Mapping[str, Any], special: Iterable[int]
-) -> set[str]:
-    """Return the pieces that stay. content: of tokenizer.json. special: ids of config.json."""
-    model, named = content["model"], {i: piece for piece, i in ids.items()}
-    kept = {token["content"] for token in content["added_tokens"]} | {named[i] for i in special if i in named}
+def _kept(ids: Mapping[str, int], used: Collection[str], content: Mapping[str, Any], special: Set[int]) -> set[str]:
+    """Return the pieces that stay. content: of tokenizer.json. special: ids that stay, some without a piece."""
+    model = content["model"]
+    kept = {token["content"] for token in content["added_tokens"]} | {piece for piece, i in ids.items() if i in special}
     unknown = model["vocab"][model["unk_id"]][0] if model.get("unk_id") is not None else model.get("unk_token")
     kept |= {*used, unknown} & ids.keys()
-    around = json.dumps(content["post_processor"], ensure_ascii=False)  # names what begins and ends texts
     for piece in ids:
-        characters = _characters(piece, model["type"])
-        is_spelled = characters != [piece] and {*characters} <= ids.keys()
-        if not is_spelled or BYTE.fullmatch(piece) or f'"{piece}"' in around:
+        characters = _characters(piece, model)
+        if len(characters) < 2 or not {*characters} <= ids.keys() or BYTE.fullmatch(piece):
             kept.add(piece)
     parts = defaultdict[str, set[str]](set)  # of what BPE joins
     for first, second in model.get("merges", ()):
@@ -86,19 +94,22 @@ def _kept(
     return kept
 
 
-def _characters(piece: str, kind: str) -> list[str]:
-    """Return what spells a piece. kind: of the tokenizer's model."""
-    if kind != WORD_PIECE:
-        return [*piece]
-    is_first = not piece.startswith(CONTINUES)
-    return [("" if is_first and i == 0 else CONTINUES) + x for i, x in enumerate(piece.removeprefix(CONTINUES))]
+def _characters(piece: str, model: Mapping[str, Any]) -> list[str]:
+    """Return what spells a piece: its characters, with what marks their places in a word. model: of tokenizer.json."""
+    within, last = (model.get(name) or "" for name in ("continuing_subword_prefix", "end_of_word_suffix"))
+    found = [within + x for x in piece.removeprefix(within).removesuffix(last)]
+    if found and not piece.startswith(within):
+        found[0] = found[0].removeprefix(within)
+    if found and piece.endswith(last):
+        found[-1] += last
+    return found
 
 
 def _joined(first: str, second: str, model: Mapping[str, Any]) -> str:
     return first + second.removeprefix(model.get("continuing_subword_prefix") or "")
 
 
-def _pruned(content: Mapping[str, Any], pieces: Collection[str], new: Mapping[int, int]) -> dict[str, Any]:
+def _pruned(content: Mapping[str, Any], pieces: Set[str], new: Mapping[int, int]) -> dict[str, Any]:
     """Return the content of tokenizer.json with these pieces only. new: the new id of each old one."""
     model = dict(content["model"])
     if model["type"] == UNIGRAM:
@@ -107,14 +118,23 @@ def _pruned(content: Mapping[str, Any], pieces: Collection[str], new: Mapping[in
     else:
         model["vocab"] = {piece: new[i] for piece, i in model["vocab"].items() if piece in pieces}
     if model["type"] == BPE:
-        model["merges"] = [m for m in model["merges"] if {*m, _joined(m[0], m[1], model)} <= {*pieces}]
+        model["merges"] = [m for m in model["merges"] if {*m, _joined(m[0], m[1], model)} <= pieces]
     added = [token | {"id": new[token["id"]]} for token in content["added_tokens"]]
     after = _renumbered(content["post_processor"], new)
     return {**content, "model": model, "added_tokens": added, "post_processor": after}
 
 
+def _ids_in(value: Any) -> Iterator[int]:
+    """Yield the ids in what follows a tokenizer: numbers in lists, alone or beside the name of a token."""
+    for x in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+        if isinstance(value, list) and type(x) is int:
+            yield x
+        else:
+            yield from _ids_in(x)
+
+
 def _renumbered(value: Any, new: Mapping[int, int]) -> Any:
-    """Return what follows a tokenizer, with new ids: its numbers in lists, alone or beside the name of a token."""
+    """Return it with new ids."""
     if isinstance(value, dict):
         return {name: _renumbered(x, new) for name, x in value.items()}
     if isinstance(value, list):

@@ -11,6 +11,7 @@ import numpy.typing as npt
 from chatbot.config.published import REMEDY
 from chatbot.corpus.pieces import TEXTS, open_tokenizer
 from chatbot.corpus.vocabulary import SPECIALS, UNK, PieceVocabulary
+from chatbot.durable import write_json
 from chatbot.errors import UserError
 
 
@@ -54,6 +55,13 @@ def piece_vocabulary(path: Path, config: Mapping[str, Any]) -> tuple[PieceVocabu
         return PieceVocabulary(pieces, description), np.array(rows)
     except (LookupError, ValueError):
         raise UserError(f"{path}: a token is not as decoder {kind!r} writes it; {REMEDY}") from None
+
+
+def write_tokenizer_config(folder: Path, vocabulary: PieceVocabulary) -> None:
+    """Write what tells transformers not to make a tokenizer of the kind that is usual for the model_type."""
+    pad, end, _ = vocabulary.description["special"]
+    kind = {"tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": False}
+    write_json(folder / "tokenizer_config.json", {**kind, "pad_token": pad, "eos_token": end})
 
 
 def _whole(config: Mapping[str, Any], name: str, path: Path) -> int:

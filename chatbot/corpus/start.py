@@ -1,17 +1,19 @@
 """The commands of `duida data`: a report on a corpus, its pairs as text or encoded, or a model of its tokens."""
 
+import dataclasses
+import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from chatbot.config.corpus import PIECES, EncodeSettings, InspectSettings, PairsSettings, PruneSettings
+from chatbot.corpus.reading.report import Report
 from chatbot.display import counted
 from chatbot.errors import UserError
 
 
 def inspect(settings: InspectSettings) -> int:
     """Print a report on the files. Return the exit code; no file is left on disk."""
-    import dataclasses
-
     from chatbot.corpus.cache import temporary_folder
     from chatbot.corpus.files import left_out, training_files, validation_files, without_word_spaces
     from chatbot.corpus.inspection import json_line, measure, report_lines, warnings
@@ -43,7 +45,7 @@ def encode(settings: EncodeSettings) -> None:
     """Write the encoded pairs to the cache, where training finds them. Raises UserError for pieces."""
     if settings.corpus.tokenizer == PIECES:
         raise UserError(f"--tokenizer {PIECES}: train.py --init-from encodes with the tokens of the published model")
-    from chatbot.corpus.dataset import described, training_set
+    from chatbot.corpus.dataset import training_set
     from chatbot.corpus.files import without_word_spaces
     from chatbot.corpus.tokenizer import print_unused_words
 
@@ -55,19 +57,16 @@ def encode(settings: EncodeSettings) -> None:
 
         pool = BeamPool(settings.runner, settings.runner_options, Path(settings.corpus.cache))
     corpus = training_set(corpus_settings, settings.encoding, pool=pool)
-    for report in corpus.reports:
-        print(f"{report.file}: {counted(report.pairs, 'pair')}", *described(report), sep="\n")
+    _print_reports(corpus.reports)
     print(f"Encoded: {counted(corpus.pairs, 'pair')}, shards: {len(corpus.shards):,}, in {corpus.shards.folder}")
 
 
 def prune(settings: PruneSettings) -> None:
     """Write a published model with the tokens of the pairs to a new folder. Raises UserError, with nothing written."""
-    import dataclasses
-
     from chatbot.config.published import published
     from chatbot.corpus.cache import temporary_folder
     from chatbot.corpus.dataset import count_tokens, kept_pairs
-    from chatbot.corpus.files import tokenise, training_files, without_word_spaces
+    from chatbot.corpus.files import tokenise, training_files, validation_files, without_word_spaces
     from chatbot.corpus.pruning import write_pruned
     from chatbot.corpus.selection import Selection
     from chatbot.corpus.workers import worker_pool
@@ -75,16 +74,25 @@ def prune(settings: PruneSettings) -> None:
     model, output = published(settings.init_from), Path(settings.output)
     if model is None:
         raise UserError(f"--init-from {settings.init_from}: no published model; give a folder with its config.json")
-    if output.exists():
-        raise UserError(f"--output {output}: exists; choose a folder that does not")
+    if os.path.lexists(output) or not output.parent.is_dir():
+        raise UserError(f"--output {output}: give a folder that does not exist yet, in one that does")
     of_pieces = dataclasses.replace(settings.corpus, tokenizer=PIECES, dictionary=str(model.tokenizer()))
-    corpus_settings = without_word_spaces(of_pieces)
+    corpus_settings, used = without_word_spaces(of_pieces), set[str]()
     with worker_pool() as pool:
-        tokenised = tokenise(training_files(corpus_settings), pool)
-        used = count_tokens(tokenised, kept_pairs(tokenised, tokenised.hashes(), Selection.of(corpus_settings)), pool)
-    output.parent.mkdir(parents=True, exist_ok=True)
+        for files in filter(None, (training_files(corpus_settings), validation_files(corpus_settings))):
+            tokenised = tokenise(files, pool)
+            kept = kept_pairs(tokenised, tokenised.hashes(), Selection.of(files.settings))
+            used |= count_tokens(tokenised, kept, pool).keys()
+            _print_reports(tokenised.reports)
     with temporary_folder(output.parent, ".pruned-") as part:
         tokens, weights = write_pruned(model, used, part)
         part.chmod(0o755)
         part.rename(output)
     print(f"{output}: {counted(tokens, 'token')} of {model.config['vocab_size']:,}; {counted(weights, 'weight')}")
+
+
+def _print_reports(reports: Sequence[Report]) -> None:
+    from chatbot.corpus.dataset import described
+
+    for report in reports:
+        print(f"{report.file}: {counted(report.pairs, 'pair')}", *described(report), sep="\n")

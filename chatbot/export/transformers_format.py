@@ -8,14 +8,14 @@ import numpy as np
 
 from chatbot.config.families import family_of
 from chatbot.config.published import CONFIG, TOKENIZER
-from chatbot.corpus.published import piece_vocabulary
+from chatbot.corpus.published import piece_vocabulary, write_tokenizer_config
 from chatbot.corpus.vocabulary import BOS, EOS, PieceVocabulary
 from chatbot.durable import write_json
 from chatbot.errors import UserError
 from chatbot.model.pretrained import write_weights
 from chatbot.model.saved import Trained
 
-GENERATION, TOKENIZER_CONFIG = "generation_config.json", "tokenizer_config.json"
+GENERATION = "generation_config.json"
 
 
 def write_transformers(folder: Path, trained: Trained) -> None:
@@ -44,8 +44,5 @@ def write_transformers(folder: Path, trained: Trained) -> None:
     generation |= {"suppress_tokens": sorted(never), "begin_suppress_tokens": [config["eos_token_id"]]}
     write_json(folder / GENERATION, {**generation, "max_new_tokens": trained.settings.model.max_length})
     shutil.copyfile(dictionary, folder / TOKENIZER)
-    # Without this file, transformers would make a tokenizer of the kind that is usual for the model_type.
-    pad, end, _ = vocabulary.description["special"]
-    kind = {"tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": False}
-    write_json(folder / TOKENIZER_CONFIG, {**kind, "pad_token": pad, "eos_token": end})
+    write_tokenizer_config(folder, vocabulary)
     write_weights(trained.model, folder, family_of(config, CONFIG), rows)

@@ -7,10 +7,9 @@ from typing import Any, NamedTuple
 import keras
 import numpy as np
 import numpy.typing as npt
-from safetensors.numpy import save_file
 
 from chatbot.config.families import COPIES, UNREAD, Family, Names
-from chatbot.config.published import CONFIG, REMEDY, WEIGHTS, PublishedModel
+from chatbot.config.published import CONFIG, REMEDY, PublishedModel, write_tensors
 from chatbot.corpus.vocabulary import BOS
 from chatbot.errors import UserError
 from chatbot.model.feed_forward import Normalisation, Product
@@ -145,4 +144,4 @@ def write_weights(model: Seq2Seq, folder: Path, family: Family, rows: npt.NDArra
             value = placed[None] if tensors.is_bias else placed
         for name, part in zip(tensors.names, np.split(value, len(tensors.names), -1), strict=True):
             named[name] = np.ascontiguousarray(part.T if tensors.transposed else part)
-    save_file(named, folder / WEIGHTS, {"format": "pt"})
+    write_tensors(folder, named)

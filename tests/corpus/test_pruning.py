@@ -73,6 +73,7 @@ def test_used_tokens_stay_as_they_were_and_spell_the_others(kind: str, tmp_path:
     assert tensors["model.other.weight"].shape == (model.config["vocab_size"], 3)
     assert set(tensors) == {*OF_TOKENS, "final_logits_bias", "model.other.weight"}
     assert numbers == (size, sum(value.size for value in tensors.values()))
+    assert read_json(pruned / "tokenizer_config.json")["pad_token"] == before.id_to_token(model.config["pad_token_id"])
     for name in ("pad", "eos", "decoder_start"):
         assert rows[config[f"{name}_token_id"]] == model.config[f"{name}_token_id"]
     assert (config["bos_token_id"], config["dtype"], "torch_dtype" in config) == (None, "float32", False)
@@ -87,15 +88,41 @@ def test_what_cannot_be_spelled_stays(tmp_path: Path) -> None:
     save(made, tmp_path)
     config = {"model_type": "bart", "pad_token_id": 0, "eos_token_id": 2, "decoder_start_token_id": 2, "vocab_size": 15}
     config |= {"mask_token_id": 14, "sep_token_id": 99}  # which is no token, and which is none at all
+    config |= {"forced_eos_token_id": [2], "bad_words_ids": [[12]], "suppress_tokens": [12], "task_specific_params": {}}
+    config |= {"begin_suppress_tokens": [12], "sequence_bias": [], "force_words_ids": []}
     save_file({"model.shared.weight": np.ones((15, 2), np.float32)}, tmp_path / WEIGHTS)
     (tmp_path / "pruned").mkdir()
     write_pruned(PublishedModel(tmp_path, config), set(), tmp_path / "pruned")
     after = read_json(tmp_path / "pruned" / TOKENIZER)
-    kept = ["[PAD]", "[UNK]", "[SEP]", "a", "##b", "ac", "<0x41>", "##ba", "äb", "bc", "ä"]
+    kept = ["[PAD]", "[UNK]", "[SEP]", "a", "##b", "ac", "<0x41>", "##ba", "äb", "##", "bc", "ä"]
     assert after["model"]["vocab"] == {piece: i for i, piece in enumerate(kept)}
     assert (after["post_processor"]["sep"], after["post_processor"]["cls"]) == (["[SEP]", 2], ["äb", 8])
     changed = read_json(tmp_path / "pruned" / CONFIG)
-    assert (changed["mask_token_id"], changed["sep_token_id"], changed["vocab_size"]) == (11, 99, 12)
+    assert (changed["mask_token_id"], changed["sep_token_id"], changed["vocab_size"]) == (12, 99, 13)
+    expected = "model_type vocab_size pad_token_id eos_token_id decoder_start_token_id mask_token_id sep_token_id dtype"
+    assert {*changed} == {*expected.split()}
+
+
+def test_ends_of_words_are_spelled_as_such(tmp_path: Path) -> None:
+    """As in the BPE of CLIP, and with a mark of what is not the first part of a word."""
+    pieces = ["<pad>", "</s>", "a", "b", "##a", "##b", "a</w>", "##b</w>", "ab</w>", "##a</w>", "aa</w>"]
+    merges = [("a", "##b</w>"), ("a", "##a</w>")]
+    marks = {"continuing_subword_prefix": "##", "end_of_word_suffix": "</w>"}
+    made = Tokenizer(models.BPE({piece: i for i, piece in enumerate(pieces)}, merges, **marks))
+    made.add_special_tokens(["<pad>", "</s>"])
+    made.decoder, made.post_processor = (
+        decoders.WordPiece(),
+        processors.TemplateProcessing("$A </s>", None, [("</s>", 1)]),
+    )
+    save(made, tmp_path)
+    config = {"model_type": "t5", "pad_token_id": 0, "eos_token_id": 1, "decoder_start_token_id": 0, "vocab_size": 11}
+    save_file({"shared.weight": np.ones((11, 2), np.float32)}, tmp_path / WEIGHTS)
+    (tmp_path / "pruned").mkdir()
+    write_pruned(PublishedModel(tmp_path, config), {"aa</w>"}, tmp_path / "pruned")
+    after = open_tokenizer(tmp_path / "pruned" / TOKENIZER)
+    assert {*pieces} - {*after.get_vocab()} == {"ab</w>"}
+    assert after.encode("aa").tokens == made.encode("aa").tokens == ["aa</w>", "</s>"]
+    assert after.encode("ab").tokens == ["a", "##b</w>", "</s>"]
 
 
 @pytest.mark.parametrize("name", ["bart", "t5-gated"])
@@ -106,20 +133,23 @@ def test_command_writes_a_model_that_trains_and_replies(
     fitting_tokenizer(read_json(Path("there", CONFIG)), Path("there"))
     content = read_json(Path("there", TOKENIZER))
     vocabulary = content["model"]["vocab"]
-    pieces = ("a", "b", "##a", "##b", "ab", "ba")
-    vocabulary |= {piece: vocabulary.pop(character) for piece, character in zip(pieces, "与丏丐丑丒专", strict=True)}
+    pieces = ("a", "b", "##a", "##b", "ab", "ba", "aa")
+    vocabulary |= {piece: vocabulary.pop(character) for piece, character in zip(pieces, "与丏丐丑丒专且", strict=True)}
     write_json(Path("there", TOKENIZER), content)
-    Path("pairs.tsv").write_text("丆万\tbab\n" * 9, encoding="utf-8")
-    arguments = ["pairs.tsv", "--columns", "1", "2", "--init-from", "there", "--cache", "cache"]
-    output = Path("pruned" if name == "bart" else "new/pruned")
-    there = {*Path().iterdir()}
+    Path("talk").mkdir()
+    Path("talk/train.tsv").write_text("丆万\tbab\n" * 9, encoding="utf-8")
+    Path("talk/valid.tsv").write_text("丆万\taab\n", encoding="utf-8")
+    arguments = ["talk", "--columns", "1", "2", "--init-from", "there", "--cache", "cache"]
+    output, there = Path("pruned"), {*Path().iterdir()}
     assert commands.run("data prune", [*arguments, "--output", str(output)]) == 0
-    line = capsys.readouterr().out.splitlines()[-1]
-    assert re.fullmatch(rf"{output}: 40 tokens of 41; [\d,]+ weights", line)
+    *report, line = capsys.readouterr().out.splitlines()
+    assert re.fullmatch(r"pruned: 40 tokens of 41; [\d,]+ weights", line)
+    assert "  left out: duplicate pairs: 8" in report
     assert {*vocabulary} - {*read_json(output / TOKENIZER)["model"]["vocab"]} == {"ab"}
     assert published(str(output)) is not None
     assert output.stat().st_mode & 0o777 == 0o755
-    assert {*Path().iterdir()} - there == {Path(output.parts[0]), Path("cache")}
+    assert (output / WEIGHTS).stat().st_mode == (output / CONFIG).stat().st_mode
+    assert {*Path().iterdir()} - there == {output, Path("cache")}
 
 
 def test_models_that_cannot_be_pruned(tmp_path: Path) -> None:
@@ -136,8 +166,11 @@ def test_models_that_cannot_be_pruned(tmp_path: Path) -> None:
 
     tensors = load_file(folder / WEIGHTS)
     for name in ("model.shared.weight", "final_logits_bias"):
-        save_file(tensors | {name: tensors[name][:5, :5]}, folder / WEIGHTS)
-        refused(f"{name} is .*, not of the tokens", PublishedModel(folder, model.config))
+        for damaged in (tensors[name][:5, :5], tensors[name].ravel()):
+            save_file(tensors | {name: damaged}, folder / WEIGHTS)
+            refused(f"{name} is .*, not of the tokens", PublishedModel(folder, model.config))
+    save_file({"final_logits_bias": tensors["final_logits_bias"]}, folder / WEIGHTS)
+    refused("no tensor model.shared.weight", PublishedModel(folder, model.config))
     content = read_json(folder / TOKENIZER)
     refused("vocab_size .* in config.json", PublishedModel(folder, {**model.config, "vocab_size": None}))
     content["model"] = {"type": "WordLevel", "vocab": content["model"]["vocab"], "unk_token": "[UNK]"}
@@ -155,7 +188,9 @@ def test_models_that_cannot_be_pruned(tmp_path: Path) -> None:
     ("arguments", "message"),
     [
         (["--init-from", "pairs.tsv"], "--init-from pairs.tsv: no published model; give a folder with its config.json"),
-        (["--output", "there"], "--output there: exists; choose a folder that does not"),
+        (["--output", "there"], "--output there: give a folder that does not exist yet, in one that does"),
+        (["--output", "link"], "--output link: give a folder"),
+        (["--output", "none/new"], "--output none/new: give a folder"),
         (["--block-list", "words"], "pairs.tsv: 1 pair, none of them left"),
     ],
 )
@@ -164,7 +199,8 @@ def test_bad_input(work_dir: Path, arguments: list[str], message: str) -> None:
     fitting_tokenizer(read_json(Path("there", CONFIG)), Path("there"))
     Path("pairs.tsv").write_text("丆万\t丈三\n", encoding="utf-8")
     Path("words").write_text("丈\n", encoding="utf-8")
+    Path("link").symlink_to("nothing")
     given = ["pairs.tsv", "--columns", "1", "2", "--init-from", "there", "--output", "pruned", "--cache", "cache"]
     with pytest.raises(UserError, match=message):
         commands.run("data prune", [*given, *arguments])
-    assert not Path("pruned").exists()
+    assert {path.name for path in Path().iterdir()} - {"cache"} == {"link", "pairs.tsv", "there", "words"}
