@@ -26,7 +26,7 @@ def piece_vocabulary(path: Path, config: Mapping[str, Any]) -> tuple[PieceVocabu
     kind = (content.get("decoder") or {}).get("type")
     if kind not in TEXTS:
         raise UserError(f"{path}: decoder {kind!r} is not known; known are {', '.join(TEXTS)}")
-    ids = made.get_vocab(with_added_tokens=True)
+    ids = made.get_vocab()
     if ids and max(ids.values()) >= size:
         raise UserError(f"{path}: {max(ids.values()) + 1:,} tokens, and vocab_size {size:,} in config.json; {REMEDY}")
     names = {i: piece for piece, i in ids.items()}

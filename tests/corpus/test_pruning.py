@@ -105,7 +105,8 @@ def test_what_cannot_be_spelled_stays(tmp_path: Path) -> None:
 
 def test_ends_of_words_are_spelled_as_such(tmp_path: Path) -> None:
     """As in the BPE of CLIP, and with a mark of what is not the first part of a word."""
-    pieces = ["<pad>", "</s>", "a", "b", "##a", "##b", "a</w>", "##b</w>", "ab</w>", "##a</w>", "aa</w>"]
+    pieces = ["<pad>", "</s>", "a", "b", "##a", "##b", "a</w>", "##b</w>", "ab</w>", "##a</w>", "aa</w>", "##c"]
+    pieces.append("bc</w>")  # whose end nothing spells
     merges = [("a", "##b</w>"), ("a", "##a</w>")]
     marks = {"continuing_subword_prefix": "##", "end_of_word_suffix": "</w>"}
     made = Tokenizer(models.BPE({piece: i for i, piece in enumerate(pieces)}, merges, **marks))
@@ -115,8 +116,8 @@ def test_ends_of_words_are_spelled_as_such(tmp_path: Path) -> None:
         processors.TemplateProcessing("$A </s>", None, [("</s>", 1)]),
     )
     save(made, tmp_path)
-    config = {"model_type": "t5", "pad_token_id": 0, "eos_token_id": 1, "decoder_start_token_id": 0, "vocab_size": 11}
-    save_file({"shared.weight": np.ones((11, 2), np.float32)}, tmp_path / WEIGHTS)
+    config = {"model_type": "t5", "pad_token_id": 0, "eos_token_id": 1, "decoder_start_token_id": 0, "vocab_size": 13}
+    save_file({"shared.weight": np.ones((13, 2), np.float32)}, tmp_path / WEIGHTS)
     (tmp_path / "pruned").mkdir()
     write_pruned(PublishedModel(tmp_path, config), {"aa</w>"}, tmp_path / "pruned")
     after = open_tokenizer(tmp_path / "pruned" / TOKENIZER)

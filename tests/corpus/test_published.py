@@ -157,6 +157,8 @@ def change(content: dict[str, Any], config: dict[str, Any], how: str) -> None:
         config["vocab_size"] = 50
     elif how == "no pad":
         config["pad_token_id"] = None
+    elif how == "many":
+        config["vocab_size"] = 10**12
     elif how == "far":
         config["eos_token_id"] = 9_999_999
     elif how == "byte":
@@ -174,6 +176,7 @@ def change(content: dict[str, Any], config: dict[str, Any], how: str) -> None:
         ("no end", r"texts do not end with '\[SEP\]', the end in config.json; choose another model$"),
         ("fewer", r"tokens, and vocab_size 50 in config.json; copy the folder again"),
         ("no pad", r"published: pad_token_id None in config.json is no number of a token; copy the folder again"),
+        ("many", r"published: vocab_size 1000000000000 in config.json is no number of a token; copy"),
         ("far", r"no token of the ids 0, 9999999 and 3 in config.json; copy the folder again"),
         ("byte", r"a token is not as decoder 'ByteLevel' writes it; copy the folder again"),
         ("far pad", r"no token of the ids 9999998, 3 and 3 in config.json; copy the folder again"),
