@@ -39,6 +39,8 @@ class Settings:
             raise UserError("--tokenizer pieces: of a published model; give --init-from FOLDER in its place")
         if self.corpus.tokenizer == PIECES and self.encoding.history:
             raise UserError("--history: a published model has no marks of turns; leave it out")
+        if self.corpus.tokenizer == PIECES and self.learning.both_directions == "on":
+            raise UserError("--both-directions: of a published model, only replies are learned; leave it out")
         if self.run.init_from is not None and self.model.word_vectors is not None:
             raise UserError("--init-from and --word-vectors exclude each other; leave out one of the two")
         if self.model.attention == NONE:

@@ -101,7 +101,7 @@ def prepare(settings: Settings, probe: Sequence[str] = ()) -> Data:
         chosen |= preset_values(settings, pairs, validation is not None)
         settings = replace(settings, **chosen)
     # Without validation the aim is to memorise the pairs; the reverse direction would slow this down.
-    few = _decides(validation) and pairs < MOST_PAIRS_BOTH_DIRECTIONS
+    few = _decides(validation) and pairs < MOST_PAIRS_BOTH_DIRECTIONS and settings.model.form is None
     both = settings.learning.both_directions == "on" or (settings.learning.both_directions == AUTO and few)
     description = {
         "pairs": pairs,

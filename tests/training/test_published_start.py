@@ -93,7 +93,8 @@ def test_attempt_begins_with_a_published_model_and_needs_it_no_more(
     flags = {name: value for name, value in FLAGS.items() if name != "learning_rate"}
     further = settings_over_config({**flags, "init_from": "further"})
     assert further.learning.learning_rate == 0.01  # not that of training from scratch
-    assert further.learning.both_directions == "off"
+    with pytest.raises(UserError, match="--both-directions: of a published model, only replies are learned"):
+        settings_over_config({**flags, "init_from": "further", "both_directions": "on"})
 
 
 def test_pairs_are_learned_by_heart(there: Path) -> None:
@@ -112,6 +113,13 @@ def test_a_preset_keeps_what_is_of_the_published_model(there: Path) -> None:
     assert not {"learning_rate", "keep_prob", "num_layers"} & chosen.keys()
 
 
+def test_only_replies_are_learned(there: Path) -> None:
+    """Its questions and replies end otherwise, so that the other direction would not be what it has learned."""
+    Path("held_out.tsv").write_text("".join(f"丆{chr(0x4E08 + i % 20)}\t丈\n" for i in range(60)), encoding="utf-8")
+    flags = {**FLAGS, "validation": "held_out.tsv", "preset": "small", "both_directions": "auto"}
+    assert not prepare(settings_over_config(flags)).both_directions
+
+
 def test_flags_that_a_published_model_excludes(there: Path) -> None:
     assert settings_over_config({**FLAGS, "keep_prob": 0.5}).model.keep_prob == 0.5
     for flags, message in (
@@ -120,6 +128,7 @@ def test_flags_that_a_published_model_excludes(there: Path) -> None:
         ({"vocabulary_size": 500}, "--vocabulary-size 500: not that of the published model in there; leave it out"),
         ({"tokenizer": "char"}, "--tokenizer char: not that of the published model in there; leave it out"),
         ({"tied_embeddings": False}, "--no-tied-embeddings: not that of the published model"),
+        ({"both_directions": "on"}, "--both-directions: of a published model, only replies are learned; leave it out"),
         ({"history": 1}, "--history: a published model has no marks of turns; leave it out"),
     ):
         with pytest.raises(UserError, match=message):
