@@ -1,6 +1,6 @@
 """A published model with fewer tokens: those of a corpus, and those that spell all other texts.
 
-Of the 300 million weights of mT5-small, 256 million are of its 250,000 tokens, for 101 languages.
+Of the 300 million weights of mT5-small, 256 million are of its 250,000 tokens, for 101 languages (Xue et al., 2021).
 """
 
 import json
@@ -40,9 +40,9 @@ def write_pruned(model: PublishedModel, used: Collection[str], folder: Path) -> 
     used: pieces that stay, beside the special ones and those that spell others. A text of used pieces has the same ones
     afterwards. Raises UserError for a model that cannot be read, or a tokenizer that cannot be pruned, OSError.
     """
-    path, names, size = model.tokenizer(), model.family.names, model.config["vocab_size"]
+    path, names = model.tokenizer(), model.family.names
     vocabulary, _ = piece_vocabulary(path, model.config)
-    made = open_tokenizer(path)
+    made, size = open_tokenizer(path), model.config["vocab_size"]
     content, ids = json.loads(made.to_str()), made.get_vocab()
     if content["model"]["type"] not in (BPE, WORD_PIECE, UNIGRAM):
         kind = content["model"]["type"]

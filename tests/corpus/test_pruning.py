@@ -173,7 +173,8 @@ def test_models_that_cannot_be_pruned(tmp_path: Path) -> None:
     save_file({"final_logits_bias": tensors["final_logits_bias"]}, folder / WEIGHTS)
     refused("no tensor model.shared.weight", PublishedModel(folder, model.config))
     content = read_json(folder / TOKENIZER)
-    refused("vocab_size .* in config.json", PublishedModel(folder, {**model.config, "vocab_size": None}))
+    without = {name: x for name, x in model.config.items() if name != "vocab_size"}
+    refused("vocab_size None in config.json", PublishedModel(folder, without))
     content["model"] = {"type": "WordLevel", "vocab": content["model"]["vocab"], "unk_token": "[UNK]"}
     write_json(folder / TOKENIZER, content)
     refused("tokens of a model WordLevel cannot be pruned; train with all of them")
