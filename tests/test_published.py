@@ -143,7 +143,7 @@ def test_forms_that_a_file_cannot_have(values: Any) -> None:
 def test_what_excludes_a_published_model(bart: Path) -> None:
     values = settings_of(config_of(bart), "config.json")
     assert ModelSettings(**values, max_length=19).max_length == 19
-    with pytest.raises(UserError, match=r"--max-length 20: the published model has places for 19$"):
+    with pytest.raises(UserError, match=r"--max-length 20: the published model has 19 places; give at most that$"):
         ModelSettings(**values, max_length=20)
     with pytest.raises(UserError, match=r"--copy: a published model has none; leave it out$"):
         ModelSettings(**values, max_length=19, copy=True)

@@ -90,7 +90,8 @@ def trained_directory(attempt: str, flag: str = "--attempt") -> Path:
     known = sorted(path.parent.name for path in CHECKPOINTS.glob(f"*/{CONFIG}"))
     have = f"there are: {', '.join(known)}" if known else f"none is there; train one with {program('train')}"
     none = f"no such attempt in {CHECKPOINTS.absolute()}"
-    raise UserError(f"{subject}: {none}; {have}, or give the path of its folder")
+    other = ", or of a published model" if flag == "--init-from" else ""
+    raise UserError(f"{subject}: {none}; {have}, or give the path of its folder{other}")
 
 
 @dataclasses.dataclass(frozen=True)

@@ -251,7 +251,7 @@ PRUNE = CommandLine(
     PruneSettings,
     "data prune",
     "Write a published model with the tokens that occur in the pairs, and those that spell everything else.",
-    "pairs.tsv --init-from mt5-small --output mt5-small-pairs",
+    "pairs.tsv --init-from ./mt5-small --output mt5-small-pairs",
     "data columns map head me init_from output",
     positional="data",
     without="tokenizer dictionary",

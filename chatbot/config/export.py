@@ -56,6 +56,8 @@ class ExportSettings(Flags):
         if self.format == TRANSFORMERS and self.weights != FLOAT32:
             raise UserError(f"--weights {self.weights}: an export for transformers has float32; leave it out")
         flags = flags_for(self.decoding)
+        if flags and self.format == TRANSFORMERS:
+            raise UserError(f"{flags}: not part of an export for transformers; leave them out")
         if flags and self.format != SAVEDMODEL:
             raise UserError(
                 f"{flags}: an export for {self.format} takes these flags when it is used, by "

@@ -120,7 +120,10 @@ class ModelSettings(Flags, fixed=True):
         if self.architecture == TRANSFORMER and (not divides or size % 2):
             raise UserError(f"--heads {heads}: must divide --embedding-size {size}, an even number; change one of both")
         if self.form is not None and self.max_length > self.form.longest:
-            raise UserError(f"--max-length {self.max_length}: the published model has places for {self.form.longest}")
+            places = self.form.longest
+            raise UserError(
+                f"--max-length {self.max_length}: the published model has {places} places; give at most that"
+            )
         if self.form is not None and self.copy:
             raise UserError("--copy: a published model has none; leave it out")
         if self.copy and self.attention == "none":

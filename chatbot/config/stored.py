@@ -37,6 +37,8 @@ CHOSEN = ("both_directions", "precision")
 ALTERNATIVES = ({"steps", "epochs"}, {"data", "source_file", "target_file"}, {"batch_size", "batch_tokens"})
 # Settings that a run may change of those that a published model gives.
 FREE_OF_PUBLISHED = {"keep_prob", "learning_rate", "both_directions"}
+# Those of its tokens, which no later attempt changes either.
+OF_PIECES = {"tokenizer", "dictionary", "vocabulary_size"}
 # Settings that have no effect without validation.
 OF_VALIDATION = ("patience", "validate_every")
 
@@ -119,20 +121,22 @@ def _inherited(attempt: str, given: dict[str, Any]) -> dict[str, Any]:
             remedy = f"give ./{attempt}, or {CHECKPOINTS}/{attempt}"
             raise UserError(f"--init-from {attempt}: a published model and an attempt have this name; {remedy}")
         folder, values = model.folder, model.settings()
-        for name in {*given} & {*values, "vocabulary_size"} - FREE_OF_PUBLISHED:
-            if given[name] != values.get(name):
-                flag = " ".join(words_of(fields_of(Settings)[name], given[name]))
-                raise UserError(f"{flag}: not that of the published model in {folder}; leave it out")
+        kept = {*values, "vocabulary_size"} - FREE_OF_PUBLISHED
     else:
         folder = trained_directory(attempt, "--init-from")
         of_model = fields_of(ModelSettings).keys() - {"word_vectors"}  # its weights have them
         names = {*of_model, "form", "clean", "tokenizer", "dictionary", "vocabulary_size"}
         values = read_settings(folder / CONFIG)
-        if "form" in values:
+        kept = OF_PIECES if "form" in values else set()
+        if kept:
             names |= FREE_OF_PUBLISHED
         values = {name: value for name, value in values.items() if name in names}
         if values.get("dictionary"):
             values["dictionary"] = str(folder / DICTIONARY)
+    for name in kept & {*given}:
+        if given[name] != values.get(name):
+            flag = " ".join(words_of(fields_of(Settings)[name], given[name]))
+            raise UserError(f"{flag}: not that of the published model in {folder}; leave it out")
     if kept_flags := flags_for(Settings, {name: value for name, value in values.items() if name not in given}):
         print(f"Settings of {folder / CONFIG}: {kept_flags}")
     return values

@@ -73,7 +73,8 @@ def prune(settings: PruneSettings) -> None:
 
     model, output = published(settings.init_from), Path(settings.output)
     if model is None:
-        raise UserError(f"--init-from {settings.init_from}: no published model; give a folder with its config.json")
+        remedy = "give its folder, its name such as google/mt5-small, or an attempt's export"
+        raise UserError(f"--init-from {settings.init_from}: no published model; {remedy}")
     if os.path.lexists(output) or not output.parent.is_dir():
         raise UserError(f"--output {output}: give a folder that does not exist yet, in one that does")
     of_pieces = dataclasses.replace(settings.corpus, tokenizer=PIECES, dictionary=str(model.tokenizer()))

@@ -12,7 +12,6 @@ import numpy as np
 from chatbot.corpus.pair_ids import EncodedPairs, Ragged
 from chatbot.corpus.vocabulary import Vocabulary
 from chatbot.display import aligned, counted
-from chatbot.errors import UserError
 from chatbot.evaluation.likelihood import Scorer
 from chatbot.evaluation.measures import Sample, ranked_first
 from chatbot.inference.replier import BATCH
@@ -41,7 +40,6 @@ CHINESE = {heading: chinese for heading, *_, chinese in COLUMNS} | {
     "random of this file": "随机参考回复",
     "baseline": "基线",
 }
-GENERATOR = b'content="duida evaluate"'  # in the head of each report
 TEMPLATE = Path(__file__).with_name("report.html")
 # The attention of this many replies is shown, which bounds the size of the report.
 MOST_ATTENTION = 200
@@ -139,15 +137,6 @@ def turns_before(source: Sequence[int], vocabulary: Vocabulary) -> tuple[str, ..
     marks = range(vocabulary.first_mark, vocabulary.first_byte)
     starts = [position for position, i in enumerate(source) if i in marks]
     return tuple(vocabulary.text(source[start:end]) for start, end in itertools.pairwise(starts))
-
-
-def check_report(path: Path) -> None:
-    """Raise UserError for a file that would be replaced and is no report, and OSError if it cannot be written."""
-    with path.open("a+b") as file:
-        file.seek(0)
-        head = file.read(1000)
-    if head and GENERATOR not in head:
-        raise UserError(f"--report {path}: is there, and is no report; give the name of another file")
 
 
 def report_page(

@@ -16,6 +16,8 @@ from chatbot.config.stored import with_default_search
 from chatbot.display import counted
 from chatbot.errors import UserError
 
+GENERATOR = b'content="duida evaluate"'  # in the head of each report
+
 
 def start(settings: EvaluationSettings) -> None:
     """Measure an attempt, or write a sheet of replies, or count the ratings of one that is there."""
@@ -39,6 +41,15 @@ def _sheet(settings: EvaluationSettings, folder: Path) -> dict[str, Any]:
     return {"sources": {name: of_source._asdict() for name, of_source in ratings.items()}, "unrated_rows": unrated}
 
 
+def check_report(path: Path) -> None:
+    """Raise UserError for a file that would be replaced and is no report, and OSError if it cannot be written."""
+    with path.open("a+b") as file:
+        file.seek(0)
+        head = file.read(1000)
+    if head and GENERATOR not in head:
+        raise UserError(f"--report {path}: is there, and is no report; give the name of another file")
+
+
 def _evaluate(settings: EvaluationSettings) -> dict[str, Any]:
     """Measure the replies of an attempt, or write a sheet with them, and return the JSON object.
 
@@ -48,7 +59,6 @@ def _evaluate(settings: EvaluationSettings) -> dict[str, Any]:
     decoding = with_default_search(settings.decoding, directory)
     from chatbot.corpus.reading.sources import find_parts
     from chatbot.evaluation.precision import precision_line, read_questions
-    from chatbot.evaluation.report import check_report
     from chatbot.evaluation.sheet import KEY, SHEET, origin_of, write_sheet
 
     if settings.report is not None:

@@ -28,6 +28,8 @@ def write_transformers(folder: Path, trained: Trained) -> None:
     vocabulary, dictionary = trained.vocabulary, trained.settings.corpus.dictionary
     if not isinstance(vocabulary, PieceVocabulary) or dictionary is None:
         raise UserError("--format transformers: the attempt did not begin with a published model (--init-from FOLDER)")
+    if trained.model.ngrams is not None:
+        raise UserError("--format transformers: such a folder has no n-grams (--ngrams); choose onnx, or train without")
     config: dict[str, Any] = dict(vocabulary.description["config"])
     _, rows = piece_vocabulary(Path(dictionary), config)
     same = next(i for i, row in enumerate(rows) if row == rows[BOS] and i != BOS)

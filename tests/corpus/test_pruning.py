@@ -189,7 +189,10 @@ def test_models_that_cannot_be_pruned(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--init-from", "pairs.tsv"], "--init-from pairs.tsv: no published model; give a folder with its config.json"),
+        (
+            ["--init-from", "pairs.tsv"],
+            "--init-from pairs.tsv: no published model; give its folder, its name such as google/mt5-small, or an",
+        ),
         (["--output", "there"], "--output there: give a folder that does not exist yet, in one that does"),
         (["--output", "link"], "--output link: give a folder"),
         (["--output", "none/new"], "--output none/new: give a folder"),

@@ -2,6 +2,7 @@
 
 import re
 import shutil
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from html.parser import HTMLParser
@@ -18,7 +19,8 @@ from chatbot.corpus.vocabulary import BYTES, MARKS, Vocabulary
 from chatbot.errors import UserError
 from chatbot.evaluation import report as report_module
 from chatbot.evaluation.measures import Measurer, Sample
-from chatbot.evaluation.report import Entry, Words, check_report, entries_of, heat_map, report_page
+from chatbot.evaluation.report import Entry, Words, entries_of, heat_map, report_page
+from chatbot.evaluation.start import check_report
 from chatbot.flags import compose
 from chatbot.inference.text_responder import END, WordAttention
 from chatbot.model.new_model import built_model
@@ -136,6 +138,23 @@ def test_scores_of_each_reply(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found[0].attention is not None
     assert found[0].attention.reply == ["好", END]
     assert found[0].attention.question[-3:] == [*"你好吗"]
+
+
+def test_files_are_checked_before_tensorflow_is_imported(work_dir: Path) -> None:
+    """It takes seconds, and only `import_tensorflow` leaves out its log lines."""
+    attempt = Path("checkpoints/default/config.json")
+    attempt.parent.mkdir(parents=True)
+    attempt.write_text("{}")
+    program = """
+import sys
+from chatbot import commands
+try:
+    commands.run("evaluate", ["--data", "none.tsv", "--report", "report.html"])
+except commands.UserError as error:
+    sys.exit(f"{error} {'tensorflow' in sys.modules}")
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, encoding="utf-8", check=False)
+    assert done.stderr == "none.tsv: no such file; check the path False\n"
 
 
 def test_report_replaces_nothing_but_a_report(work_dir: Path) -> None:

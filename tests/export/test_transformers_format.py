@@ -86,11 +86,14 @@ def test_published_model_comes_back_to_the_bit(name: str, tmp_path: Path) -> Non
         assert written["final_logits_bias"][0, -1] < -1e8
 
 
-def test_attempt_of_its_own_has_no_such_format(tmp_path: Path) -> None:
+def test_what_such_a_folder_cannot_hold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     attempt = trained("bart", tmp_path / "published")
     own = dataclasses.replace(attempt, vocabulary=Vocabulary(BYTES))
     with pytest.raises(UserError, match="did not begin with a published model"):
         write_transformers(tmp_path, own)
+    monkeypatch.setattr(attempt.model, "ngrams", object())  # for which such a folder has no place
+    with pytest.raises(UserError, match=r"such a folder has no n-grams \(--ngrams\); choose onnx, or train without"):
+        write_transformers(tmp_path, attempt)
 
 
 def test_savedmodel_takes_the_pieces_of_the_tokenizer(tmp_path: Path) -> None:

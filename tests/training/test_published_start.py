@@ -95,6 +95,11 @@ def test_attempt_begins_with_a_published_model_and_needs_it_no_more(
     assert further.learning.learning_rate == 0.01  # not that of training from scratch
     with pytest.raises(UserError, match="--both-directions: of a published model, only replies are learned"):
         settings_over_config({**flags, "init_from": "further", "both_directions": "on"})
+    changes = {"max_length": 9, "recompute_activations": True, "keep_prob": 0.5}
+    assert settings_over_config({**flags, "init_from": "further", **changes}).model.max_length == 9
+    for name, value in {"tokenizer": "jieba", "dictionary": "words.txt", "vocabulary_size": 500}.items():
+        with pytest.raises(UserError, match=f"{value}: not that of the published model in .*further; leave it out"):
+            settings_over_config({**flags, "init_from": "further", name: value})
 
 
 def test_pairs_are_learned_by_heart(there: Path) -> None:
