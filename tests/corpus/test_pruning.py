@@ -126,6 +126,25 @@ def test_ends_of_words_are_spelled_as_such(tmp_path: Path) -> None:
     assert after.encode("ab").tokens == ["a", "##b</w>", "</s>"]
 
 
+def test_what_stands_for_unknown_characters_stays(tmp_path: Path) -> None:
+    """Also where the tokenizer calls it by its id alone, and its name could be spelled."""
+    pieces = ["<pad>", "</s>", "<unk>", *"<unk>", "nu", "ku"]
+    made = Tokenizer(models.Unigram([(piece, -1.0) for piece in pieces], 2))
+    made.add_special_tokens(["<pad>", "</s>"])
+    made.decoder, made.post_processor = (
+        decoders.Metaspace(),
+        processors.TemplateProcessing("$A </s>", None, [("</s>", 1)]),
+    )
+    save(made, tmp_path)
+    config = {"model_type": "t5", "pad_token_id": 0, "eos_token_id": 1, "decoder_start_token_id": 0, "vocab_size": 10}
+    save_file({"shared.weight": np.ones((10, 2), np.float32)}, tmp_path / WEIGHTS)
+    (tmp_path / "pruned").mkdir()
+    write_pruned(PublishedModel(tmp_path, config), {"ku"}, tmp_path / "pruned")
+    after = open_tokenizer(tmp_path / "pruned" / TOKENIZER)
+    assert {*pieces} - {*after.get_vocab()} == {"nu"}
+    assert after.encode("kux").ids == [after.token_to_id("ku"), after.token_to_id("<unk>"), 1]
+
+
 @pytest.mark.parametrize("name", ["bart", "t5-gated"])
 def test_command_writes_a_model_that_trains_and_replies(
     name: str, work_dir: Path, capsys: pytest.CaptureFixture[str]
