@@ -39,10 +39,10 @@ def peak_memory() -> int | None:
     Not by getrusage(2), which counts the process that started this one, too.
     """
     try:
-        status = Path("/proc/self/status").read_text(encoding="ascii")
+        status = Path("/proc/self/status").read_bytes()  # the name of a program may be in any encoding
     except OSError:
         return None
-    found = re.search(r"VmHWM:\s+(\d+) kB", status)
+    found = re.search(rb"VmHWM:\s+(\d+) kB", status)
     return None if found is None else int(found[1]) * 1024
 
 

@@ -12,10 +12,15 @@ from tokenizers import Tokenizer, decoders, models, processors
 
 from chatbot import commands
 from chatbot.config.published import CONFIG, TOKENIZER, WEIGHTS, PublishedModel, published
+from chatbot.config.training import Settings
 from chatbot.corpus.pieces import open_tokenizer
 from chatbot.corpus.pruning import write_pruned
+from chatbot.corpus.published import piece_vocabulary
 from chatbot.durable import read_json, write_json
 from chatbot.errors import UserError
+from chatbot.flags import compose
+from chatbot.model.pretrained import read_weights
+from chatbot.model.seq2seq import Seq2Seq
 from tests.commands import ROOT
 from tests.corpus.published import KINDS, fitting_tokenizer, save, tokenizer_of
 from tests.corpus.test_published import MORE, TEXTS
@@ -103,6 +108,19 @@ def test_what_cannot_be_spelled_stays(tmp_path: Path) -> None:
     assert {*changed} == {*expected.split()}
 
 
+def pruned(made: Tokenizer, used: set[str], folder: Path) -> Tokenizer:
+    """The tokenizer of a model with fewer tokens. made: ids 0 and 1 are its padding and its end."""
+    made.add_special_tokens(["<pad>", "</s>"])
+    made.post_processor = processors.TemplateProcessing("$A </s>", None, [("</s>", 1)])
+    save(made, folder)
+    size, special = made.get_vocab_size(), {"pad_token_id": 0, "eos_token_id": 1, "decoder_start_token_id": 0}
+    config = {"model_type": "t5", "vocab_size": size, **special}
+    save_file({"shared.weight": np.ones((size, 2), np.float32)}, folder / WEIGHTS)
+    (folder / "pruned").mkdir()
+    write_pruned(PublishedModel(folder, config), used, folder / "pruned")
+    return open_tokenizer(folder / "pruned" / TOKENIZER)
+
+
 def test_ends_of_words_are_spelled_as_such(tmp_path: Path) -> None:
     """As in the BPE of CLIP, and with a mark of what is not the first part of a word."""
     pieces = ["<pad>", "</s>", "a", "b", "##a", "##b", "a</w>", "##b</w>", "ab</w>", "##a</w>", "aa</w>", "##c"]
@@ -110,17 +128,8 @@ def test_ends_of_words_are_spelled_as_such(tmp_path: Path) -> None:
     merges = [("a", "##b</w>"), ("a", "##a</w>")]
     marks = {"continuing_subword_prefix": "##", "end_of_word_suffix": "</w>"}
     made = Tokenizer(models.BPE({piece: i for i, piece in enumerate(pieces)}, merges, **marks))
-    made.add_special_tokens(["<pad>", "</s>"])
-    made.decoder, made.post_processor = (
-        decoders.WordPiece(),
-        processors.TemplateProcessing("$A </s>", None, [("</s>", 1)]),
-    )
-    save(made, tmp_path)
-    config = {"model_type": "t5", "pad_token_id": 0, "eos_token_id": 1, "decoder_start_token_id": 0, "vocab_size": 13}
-    save_file({"shared.weight": np.ones((13, 2), np.float32)}, tmp_path / WEIGHTS)
-    (tmp_path / "pruned").mkdir()
-    write_pruned(PublishedModel(tmp_path, config), {"aa</w>"}, tmp_path / "pruned")
-    after = open_tokenizer(tmp_path / "pruned" / TOKENIZER)
+    made.decoder = decoders.WordPiece()
+    after = pruned(made, {"aa</w>"}, tmp_path)
     assert {*pieces} - {*after.get_vocab()} == {"ab</w>"}
     assert after.encode("aa").tokens == made.encode("aa").tokens == ["aa</w>", "</s>"]
     assert after.encode("ab").tokens == ["a", "##b</w>", "</s>"]
@@ -130,25 +139,14 @@ def test_what_stands_for_unknown_characters_stays(tmp_path: Path) -> None:
     """Also where the tokenizer calls it by its id alone, and its name could be spelled."""
     pieces = ["<pad>", "</s>", "<unk>", *"<unk>", "nu", "ku"]
     made = Tokenizer(models.Unigram([(piece, -1.0) for piece in pieces], 2))
-    made.add_special_tokens(["<pad>", "</s>"])
-    made.decoder, made.post_processor = (
-        decoders.Metaspace(),
-        processors.TemplateProcessing("$A </s>", None, [("</s>", 1)]),
-    )
-    save(made, tmp_path)
-    config = {"model_type": "t5", "pad_token_id": 0, "eos_token_id": 1, "decoder_start_token_id": 0, "vocab_size": 10}
-    save_file({"shared.weight": np.ones((10, 2), np.float32)}, tmp_path / WEIGHTS)
-    (tmp_path / "pruned").mkdir()
-    write_pruned(PublishedModel(tmp_path, config), {"ku"}, tmp_path / "pruned")
-    after = open_tokenizer(tmp_path / "pruned" / TOKENIZER)
+    made.decoder = decoders.Metaspace()
+    after = pruned(made, {"ku"}, tmp_path)
     assert {*pieces} - {*after.get_vocab()} == {"nu"}
     assert after.encode("kux").ids == [after.token_to_id("ku"), after.token_to_id("<unk>"), 1]
 
 
 @pytest.mark.parametrize("name", ["bart", "t5-gated"])
-def test_command_writes_a_model_that_trains_and_replies(
-    name: str, work_dir: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_command_writes_a_published_model(name: str, work_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
     shutil.copytree(ROOT / "tests/model/pretrained" / name, "there")
     fitting_tokenizer(read_json(Path("there", CONFIG)), Path("there"))
     content = read_json(Path("there", TOKENIZER))
@@ -166,7 +164,10 @@ def test_command_writes_a_model_that_trains_and_replies(
     assert re.fullmatch(r"pruned: 40 tokens of 41; [\d,]+ weights", line)
     assert "  left out: duplicate pairs: 8" in report
     assert {*vocabulary} - {*read_json(output / TOKENIZER)["model"]["vocab"]} == {"ab"}
-    assert published(str(output)) is not None
+    model = published(str(output))
+    assert model is not None
+    own, rows = piece_vocabulary(model.tokenizer(), model.config)
+    read_weights(Seq2Seq(compose(Settings, **model.settings(), max_length=12).model, len(own)), model, rows)
     assert output.stat().st_mode & 0o777 == 0o755
     assert (output / WEIGHTS).stat().st_mode == (output / CONFIG).stat().st_mode
     assert {*Path().iterdir()} - there == {output, Path("cache")}
