@@ -121,9 +121,9 @@ class Store(RuleBasedStateMachine):
         self.check_saved(before)
 
     @rule(data=st.data(), tensors=st.booleans(), kind=st.sampled_from(["flip", "cut", "remove"]))
-    @precondition(lambda self: bool(manifests()))
+    @precondition(lambda self: bool(manifests() - self.damaged))
     def damage(self, data: st.DataObject, tensors: bool, kind: str) -> None:
-        step = data.draw(st.sampled_from(sorted(manifests())))
+        step = data.draw(st.sampled_from(sorted(manifests() - self.damaged)))  # a second flip would mend the first
         path = DIRECTORY / f"ckpt-{step}{'.safetensors' if tensors else '.json'}"
         if path.exists():
             content = bytearray(path.read_bytes())
