@@ -2,7 +2,6 @@
 
 import doctest
 import json
-import os
 import shutil
 import subprocess
 import sys
@@ -54,16 +53,9 @@ def python(code: str, *options: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_import_is_fast_and_does_not_import_tensorflow() -> None:
-    """The seconds are those of the processor, since the machine may be busy with other tests."""
-    seconds = []
-    for _ in range(3):
-        before = os.times()
-        completed = python("import chatbot, sys; print({'tensorflow', 'numpy', 'jieba'} & sys.modules.keys())")
-        after = os.times()
-        seconds.append(sum(after[2:4]) - sum(before[2:4]))  # of child processes
-        assert completed.stdout == "set()\n", completed.stderr
-    assert min(seconds) < 0.5
+def test_import_takes_few_modules() -> None:
+    completed = python("import sys; before = {*sys.modules}; import chatbot; print(len(sys.modules.keys() - before))")
+    assert int(completed.stdout) < 60, completed.stderr
 
 
 EXAMPLES = doctest.DocTestFinder().find(chatbot.api, "chatbot.api", globs={"chatbot": chatbot})

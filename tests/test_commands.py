@@ -2,7 +2,6 @@
 
 import contextlib
 import io
-import os
 import re
 import subprocess
 import sys
@@ -24,20 +23,14 @@ SLOW = {"tensorflow", "numpy", "jieba", "onnxruntime", "fastapi", "uvicorn", "ma
 
 
 @pytest.mark.parametrize("command", ["", "train", "serve"])
-def test_help_is_fast(command: str) -> None:
-    """The seconds are those of the processor, since the machine may be busy with other tests."""
-    seconds = []
-    for _ in range(3):
-        before = os.times()
-        completed = run("chatbot", *command.split(), "--help")
-        after = os.times()
-        seconds.append(sum(after[2:4]) - sum(before[2:4]))  # of child processes
-    assert 0 < min(seconds) < 0.5
+def test_help_of_a_module(command: str) -> None:
+    completed = run("chatbot", *command.split(), "--help")
     assert completed.returncode == 0
     assert completed.stdout.decode().startswith(f"usage: python -m chatbot {command}")
 
 
-def test_help_and_mistakes_import_nothing_that_takes_seconds() -> None:
+def test_help_and_mistakes_import_little() -> None:
+    """No library that takes long, and in all few modules, most of them of Python's own library."""
     program = f"""
 import contextlib, io, sys
 from chatbot.commands import COMMANDS, run
@@ -47,10 +40,12 @@ for command in COMMANDS:
         with contextlib.suppress(SystemExit, UserError), contextlib.redirect_stderr(io.StringIO()):
             with contextlib.redirect_stdout(io.StringIO()):
                 run(command, [flag])
-print({SLOW} & sys.modules.keys())
+print({SLOW} & sys.modules.keys(), len(sys.modules))
 """
     completed = subprocess.run([sys.executable, "-c", program], env=ENVIRONMENT, capture_output=True, check=True)
-    assert (completed.stdout, completed.stderr) == (b"set()\n", b"")
+    found, number = completed.stdout.decode().rsplit(" ", 1)
+    assert (found, completed.stderr) == ("set()", b"")
+    assert int(number) < 300
 
 
 def help_of(line: CommandLine[Any], *arguments: str) -> str:

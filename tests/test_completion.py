@@ -81,4 +81,4 @@ def test_bash_itself_completes(work_dir: Path) -> None:
         bash.sendline('source ./script; duida() { echo "called: $*"; }')
         for line, arguments in whole.items():
             bash.sendline(f"{line}\t")
-            bash.expect_exact(f"called: {arguments}", timeout=20)
+            bash.expect_exact(f"called: {arguments}", timeout=240)

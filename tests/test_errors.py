@@ -70,7 +70,7 @@ def main():
     print("before")
     if sys.argv[1] == "thread":
         threading.Thread(target=end_process, args=[LostError("machine 1: lost")]).start()
-        time.sleep(60)
+        time.sleep(600)
     elif sys.argv[1] == "main":
         lose()
     print("line\\n" * int(sys.argv[1]))
@@ -82,7 +82,7 @@ sys.exit(exit_code_of(main))
 @pytest.mark.parametrize(("place", "start"), [("main", b""), ("thread", b"\n")])
 def test_a_lost_machine_ends_the_process_from_any_thread(place: str, start: bytes) -> None:
     """After what was printed before; a new line ends that of a progress bar."""
-    ended = subprocess.run([sys.executable, "-c", PROGRAM, place], env=ENVIRONMENT, capture_output=True, timeout=50)
+    ended = subprocess.run([sys.executable, "-c", PROGRAM, place], env=ENVIRONMENT, capture_output=True, timeout=240)
     assert (ended.returncode, ended.stdout) == (EXIT_LOST, b"before\n")
     assert ended.stderr == start + b"error: machine 1: lost\n"
     assert LostError("a").exit_code == EXIT_LOST
@@ -95,6 +95,6 @@ def test_a_reader_that_is_gone_is_no_error(lines: str) -> None:
     os.close(reader)
     buffered = {name: value for name, value in ENVIRONMENT.items() if name != "PYTHONUNBUFFERED"}
     command = [sys.executable, "-c", PROGRAM, lines]
-    ended = subprocess.run(command, env=buffered, stdout=writer, stderr=subprocess.PIPE, timeout=50, check=False)
+    ended = subprocess.run(command, env=buffered, stdout=writer, stderr=subprocess.PIPE, timeout=240, check=False)
     os.close(writer)
     assert (ended.returncode, ended.stderr) == (1, b"")

@@ -158,14 +158,14 @@ def test_replies_of_an_export_without_tensorflow(small: dict[str, str], export: 
         (command("ask", "你好", "weibo.zip"), 1),
         ([sys.executable, "-S", "-c", PYTHON_API, str(export)], 2),
     ):
-        replied = subprocess.run(words, input="你好\n在吗\n".encode(), capture_output=True, env=small, timeout=60)
+        replied = subprocess.run(words, input="你好\n在吗\n".encode(), capture_output=True, env=small, timeout=240)
         assert (replied.returncode, replied.stderr) == (0, b"")
         assert replied.stdout.count(b"\n") == replies
 
 
 def test_chat_in_a_terminal(small: dict[str, str], export: Path, work_dir: Path) -> None:
     first, *words = command("chat", "--export", str(export))
-    with pexpect.spawn(first, words, env=small, encoding="utf-8", timeout=60) as terminal:
+    with pexpect.spawn(first, words, env=small, encoding="utf-8", timeout=240) as terminal:
         terminal.expect("/help")
         terminal.send("/why\r/exit\r")
         terminal.expect(pexpect.EOF)
@@ -197,16 +197,16 @@ def test_server(small: dict[str, str], export: Path, work_dir: Path) -> None:
     with server(small, "--export", str(export)) as address:
         body = json.dumps({"model": "onnx", "messages": [{"role": "user", "content": "你好"}]}).encode()
         request = urllib.request.Request(f"{address}/v1/chat/completions", body, {"Content-Type": "application/json"})
-        with urllib.request.urlopen(request, timeout=60) as response:
+        with urllib.request.urlopen(request, timeout=240) as response:
             assert json.load(response)["choices"][0]["message"]["content"]
-        with urllib.request.urlopen(f"{address}/", timeout=60) as page:
+        with urllib.request.urlopen(f"{address}/", timeout=240) as page:
             assert b"<html" in page.read()
 
 
 def test_what_trains_names_its_extra(small: dict[str, str], work_dir: Path) -> None:
     Path("a.tsv").write_text("你好\t你好呀\n", encoding="utf-8")
     words = command("train", "--data", "a.tsv")
-    refused = subprocess.run(words, capture_output=True, env=small, timeout=60)
+    refused = subprocess.run(words, capture_output=True, env=small, timeout=240)
     assert refused.returncode == 2
     assert refused.stderr.count(b"\n") == 1
     assert b'pip install "duida[train]"' in refused.stderr

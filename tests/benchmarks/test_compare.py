@@ -60,11 +60,11 @@ def test_torch_model_gets_the_settings(tmp_path: Path) -> None:
 
 
 def test_best_validation_within_the_time_counts(tmp_path: Path) -> None:
-    """The program would run on for a minute."""
+    """The program would run on for ten minutes."""
     lines = "; ".join(f'echo \'{{"step": {step}, "nats": {nats}}}\'' for step, nats in ((1, 9.0), (2, 8.0), (3, 8.5)))
-    peer = PyTorch(program(tmp_path, "python", f"echo a warning; {lines}; exec sleep 60"), tmp_path, 2)
+    peer = PyTorch(program(tmp_path, "python", f"echo a warning; {lines}; exec sleep 600"), tmp_path, 2)
     assert peer.best(RECURRENT, "characters", "held_out", 1, 1, "float32") == Best(8.0, 2)
-    program(tmp_path, "python", "exec sleep 60")
+    program(tmp_path, "python", "exec sleep 600")
     with pytest.raises(UserError, match="PyTorch: no validation before its time was over; raise --quality-seconds"):
         peer.best(RECURRENT, "characters", "held_out", 0.2, 1, "float32")
 

@@ -36,11 +36,13 @@ def test_worker_that_ends_is_an_error() -> None:
 
 
 def test_samples_are_taken_at_once_and_until_the_end() -> None:
-    for interval, least, most in ((0.01, 4, 20), (60, 1, 1)):
-        with Samples(time.perf_counter, interval) as samples:
-            time.sleep(0.1)
-        assert least <= len(samples.values) <= most
-        assert samples.values == sorted(samples.values)
+    with Samples(time.perf_counter, interval=0.01) as samples:
+        while len(samples.values) < 4:
+            time.sleep(0.01)
+    assert samples.values == sorted(samples.values)
+    with Samples(time.perf_counter, interval=600) as samples:
+        time.sleep(0.1)
+    assert len(samples.values) == 1
 
 
 def test_program_gets_its_input_variables_and_folder_and_is_ended_in_time(tmp_path: Path) -> None:
@@ -49,9 +51,9 @@ def test_program_gets_its_input_variables_and_folder_and_is_ended_in_time(tmp_pa
     assert (ended.code, ended.output.splitlines()) == (1, [f"in b {tmp_path}", "ERROR: x", " y"])
     with pytest.raises(UserError, match=r"-c import os.*: exit code 1: ERROR: x$"):
         output_of(python("-c", script), tmp_path, stdin="in\n", environment={**os.environ, "A": "b"})
-    ended = run(["/bin/sh", "-c", "echo begun; exec sleep 60"], tmp_path, seconds=0.5)
+    ended = run(["/bin/sh", "-c", "echo begun; exec sleep 600"], tmp_path, seconds=0.5)
     assert (ended.code, ended.output) == (None, "begun\n")
-    assert 0.5 <= ended.seconds < 30
+    assert 0.5 <= ended.seconds < 300
 
 
 def test_systems_are_measured_in_turns() -> None:

@@ -201,7 +201,7 @@ def main():
     with make_once(Path("cache/name")) as part:
         (part / "file").write_text("half")
         print("writing", flush=True)
-        time.sleep(60)
+        time.sleep(600)
 
 sys.exit(exit_code_of(main))
 """
@@ -213,7 +213,7 @@ def test_a_signal_removes_partial_folder(work_dir: Path, number: signal.Signals,
     assert process.stdout is not None
     assert process.stdout.readline() == b"writing\n"
     process.send_signal(number)
-    assert process.wait(30) == code
+    assert process.wait(240) == code
     process.stdout.close()
     assert [path.name for path in Path("cache").iterdir()] == ["name.lock"]
 
@@ -225,11 +225,11 @@ def test_waiting_for_another_process_is_printed(tmp_path: Path, capfd: pytest.Ca
         assert part is not None
         waiting = multiprocessing.get_context("spawn").Process(target=make, args=(folder,))
         waiting.start()
-        printed, deadline = "", time.monotonic() + 30
+        printed, deadline = "", time.monotonic() + 240
         while "\n" not in printed and time.monotonic() < deadline:
             time.sleep(0.05)
             printed += capfd.readouterr().out
         (part / "file").write_text("abc")
-    waiting.join(60)
+    waiting.join(240)
     assert (waiting.exitcode, (folder / "file").read_text()) == (0, "abc")
     assert printed == f"Waiting for another process that is writing {folder} ...\n"

@@ -1,6 +1,5 @@
 """Chunks: the filters of single pairs, whose dropped pairs are counted, and conversations that stay whole."""
 
-import time
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +17,7 @@ from chatbot.corpus.reading.report import Report
 from chatbot.corpus.reading.sources import find_sources
 from tests.corpus.encoded import PAIRS, encoded_corpus, settings
 from tests.corpus.reading.sample_files import conversations, written
+from tests.pace import cost
 
 
 def kept(
@@ -60,18 +60,17 @@ def test_time_does_not_depend_on_the_number_of_blocked_words(tmp_path: Path) -> 
     """Lists have 20,000 words, a few of them in the text in part."""
     pairs = [("天地玄黄宇宙洪荒" * 2, "日月盈昃辰宿列张" * 2, NEW)] * 2000
 
-    def seconds(words: int) -> float:
+    def cost_with(words: int) -> float:
         path = tmp_path / f"{words}.txt"
         path.write_text("\n".join(f"宇宙{chr(0x4E00 + i)}{i}\n{chr(0x4E00 + i)}坏" for i in range(words // 2)))
         settings = CorpusSettings(block_list=str(path))
-        times = []
-        for _ in range(4):  # the first one prepares the words
-            start = time.process_time()
-            assert len(list(clean_pairs(pairs, 1, Report(), settings))) == len(pairs)
-            times.append(time.process_time() - start)
-        return min(times)
 
-    assert seconds(20_000) < 20 * seconds(2)  # about 2; a search for each word takes 100 times and more
+        def clean() -> None:
+            assert len(list(clean_pairs(pairs, 1, Report(), settings))) == len(pairs)
+
+        return cost(clean, repeats=4)  # the first one prepares the words
+
+    assert cost_with(20_000) < 20 * cost_with(2)  # about 2; a search for each word takes 100 times and more
 
 
 def test_words_of_dropped_pairs_do_not_enter_the_vocabulary(tmp_path: Path) -> None:

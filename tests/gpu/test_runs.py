@@ -47,7 +47,6 @@ def test_gpus_work_at_the_same_time_in_float16(tmp_path: Path) -> None:
 def test_a_slow_gpu_and_a_slow_host_work_at_the_same_time(tmp_path: Path) -> None:
     """Each takes as long for a step as the other. In turns, they would take twice the time of one."""
     seconds = on_standins(runs.overlapping, tmp_path, 1, faults="slow gpu=0 factor=5")
-    assert seconds["alone"] > 0.5
     assert seconds["together"] < 1.6 * seconds["alone"]
 
 

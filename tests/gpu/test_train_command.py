@@ -107,7 +107,7 @@ def train_in_haste(fault: str, *flags: str) -> Ended:
     faults = f"{fault} gpu=1 operation={BACKWARD} number={AFTER_SAVE + (LOST_AT - 5) * KERNELS + 1}"
     completed = subprocess.run(
         [sys.executable, "-c", program, *FLAGS, *flags],
-        env=gpus(faults=faults), capture_output=True, text=True, check=False, timeout=200,
+        env=gpus(faults=faults), capture_output=True, text=True, check=False, timeout=540,
     )  # fmt: skip
     print(completed.stderr)
     return Ended(completed.returncode, completed.stdout, completed.stderr)

@@ -58,7 +58,7 @@ def answers_of(responder: TextResponder, *questions: Question) -> list[list[Mess
     return messages
 
 
-def messages_of(engine: Engine, question: Question, timeout: float = 60) -> list[Message]:
+def messages_of(engine: Engine, question: Question, timeout: float = 240) -> list[Message]:
     """Ask the engine, and wait for the last message."""
     got: queue.Queue[Message] = queue.Queue()
     engine.submit(question, got.put)

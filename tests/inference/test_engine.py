@@ -78,14 +78,14 @@ def test_waiting_questions_are_bounded_and_answered_at_the_end(monkeypatch: pyte
 
     def held(text: str, history: Sequence[str]) -> list[int]:
         reads.set()
-        assert goes_on.wait(60)
+        assert goes_on.wait(240)
         return source(text, history)
 
     monkeypatch.setattr(responder, "source", held)
     engine = Engine(responder, most_waiting=3)
     messages: list[list[Message]] = [[] for _ in range(6)]
     engine.submit(Question("你好"), messages[0].append)
-    assert reads.wait(60)
+    assert reads.wait(240)
     requests = [engine.submit(Question("你好"), own.append) for own in messages[1:3]]
     engine.submit(Question("你好"), messages[3].append)
     with pytest.raises(BusyError):
@@ -114,7 +114,7 @@ def test_a_thread_waits_for_enough_questions_or_until_its_patience_ends() -> Non
     batches: list[list[Request] | None] = []
 
     def take(enough: int) -> None:
-        batches.append(waiting.take(10, True, enough, patience=60))
+        batches.append(waiting.take(10, True, enough, patience=600))
 
     threads = [threading.Thread(target=take, args=[enough], daemon=True) for enough in (2, 1)]
     for number, thread in enumerate(threads, 1):
@@ -122,14 +122,14 @@ def test_a_thread_waits_for_enough_questions_or_until_its_patience_ends() -> Non
         while len(waiting._arrived._waiters) < number:  # type: ignore[attr-defined]
             time.sleep(0.001)
     waiting.put(second)
-    threads[1].join(10)
+    threads[1].join(240)
     assert batches == [[second]]
     for request in (second, third):
         waiting.put(request)
-    threads[0].join(10)
+    threads[0].join(240)
     assert batches[1:] == [[second, third]]
     waiting.close()
-    assert waiting.take(10, True, enough=2, patience=60) is None
+    assert waiting.take(10, True, enough=2, patience=600) is None
 
 
 def one(waiting: Waiting) -> Request | None:

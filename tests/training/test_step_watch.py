@@ -61,7 +61,7 @@ def test_lost_device_ends_the_process_after_each_limit_of_a_step(monkeypatch: py
         assert not lines_of(watch, LIMIT + 1)
         assert not asked  # before the line of this second can be printed
         assert not lines_of(watch, LIMIT + 1)
-    assert str(ended.get(timeout=10)) == "GPU 1 does not answer"
+    assert str(ended.get(timeout=240)) == "GPU 1 does not answer"
     assert len(asked) == 2
     assert threading.current_thread() not in asked
 
@@ -77,7 +77,7 @@ def test_step_that_stands_still_ends_the_process(
     errors: list[LostError] = []
 
     def stand_still(step: int) -> None:
-        errors.append(ended.get(timeout=60))
+        errors.append(ended.get(timeout=240))
 
     def train() -> None:
         train_untraced(strike=stand_still, validation="none", steps=1, step_timeout=0.05)
@@ -141,7 +141,7 @@ def test_thread_of_the_signals_prints_the_line(
         return line or ""
 
     with interrupts(announced=False, tick=tick):
-        assert printed.wait(10)
+        assert printed.wait(240)
     assert capfd.readouterr().err == "\na line\n"
 
 

@@ -47,7 +47,7 @@ class StandIn:
             self._updates.append({"update_id": number, "message": message})
             self._changed.notify_all()
 
-    def sent(self, number: int, method: str = "sendMessage", timeout: float = 10) -> list[dict[str, Any]]:
+    def sent(self, number: int, method: str = "sendMessage", timeout: float = 240) -> list[dict[str, Any]]:
         """The parameters of the calls of a method, when there are this many of them."""
         with self._changed:
             assert self._changed.wait_for(lambda: len(self._of(method)) >= number, timeout), self.calls

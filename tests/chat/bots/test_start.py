@@ -50,7 +50,7 @@ def test_webhook_answers_until_sigterm(
 
     def session() -> None:
         body = json.dumps({"conversation": "a", "text": "hello"}).encode()
-        with contextlib.closing(http.client.HTTPConnection("127.0.0.1", port, timeout=20)) as connection:
+        with contextlib.closing(http.client.HTTPConnection("127.0.0.1", port, timeout=240)) as connection:
             connection.request("POST", "/", body, signed_headers(SECRET.encode(), "request", body))
             replies.append(json.loads(connection.getresponse().read()))
             connection.request("GET", "/health")

@@ -141,7 +141,7 @@ def test_a_stop_lets_begun_replies_end(api: StandIn) -> None:
 
     def session() -> None:
         api.write("1")
-        assert begun.wait(10)
+        assert begun.wait(240)
 
     serve(api, slow, session)
     assert [message["text"] for message in api.sent(1, timeout=0)] == ["late"]

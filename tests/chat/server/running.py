@@ -17,7 +17,7 @@ from chatbot.chat.service import listening_socket
 
 
 @contextlib.contextmanager
-def running(app: Any, request_timeout: float = 10.0, **settings: Any) -> Iterator[str]:
+def running(app: Any, request_timeout: float = 240.0, **settings: Any) -> Iterator[str]:
     """The URL of a server that answers in the block. settings: of uvicorn."""
     listener = listening_socket("--serve", "127.0.0.1", 0)
     config = server_config(app, request_timeout)
@@ -39,7 +39,7 @@ def running(app: Any, request_timeout: float = 10.0, **settings: Any) -> Iterato
 def connection(url: str) -> socket.socket:
     """A connection to a server, for bytes that no client would send."""
     host, port = url.removeprefix("http://").split(":")
-    return socket.create_connection((host, int(port)), timeout=10)
+    return socket.create_connection((host, int(port)), timeout=240)
 
 
 def received(client: socket.socket) -> bytes:

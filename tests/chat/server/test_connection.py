@@ -22,8 +22,9 @@ CHUNKED = b"POST / HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n
 TOO_LARGE = b"HTTP/1.1 431 Request Header Fields Too Large\r\n"
 LARGE = 8_000_000  # bytes of an answer, more than the buffer of a sender, at most 4 MiB, and of `RECEIVED` hold
 RECEIVED = 1 << 18  # bytes of a client's buffer
-SECONDS = 0.3  # of the time limits of clients, but for that of an unread answer, which a busy machine must not reach
-UNREAD_SECONDS = 3 * SECONDS
+SECONDS = 0.3  # of the time limit of the head, the body or the answer that a test exceeds; all others are long
+LINGER_SECONDS = 1.0  # in which a client has read its refusal
+PATIENCE = 240.0
 
 
 async def app(scope: Any, receive: Any, send: Any) -> None:
@@ -45,11 +46,11 @@ async def app(scope: Any, receive: Any, send: Any) -> None:
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _short_times() -> Iterator[None]:
+def _limits() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        for name in ("header_timeout", "linger_timeout"):
-            patch.setattr(Connection, name, SECONDS)
-        patch.setattr(Connection, "unread_timeout", UNREAD_SECONDS)
+        for name in ("header_timeout", "unread_timeout"):
+            patch.setattr(Connection, name, PATIENCE)
+        patch.setattr(Connection, "linger_timeout", LINGER_SECONDS)
         yield
 
 
@@ -109,20 +110,23 @@ def test_head_within_the_limits_is_answered(url: str) -> None:
 
 
 @pytest.mark.parametrize(("before", "piece"), [(b"", b"x"), (GET + b"\r\n", b"X: x\r\n"), (GET + b"\r\n", b"\r\n")])
-def test_slow_heads_end_in_time(url: str, before: bytes, piece: bytes) -> None:
+def test_slow_heads_end_in_time(url: str, before: bytes, piece: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each byte in time does not suffice; nor do empty lines before the next request."""
-    begin = time.monotonic()
+    monkeypatch.setattr(Connection, "header_timeout", SECONDS)
+    end = time.monotonic() + PATIENCE
     with connection(url) as client:
         client.sendall(before + (b"" if piece == b"\r\n" else GET))
         with contextlib.suppress(ConnectionError):
-            while time.monotonic() < begin + 5:
+            while time.monotonic() < end:
                 client.sendall(piece)
                 time.sleep(0.02)
         received(client)
-    assert time.monotonic() < begin + 5
+    assert time.monotonic() < end
 
 
-def test_connection_without_requests_is_kept_longer_than_by_clients_and_proxies(url: str) -> None:
+def test_connection_without_requests_is_kept_longer_than_by_clients_and_proxies(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Else one may send a request while the server closes it: httpx keeps it for 5 s, and nginx for 60 s."""
     with connection(url) as client:
         for seconds in (2 * SECONDS, 0):  # longer than a head may take
@@ -141,23 +145,25 @@ def test_requests_that_are_sent_at_once_are_few_and_those_before_a_wrong_one_are
 
 
 @pytest.mark.parametrize("path", [b"/large", b"/large?close"])
-def test_answer_that_is_not_read_is_dropped_in_time(url: str, path: bytes) -> None:
+def test_answer_that_is_not_read_is_dropped_in_time(url: str, path: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Connection, "unread_timeout", SECONDS)
     closes = b"Connection: close\r\n" if b"close" in path else b""
     with connection(url) as client:
         client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVED)
         client.sendall(GET.replace(b"/ ", path + b" ", 1) + closes + b"\r\n")
-        time.sleep(UNREAD_SECONDS + 0.2)
+        time.sleep(SECONDS + 0.5)
         assert len(received(client)) < LARGE
 
 
-def test_answer_that_is_read_slowly_arrives(url: str) -> None:
+def test_answer_that_is_read_slowly_arrives(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """For longer than the limit for an answer that is not read at all. The next request is answered, too."""
+    monkeypatch.setattr(Connection, "unread_timeout", limit := 3 * SECONDS)
     with connection(url) as client:
         client.sendall(GET.replace(b"/ ", b"/large ", 1) + b"\r\n")
         left, parts = LARGE - len(client.recv(1 << 17).partition(b"\r\n\r\n")[2]), 0
         while left:
             left, parts = left - len(client.recv(1 << 17)), parts + 1
-            time.sleep(UNREAD_SECONDS / 20 if parts < 40 else 0)  # for twice the limit: the sender sees large ones only
+            time.sleep(limit / 20 if parts < 40 else 0)  # for twice the limit: the sender sees large ones only
         assert asked(client).startswith(b"HTTP/1.1 200")
 
 
@@ -205,7 +211,7 @@ def api(endless: FakeEngine, tmp_path_factory: pytest.TempPathFactory) -> Iterat
 def works_after(api: str, caplog: pytest.LogCaptureFixture) -> Iterator[None]:
     """After the test, the server of the API answers, and it has logged nothing."""
     yield
-    response = httpx.post(api + CHAT, json={"messages": [{"role": "user", "content": "你好"}]})
+    response = httpx.post(api + CHAT, json={"messages": [{"role": "user", "content": "你好"}]}, timeout=PATIENCE)
     assert response.json()["choices"][0]["message"]["content"] == "你好"
     assert [record for record in caplog.get_records("call") if record.name.startswith("chatbot.")] == []
 
@@ -238,15 +244,13 @@ def works_after(api: str, caplog: pytest.LogCaptureFixture) -> Iterator[None]:
 def test_bodies_that_do_not_end_and_those_that_no_route_needs(
     api: str, parts: tuple[bytes, ...], closes: bool, start: bytes
 ) -> None:
-    """The connection is closed soon."""
-    begin = time.monotonic()
+    """The connection is closed, before the client's patience ends."""
     with connection(api) as client:
         for part in parts:
             client.sendall(part)
         if closes:
             client.shutdown(socket.SHUT_WR)
         assert received(client).startswith(start)
-    assert time.monotonic() - begin < 5
 
 
 @pytest.mark.usefixtures("works_after")
@@ -262,8 +266,8 @@ def test_question_of_a_client_that_leaves_is_cancelled(api: str, endless: FakeEn
 
 
 def wait_until(condition: Callable[[], bool]) -> None:
-    """Wait for a condition for at most 5 seconds."""
-    end = time.monotonic() + 5
+    """Wait for a condition."""
+    end = time.monotonic() + PATIENCE
     while not condition():
         assert time.monotonic() < end
         time.sleep(0.01)

@@ -52,7 +52,7 @@ class Opened:
 
     def open_model(self, directory: Path) -> ServedModel:
         self.begun.set()
-        self.goes_on.wait(5)
+        self.goes_on.wait(240)
         if directory.name == self.damaged:
             raise UserError(f"{directory}: damaged")
         self.engines.append(FakeEngine())

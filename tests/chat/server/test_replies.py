@@ -140,11 +140,11 @@ def test_log_whose_reader_has_stopped(caplog: pytest.LogCaptureFixture) -> None:
 
     def write(line: str) -> None:
         begun.set()
-        goes_on.wait(10)
+        goes_on.wait(240)
 
     conversations = LineLog("--log-conversations", write)
     conversations.add("0")
-    begun.wait(10)
+    begun.wait(240)
     for number in range(MOST_WAITING + 5):
         conversations.add(str(number))
     goes_on.set()

@@ -74,7 +74,7 @@ def test_a_process_answers_as_the_models_until_ctrl_c(work_dir: Path) -> None:
     assert first.startswith("Serving small, chatbot-gpt-5 at http://127.0.0.1:"), process.communicate()
     url = first.split("; ")[0].split(" at ")[1]
     try:
-        with httpx.Client(base_url=url, headers={"Authorization": f"Bearer {KEY}"}, timeout=60) as client:
+        with httpx.Client(base_url=url, headers={"Authorization": f"Bearer {KEY}"}, timeout=240) as client:
             for model in ("small", "chatbot-gpt-5"):
                 whole = chat(client, "你", "好", "你好", model=model, seed=1).json()
                 events = chat(client, "你", "好", "你好", model=model, seed=1, stream=True).text.split("\n\n")
@@ -88,7 +88,7 @@ def test_a_process_answers_as_the_models_until_ctrl_c(work_dir: Path) -> None:
             for question in [*EMPTY, *UNUSUAL, "你好"]:
                 assert chat(client, question).status_code == 200
         process.send_signal(signal.SIGINT)
-        output, errors = process.communicate(timeout=30)
+        output, errors = process.communicate(timeout=240)
         assert (process.returncode, errors) == (0, "")
         assert json.loads(output.splitlines()[-1])["turns"] == ["你好"]
     finally:
@@ -109,10 +109,10 @@ def test_models_keys_and_logs_are_those_of_the_command_line(
     monkeypatch.setattr(run, "_log_to_standard_error", lambda: None)  # it changes the logs of all tests
 
     def status(key: str) -> int:
-        return httpx.get(f"{url}/v1/models", headers={"Authorization": f"Bearer {key}"}).status_code
+        return httpx.get(f"{url}/v1/models", headers={"Authorization": f"Bearer {key}"}, timeout=240).status_code
 
     def session() -> None:
-        with httpx.Client(base_url=url, headers={"Authorization": f"Bearer {KEY}"}) as client:
+        with httpx.Client(base_url=url, headers={"Authorization": f"Bearer {KEY}"}, timeout=240) as client:
             assert client.get("/ready").status_code == 200  # the first model is loaded
             assert [model["id"] for model in client.get("/v1/models").json()["data"]] == ["small", "chatbot-gpt-5"]
             assert client.get("/v1/models", headers={"Host": "evil.example"}).status_code == 403
@@ -165,15 +165,15 @@ def test_streams_are_finished_when_the_server_stops(tmp_path: Path) -> None:
     def slow(question: Question) -> Iterator[Message]:
         yield Piece(0, "你")
         asked.set()
-        may_end.wait(10)
+        may_end.wait(240)
         yield from (Piece(0, "好"), Piece(0, "", finish_reason="stop"), Usage(1, 1))
 
     found: list[str] = []
     with running(create_app(fake_models({"a": FakeEngine(slow, has_thread=True)}, tmp_path))) as url:
         body = {"messages": [{"role": "user", "content": "x"}], "stream": True}
-        thread = threading.Thread(target=lambda: found.append(httpx.post(url + CHAT, json=body, timeout=20).text))
+        thread = threading.Thread(target=lambda: found.append(httpx.post(url + CHAT, json=body, timeout=240).text))
         thread.start()
-        asked.wait(10)
+        asked.wait(240)
         threading.Timer(0.3, may_end.set).start()
     thread.join()
     assert "好" in found[0]

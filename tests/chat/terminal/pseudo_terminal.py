@@ -9,7 +9,7 @@ import pyte
 
 from tests.commands import ENVIRONMENT
 
-LIMIT = 60  # seconds
+LIMIT = 240  # seconds
 # What would be another terminal than this one. Workers of pytest-xdist have COLUMNS.
 NOT_INHERITED = {"NO_COLOR", "FORCE_COLOR", "PYTHONIOENCODING", "COLUMNS", "LINES"}
 FAKE = [sys.executable, "-m", "tests.chat.terminal.fake_model"]

@@ -32,7 +32,7 @@ def test_pipe_gets_one_utf8_reply_per_line(tmp_path: Path) -> None:
     environment = {name: value for name, value in ENVIRONMENT.items() if name != "PYTHONIOENCODING"} | ascii_locale
     texts = [*EMPTY, *UNUSUAL, "a\rb"]
     text = "\n".join(texts).encode() + b"\n\xff\xfe\r\nlast"
-    completed = subprocess.run(FAKE, input=text, capture_output=True, cwd=tmp_path, env=environment, timeout=120)
+    completed = subprocess.run(FAKE, input=text, capture_output=True, cwd=tmp_path, env=environment, timeout=240)
     assert (completed.returncode, completed.stderr) == (0, b"")
     *lines, remainder = completed.stdout.decode().split("\n")
     assert lines[: len(EMPTY)] == [EMPTY_QUESTION_REPLY] * len(EMPTY)
@@ -111,7 +111,7 @@ def test_closed_output_ends_chat_without_traceback(tmp_path: Path) -> None:
         cwd=str(tmp_path),
         env=ENVIRONMENT,
         withexitstatus=True,
-        timeout=120,
+        timeout=240,
         encoding="utf-8",
     )
     assert status == 0

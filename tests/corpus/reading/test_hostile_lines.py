@@ -3,7 +3,6 @@
 import contextlib
 import functools
 import json
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -18,12 +17,14 @@ from chatbot.corpus.reading.report import ReadOptions, Report
 from chatbot.corpus.reading.sources import find_sources
 from chatbot.errors import UserError
 from tests.corpus.reading.sample_files import written
+from tests.pace import cost
 
 LENGTH = 100_000  # characters
 PLAIN = "It is a fine day, "
 HOSTILE = ["1", " ", '"', "[", "1:1 ", "- ", "<a", "&中"]
 IN_CLEANING = ["\t", "\x01", "@a //", "http:// "]
 SLOWEST = 10  # times as long as plain lines
+LEAST = 10  # units of `cost` that anything may take
 
 
 # A text of each format, and of none, with {line} where it may have any text, or {quoted} for a string of JSON.
@@ -35,12 +36,14 @@ def document(name: str, line: str) -> str:
     return DOCUMENTS[name].replace("{line}", f"x{line}x").replace("{quoted}", json.dumps(f"x{line}x"))
 
 
-def seconds(work: Callable[[], object]) -> float:
-    """The CPU time of reading a text or cleaning a pair, which may be refused."""
-    start = time.process_time()
-    with contextlib.suppress(UserError):
-        work()
-    return time.process_time() - start
+def cost_of(work: Callable[[], object]) -> float:
+    """The cost of reading a text or cleaning a pair, which may be refused."""
+
+    def work_or_refusal() -> None:
+        with contextlib.suppress(UserError):
+            work()
+
+    return cost(work_or_refusal)
 
 
 @pytest.mark.parametrize("name", ["none", *FORMATS])
@@ -53,10 +56,9 @@ def test_no_line_is_slow_to_read(tmp_path: Path, name: str) -> None:
         assert report.formats == [name] or unit != PLAIN
         return pairs
 
-    plain = seconds(lambda: read_line_of(PLAIN))
-    assert plain < 3
+    limit = LEAST + SLOWEST * cost_of(lambda: read_line_of(PLAIN))
     for unit in HOSTILE:
-        assert seconds(functools.partial(read_line_of, unit)) < 0.2 + SLOWEST * plain, unit
+        assert cost_of(functools.partial(read_line_of, unit)) < limit, unit
 
 
 def test_no_line_is_slow_to_clean() -> None:
@@ -66,9 +68,9 @@ def test_no_line_is_slow_to_clean() -> None:
         line = (unit * LENGTH)[:LENGTH]
         assert list(clean_pairs([(f"x{line}x", "y", NEW)], 1, Report(), settings))
 
-    limit = 0.2 + SLOWEST * seconds(lambda: clean_line_of(PLAIN))
+    limit = LEAST + SLOWEST * cost_of(lambda: clean_line_of(PLAIN))
     for unit in [*HOSTILE, *IN_CLEANING]:
-        assert seconds(functools.partial(clean_line_of, unit)) < limit, unit
+        assert cost_of(functools.partial(clean_line_of, unit)) < limit, unit
 
 
 LONG: dict[str, tuple[str, str, str]] = {  # the beginning, what is repeated, and the end
@@ -99,8 +101,8 @@ def test_long_texts_take_linear_time(tmp_path: Path, begin: str, unit: str, end:
         path = written(tmp_path, "long", begin + unit * (size // len(unit)) + end)
         return list(read(find_sources([str(path)])[0], Report()))
 
-    limit = 0.3 + 8 * seconds(lambda: read_text_of(500_000))
-    assert seconds(lambda: read_text_of(2_000_000)) < limit
+    limit = LEAST + 8 * cost_of(lambda: read_text_of(500_000))
+    assert cost_of(lambda: read_text_of(2_000_000)) < limit
 
 
 def test_the_lines_below_a_label_are_bounded(tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ def gate(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
     write, event = store.write_checkpoint, threading.Event()
 
     def write_after_the_event(*arguments: Any) -> None:
-        assert event.wait(60)
+        assert event.wait(240)
         write(*arguments)
 
     monkeypatch.setattr(store, "write_checkpoint", write_after_the_event)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.training.machines.running import Command, kill, running_processes, write_pairs
+from tests.training.machines.running import TIMEOUT, Command, kill, running_processes, write_pairs
 
 
 @pytest.fixture
@@ -17,5 +17,5 @@ def pairs_folder(work_dir: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pa
     for pid in running_processes():
         kill(pid)
     for command in Command.started:
-        command.process.wait(10)
+        command.process.wait(TIMEOUT)
     Command.started.clear()

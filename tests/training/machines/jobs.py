@@ -9,6 +9,8 @@ from chatbot.errors import LostError, UserError, exit_code_of
 from chatbot.training.machines.processes import Job, run_jobs
 from chatbot.training.watch import interrupts
 
+RUN_SECONDS = 600.0
+
 
 def end_with(*codes: int) -> int:
     """End with the next of these exit codes at each start; a negative code is a signal that kills the process."""
@@ -21,7 +23,7 @@ def end_with(*codes: int) -> int:
     return code
 
 
-def run_for(seconds: float = 300) -> int:
+def run_for(seconds: float = RUN_SECONDS) -> int:
     """Run for so many seconds, by default until killed."""
     time.sleep(seconds)
     return 0
@@ -56,4 +58,4 @@ JOBS = {
 }
 
 if __name__ == "__main__":
-    sys.exit(exit_code_of(lambda: run_jobs(JOBS[sys.argv[1]], restart_delay=5.0)))
+    sys.exit(exit_code_of(lambda: run_jobs(JOBS[sys.argv[1]], restart_delay=RUN_SECONDS)))

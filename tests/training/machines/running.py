@@ -17,8 +17,8 @@ from tests.training.machines.preloaded import Process
 SMALL = ("--rnn-size", "16", "--embedding-size", "8", "--vocabulary-size", "300")
 # The session of the tests, which a command is not in.
 SESSION = os.getsid(0)
-# Seconds; generous, since the cores may be busy with other work.
-TIMEOUT = 120.0
+# Of every wait, in seconds: no test depends on the speed of the machine, so this only ends what hangs.
+TIMEOUT = 240.0
 
 
 class Command:
@@ -51,14 +51,14 @@ class Command:
         """Standard output and standard error so far; each update of the progress bar is a line."""
         return self.log.read_text(errors="replace").replace("\r", "\n")
 
-    def wait_for(self, text: str, seconds: float = TIMEOUT) -> None:
+    def wait_for(self, text: str) -> None:
         """Wait until the output contains a text."""
-        until(lambda: text in self.output or self.process.poll() is not None, seconds, lambda: self.output)
+        until(lambda: text in self.output or self.process.poll() is not None, lambda: self.output)
         assert text in self.output, self.output
 
-    def wait(self, seconds: float = TIMEOUT) -> int:
+    def wait(self) -> int:
         """Wait until the command has ended; return its exit code."""
-        until(lambda: self.process.poll() is not None, seconds, lambda: self.output)
+        until(lambda: self.process.poll() is not None, lambda: self.output)
         assert "Traceback" not in self.output, self.output
         return self.process.returncode
 
@@ -96,11 +96,11 @@ def module(name: str, *arguments: str) -> Command:
     return Command(sys.executable, "-m", name, *arguments)
 
 
-def until(condition: Callable[[], Any], seconds: float, details: Callable[[], str] = lambda: "") -> None:
-    """Wait until a condition is true. Fails after so many seconds, with details."""
-    end = time.monotonic() + seconds
+def until(condition: Callable[[], Any], details: Callable[[], str] = lambda: "") -> None:
+    """Wait until a condition is true. Fails with details after TIMEOUT."""
+    end = time.monotonic() + TIMEOUT
     while not condition():
-        assert time.monotonic() < end, f"not within {seconds:.0f} seconds: {details()}"
+        assert time.monotonic() < end, f"not within {TIMEOUT:.0f} seconds: {details()}"
         time.sleep(0.1)
 
 

@@ -43,7 +43,7 @@ peers.start()
 while peers.missing:
     time.sleep(0.05)
 print("all started", flush=True)
-time.sleep(60)
+time.sleep(600)
 """
 
 
@@ -77,16 +77,14 @@ def peer(address: str) -> Iterator[None]:
 def test_watch_waits_for_late_peer_and_reports_lost_peer(pairs_folder: Path) -> None:
     on_time, late = free_addresses(2)
     with peer(on_time):
-        command = watching(60, 0.7, "exit", on_time, late)
+        command = watching(60, 2, "exit", on_time, late)
         command.wait_for(f"Waiting for worker 1 ({late}): 1 of at most 60 seconds.")
         assert "all started" not in command.output
         with peer(late):
             command.wait_for("all started")
-            time.sleep(1.5)  # longer than the timeout
+            time.sleep(3)  # longer than the timeout
             assert command.process.poll() is None
-        closed = time.monotonic()
         assert command.wait() == EXIT_LOST
-        assert time.monotonic() - closed < 6
     lines = command.output.strip().split("\n")
     assert lines[-1] == (
         "error: worker 1 was lost; the last checkpoint is kept: start all machines again with the same commands"
@@ -112,7 +110,7 @@ def test_peer_may_return_and_be_lost_again(pairs_folder: Path) -> None:
         command.wait_for("worker 1 lost")
         with peer(unsteady):
             time.sleep(1.5)  # it is probed twice
-        until(lambda: command.output.count("worker 1 lost") == 2, 10)
+        until(lambda: command.output.count("worker 1 lost") == 2)
         assert command.process.poll() is None
 
 
@@ -126,7 +124,7 @@ from chatbot.training.machines.peers import Peers
 module.PROBE_INTERVAL = 0.2
 index, busy, *addresses = sys.argv[1:]
 cluster = Cluster(tuple(addresses), "worker", int(index))
-peers = Peers(cluster.others, lambda name: peers.exit_process(f"{name} was lost"), timeout=0.7, limit=60)
+peers = Peers(cluster.others, lambda name: peers.exit_process(f"{name} was lost"), timeout=2, limit=60)
 if os.fork() == 0:
     with socket.create_server(host_and_port(cluster.own), backlog=100) as server:
         while True:
@@ -138,7 +136,7 @@ print("started", flush=True)
 time.sleep(0.5)
 ctypes.PyDLL(None).usleep(int(float(busy) * 1e6))  # holds Python's lock
 print("free again", flush=True)
-time.sleep(100)
+time.sleep(600)
 """
 
 
@@ -159,7 +157,7 @@ def test_stopped_or_killed_worker_ends_all_others(pairs_folder: Path, number: in
     commands = workers(0, 0, 0)
     os.killpg(commands[1].process.pid, number)
     for command in (commands[0], commands[2]):
-        assert command.wait(15) == EXIT_LOST
+        assert command.wait() == EXIT_LOST
         assert command.output.strip().splitlines()[-1] == (
             "error: worker 1 was lost; the last checkpoint is kept: start all machines again with the same commands"
         )
@@ -168,10 +166,10 @@ def test_stopped_or_killed_worker_ends_all_others(pairs_folder: Path, number: in
 
 def test_busy_worker_is_not_lost(pairs_folder: Path) -> None:
     """For twice the timeout, no thread of two workers runs."""
-    commands = workers(1.4, 0, 1.4)
+    commands = workers(4, 0, 4)
     for command in commands:
         command.wait_for("free again")
-    time.sleep(1)  # longer than the timeout
+    time.sleep(3)  # longer than the timeout
     assert [command.process.poll() for command in commands] == [None, None, None]
     assert all("error" not in command.output for command in commands)
 
@@ -191,14 +189,14 @@ def test_stopped_process_is_listening_and_not_answering(pairs_folder: Path) -> N
     (address,) = free_addresses(1)
     assert not is_listening(address)
     server = Command(sys.executable, "-c", SERVING, address)
-    until(lambda: is_answering(address), 60)
+    until(lambda: is_answering(address))
     os.kill(server.process.pid, signal.SIGSTOP)
-    until(lambda: not is_answering(address), 5)
+    until(lambda: not is_answering(address))
     assert is_listening(address)
     os.kill(server.process.pid, signal.SIGCONT)
-    until(lambda: is_answering(address), 10)
+    until(lambda: is_answering(address))
     os.kill(server.process.pid, signal.SIGKILL)
-    until(lambda: not is_listening(address), 5)
+    until(lambda: not is_listening(address))
     assert not is_answering(address)
     server.wait()
 

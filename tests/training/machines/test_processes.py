@@ -10,7 +10,7 @@ import pytest
 
 from chatbot.errors import EXIT_LOST
 from chatbot.training.machines.processes import Job, run_jobs
-from tests.training.machines.jobs import end_with, run_for
+from tests.training.machines.jobs import RUN_SECONDS, end_with, run_for
 from tests.training.machines.running import Command, kill, module, running_processes, until
 
 JOBS = "tests.training.machines.jobs"
@@ -71,7 +71,7 @@ def test_other_jobs_get_time_to_end_after_failure(pairs_folder: Path, monkeypatc
     monkeypatch.setattr("chatbot.training.machines.processes.EXIT_TIMEOUT", 2.0)
     start = time.monotonic()
     assert run_jobs([Job("one", run_for), Job("other", end_with, (138,))]) == 138
-    assert 2 < time.monotonic() - start < 20
+    assert 2 < time.monotonic() - start < RUN_SECONDS / 2
 
 
 def test_error_of_all_jobs_is_printed_once(pairs_folder: Path) -> None:
@@ -93,25 +93,23 @@ def test_signals_are_forwarded_to_jobs(pairs_folder: Path, number: int, code: in
     os.kill(command.process.pid, number)
     assert command.wait() == code
     assert Path("saved").read_text() == str(int(number))
-    until(lambda: not running_processes(), 5)
+    until(lambda: not running_processes())
 
 
 def test_signal_while_jobs_start_ends_all(pairs_folder: Path) -> None:
     """Sent to the whole process group, as a terminal does, right after the children have started."""
     command = module(JOBS, "starting")
-    until(lambda: len(command.children()) == 2, 20)
+    until(lambda: len(command.children()) == 2)
     os.killpg(command.process.pid, signal.SIGINT)
-    assert command.wait(10) == 130
+    assert command.wait() == 130
     assert command.output == ""
 
 
 def test_signal_before_restart_prevents_it(pairs_folder: Path) -> None:
     command = module(JOBS, "restarting")
     command.wait_for("starting it again")
-    start = time.monotonic()
     os.kill(command.process.pid, signal.SIGTERM)
-    assert command.wait() == 130
-    assert time.monotonic() - start < 4
+    assert command.wait() == 130  # long before the restart
     assert starts() == 1
 
 
@@ -134,5 +132,5 @@ def test_no_child_outlives_its_parent(pairs_folder: Path, end: Callable[[Command
     command.wait_for("started")
     assert len(command.children()) == 2
     end(command)
-    command.wait(10)
-    until(lambda: not running_processes(), 3)
+    command.wait()
+    until(lambda: not running_processes())

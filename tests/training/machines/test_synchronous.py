@@ -51,10 +51,10 @@ def test_two_workers_with_two_towers_equal_one_device_after_lost_worker(
     second.wait_for("Synchronous training on 2 workers with 2 towers each.")
     waiting = re.findall(r"Waiting for worker 1 \((\S+)\): \d+ of at most 1,800 seconds", first.output)
     assert waiting == [flags[1][1].split(",")[1]], first.output
-    until(lambda: saved_step("two") >= 5, 120)
+    until(lambda: saved_step("two") >= 5)
     kill(second.process.pid)
     killed = time.monotonic()
-    assert first.wait(60) == 138
+    assert first.wait() == 138
     print(f"noticed after {time.monotonic() - killed:.1f} seconds")
     assert f"error: worker 1 ({waiting[0]}) was lost; the last checkpoint is kept" in first.output
 
@@ -90,8 +90,8 @@ def test_local_workers_save_at_signal_and_restart_after_kill(pairs_folder: Path)
     interrupted = train(*local, *validated, "--log-every", "1", "--steps", "100000")
     until(lambda: len(metrics("local")) > 2, 120, lambda: interrupted.output)
     os.kill(interrupted.process.pid, signal.SIGTERM)
-    assert interrupted.wait(60) == 130
-    until(lambda: not running_processes(), 3)
+    assert interrupted.wait() == 130
+    until(lambda: not running_processes())
     step = saved_step("local")
     assert step == metrics("local")[-1]["step"] > 2
     assert "validation.nats_per_token" in metrics("local")[1]
@@ -107,9 +107,9 @@ def test_local_workers_save_at_signal_and_restart_after_kill(pairs_folder: Path)
     restarted_at = saved_step("local")
     until(lambda: metrics("local")[-1]["step"] > restarted_at, 120, lambda: resumed.output)
     os.kill(resumed.process.pid, signal.SIGTERM)
-    assert resumed.wait(60) == 130
+    assert resumed.wait() == 130
     assert saved_step("local") == metrics("local")[-1]["step"] > restarted_at >= step
-    until(lambda: not running_processes(), 3)
+    until(lambda: not running_processes())
 
 
 @pytest.mark.slow
@@ -126,11 +126,11 @@ def test_restarted_run_goes_on_without_a_worker_that_does_not_come_back(pairs_fo
     assert "Training goes on without 1 of 2 workers." in first.output
     until(lambda: saved_step("fewer") > step, 60, lambda: first.output)
     os.kill(first.process.pid, signal.SIGINT)
-    assert first.wait(60) == 130
+    assert first.wait() == 130
 
 
 def test_ctrl_c_ends_a_waiting_worker(pairs_folder: Path) -> None:
     worker = train(*worker_flags()[0])
     worker.wait_for("Waiting for worker 1")
     os.kill(worker.process.pid, signal.SIGINT)
-    assert worker.wait(5) == EXIT_INTERRUPTED
+    assert worker.wait() == EXIT_INTERRUPTED

@@ -24,7 +24,7 @@ from chatbot.training.machines import team as module
 from chatbot.training.machines.cluster import Cluster, free_addresses, host_and_port
 from chatbot.training.machines.meeting import facts_of, meet
 from chatbot.training.machines.team import ALONE, BLOCK, Team, tower_names
-from tests.training.machines.running import is_listening
+from tests.training.machines.running import TIMEOUT, is_listening
 
 
 def start(workers: int, function: Callable[[Cluster], Any], absent: tuple[int, ...] = ()) -> list[Future[Any]]:
@@ -156,7 +156,7 @@ def test_facts_are_everything_that_changes_training() -> None:
 def on_machines(machines: int, function: Callable[[Team], Any]) -> list[Any]:
     """The results of a function of the team, by machine."""
     sent: list[Any] = [None] * machines
-    barrier = threading.Barrier(machines, timeout=30)
+    barrier = threading.Barrier(machines, timeout=TIMEOUT)
 
     class Thread(Team):
         """A machine that is a thread."""

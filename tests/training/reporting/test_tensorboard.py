@@ -52,7 +52,7 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
             lines = iter(server.stderr.readline, "")
             served = next(m[0] for line in lines if (m := re.search(r"http://[\d.:]+", line)))
             runs = {file.parent for file in logs.glob("*/*/events*")}
-            deadline = time.monotonic() + 60
+            deadline = time.monotonic() + 240
             while len(read(f"{served}/data/plugin/scalars/tags")) < len(runs) and time.monotonic() < deadline:
                 time.sleep(0.2)
             yield served
@@ -64,7 +64,7 @@ def read(url: str, body: Any = None) -> Any:
     """The JSON response of a server. body: of a POST request."""
     data = None if body is None else json.dumps(body).encode()
     request = urllib.request.Request(url, data, {"Content-Type": "application/json"})
-    with urllib.request.urlopen(request, timeout=30) as response:
+    with urllib.request.urlopen(request, timeout=240) as response:
         content = response.read()
     return json.loads(content) if response.headers.get_content_type() == "application/json" else content
 

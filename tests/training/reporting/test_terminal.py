@@ -254,4 +254,4 @@ def test_closed_streams_are_replaced(closed: str) -> None:
         "sys.exit(exit_code_of(main))"
     )
     command = f'exec {sys.executable} -c "{code}" {closed}'
-    assert subprocess.run(["sh", "-c", command], env=ENVIRONMENT, timeout=60, check=False).returncode == 7
+    assert subprocess.run(["sh", "-c", command], env=ENVIRONMENT, timeout=240, check=False).returncode == 7
