@@ -19,14 +19,15 @@ from typing import Any
 from benchmarks.benchmark import ROOT, Benchmark, log
 from benchmarks.opened_step import architecture_flag, plain, with_architecture
 from benchmarks.peers.pytorch import Best, PyTorch, environment, environments_flag
-from benchmarks.processes import in_turns, output_of, python
+from benchmarks.processes import Turns, in_turns, output_of, python
 from benchmarks.quality import best_validation, split
 from benchmarks.tokenised import character_corpora, read_tokenised, spelled
-from benchmarks.train import BFLOAT16, FLOAT32, TrainBenchmark, training_workers
+from benchmarks.train import FLOAT32, TrainBenchmark, training_workers
 from chatbot.config.attempts import attempt_directory
 from chatbot.config.corpus import NONE
 from chatbot.config.model import ModelSettings
 from chatbot.config.training import Settings
+from chatbot.errors import UserError
 from chatbot.flags import flags_for, replace, setting
 
 OURS, PYTORCH = "this project", "PyTorch"
@@ -60,15 +61,15 @@ def measure(flags: CompareBenchmark) -> dict[str, Any]:
         work = Path(folder)
         files = split(flags.data, flags.held_out, work)
         pytorch = PyTorch(environment(flags.environments), work, cores)
-        rates = compare_speed(flags, files[0], pytorch)
-        results: dict[str, Any] = {"target_tokens_per_s": rates, "ratios": ratios(rates)}
+        rates, failures = compare_speed(flags, files[0], pytorch)
+        results: dict[str, Any] = {"target_tokens_per_s": rates, "not_measured": failures, "ratios": ratios(rates)}
         if flags.quality_seconds:
-            results["quality"] = compare_quality(flags, files, pytorch)
+            results["quality"] = compare_quality(flags, files, pytorch, best_precision(rates, PYTORCH))
     return results
 
 
-def compare_speed(flags: CompareBenchmark, training: Path, pytorch: PyTorch) -> dict[str, dict[str, float]]:
-    """Return the real target tokens a second of each system: the median of the rounds, the lowest and the highest."""
+def compare_speed(flags: CompareBenchmark, training: Path, pytorch: PyTorch) -> Turns:
+    """Measure the real target tokens a second of each system, in the precisions that work on this machine."""
     pairs, settings = read_tokenised(str(training), flags.max_length, flags.vocabulary_size), flags.settings
     pairs.write(pytorch.work, WORDS)
     systems: dict[str, Callable[[], float]] = {}
@@ -79,20 +80,35 @@ def compare_speed(flags: CompareBenchmark, training: Path, pytorch: PyTorch) -> 
         return in_turns(systems, flags.rounds)
 
 
+def best_precision(rates: Mapping[str, Mapping[str, float]], system: str) -> str:
+    """Return the precision in which a system is fastest. Raises UserError if none works."""
+    medians = {name.removeprefix(f"{system}, "): rates[name]["median"] for name in rates if name.startswith(system)}
+    if not medians:
+        raise UserError(f"{system}: no precision works on this machine; the reasons are printed above")
+    return max(medians, key=lambda precision: medians[precision])
+
+
 def ratios(rates: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
-    """Return this project's rate over PyTorch's: at the best precision of both, and in float32."""
-    medians = {name: rate["median"] for name, rate in rates.items()}
-    best = {
-        system: max(rate for name, rate in medians.items() if name.startswith(system)) for system in (OURS, PYTORCH)
-    }
+    """Return this project's rate over PyTorch's: at the best precision of both, and in float32 if both have it.
+
+    Raises UserError if a system has no precision.
+    """
+    precisions = {"pytorch_best": [best_precision(rates, system) for system in (OURS, PYTORCH)]}
+    if {f"{OURS}, {FLOAT32}", f"{PYTORCH}, {FLOAT32}"} <= rates.keys():
+        precisions["pytorch_float32"] = [FLOAT32, FLOAT32]
     return {
-        "pytorch_best": best[OURS] / best[PYTORCH],
-        "pytorch_float32": medians[f"{OURS}, {FLOAT32}"] / medians[f"{PYTORCH}, {FLOAT32}"],
+        name: rates[f"{OURS}, {ours}"]["median"] / rates[f"{PYTORCH}, {peers}"]["median"]
+        for name, (ours, peers) in precisions.items()
     }
 
 
-def compare_quality(flags: CompareBenchmark, files: tuple[Path, Path], pytorch: PyTorch) -> dict[str, dict[str, float]]:
-    """Return the nats per character of each system's best validation, its step, and the seconds of the run."""
+def compare_quality(
+    flags: CompareBenchmark, files: tuple[Path, Path], pytorch: PyTorch, precision: str
+) -> dict[str, dict[str, float]]:
+    """Return the nats per character of each system's best validation, its step, and the seconds of the run.
+
+    precision: PyTorch's.
+    """
     work, seconds, every = pytorch.work, flags.quality_seconds, flags.validate_every
     settings = replace(flags.settings, max_length=ModelSettings.max_length, keep_prob=KEEP_PROB)
     corpus, held_out = character_corpora(*files, work / "cache")
@@ -112,7 +128,7 @@ def compare_quality(flags: CompareBenchmark, files: tuple[Path, Path], pytorch: 
     systems: dict[str, Callable[[], Best]] = {
         f"{OURS}, defaults": partial(ours, defaults),
         f"{OURS}, the same model": partial(ours, same),
-        PYTORCH: partial(pytorch.best, settings, CHARACTERS, HELD_OUT, seconds, every, BFLOAT16),
+        PYTORCH: partial(pytorch.best, settings, CHARACTERS, HELD_OUT, seconds, every, precision),
     }
     results = {}
     for name, train in systems.items():

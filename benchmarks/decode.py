@@ -40,7 +40,8 @@ def measure(flags: DecodeBenchmark) -> dict[str, Any]:
     with Worker(_replying_worker, flags, pairs, questions) as worker:
         searches = {f"beam {b}, batches of {n}": (b, n) for b in BEAM_SIZES for n in BATCH_SIZES}
         turns = {name: functools.partial(worker.ask, *search) for name, search in searches.items()}
-        return {**results, "replies_per_s": in_turns(turns, flags.rounds)}
+        measured = in_turns(turns, flags.rounds)
+    return {**results, "replies_per_s": measured.rates, "not_measured": measured.failures}
 
 
 def cold_start(flags: DecodeBenchmark) -> dict[str, float]:

@@ -19,7 +19,7 @@ from typing import Any
 from benchmarks.benchmark import ROOT, Benchmark, log
 from benchmarks.opened_step import SizeFlags, plain, with_architecture
 from benchmarks.peers.pytorch import PyTorch
-from benchmarks.processes import Ended, Samples, python, run
+from benchmarks.processes import Ended, Samples, last_error, python, run
 from benchmarks.synthetic import write_corpus
 from benchmarks.tokenised import read_tokenised
 from chatbot.config.attempts import attempt_directory
@@ -33,7 +33,7 @@ from chatbot.training.devices.gpus import find_gpus
 from tests.gpu import standin
 
 PAIRS = 20_000  # of made-up ones
-SECONDS = 150.0  # of a command, after which it is ended
+SECONDS = 150.0  # of a command on a real GPU, after which it is ended
 STANDIN_STEPS, STANDIN_PAIRS = 4, 300
 STANDIN_SIZES = {"rnn_size": 16, "embedding_size": 8, "vocabulary_size": 300, "batch_size": 8}
 PRECISIONS = ("float32", "bfloat16")
@@ -75,6 +75,8 @@ class GpuBenchmark(SizeFlags):
         super().__post_init__()
         if unknown := set(self.parts) - set(PARTS):
             raise UserError(f"--parts {unknown.pop()}: there are {', '.join(PARTS)}")
+        if self.pytorch is not None and not (Path(self.pytorch) / "bin/python").exists():
+            raise UserError(f"--pytorch {self.pytorch}: no environment, since it has no bin/python; make one with venv")
 
 
 class Machine:
@@ -108,7 +110,7 @@ class Machine:
     ) -> Ended:
         """Run Python with these arguments in the folder, as `processes.run` does."""
         environment = {**self.environment, **(variables or {})}
-        ended = run(python(*words), self.work, stdin, seconds, environment)
+        ended = run(python(*words), self.work, stdin, seconds if self.is_real else None, environment)
         log(ended.output[-3000:] if ended.code != 0 else f"  {ended.seconds:.0f} s")
         return ended
 
@@ -222,7 +224,8 @@ def measure(flags: GpuBenchmark) -> dict[str, Any]:
 
 
 def _row(what: str, ended: Ended, result: str = "", **others: Any) -> Row:
-    return {"what": what, "result": result or f"exit {ended.code}", "seconds": ended.seconds, **others}
+    reason = f": {last_error(ended.output)[:120]}" if ended.code else ""
+    return {"what": what, "result": result or f"exit {ended.code}{reason}", "seconds": ended.seconds, **others}
 
 
 def _speed_row(machine: Machine, settings: Settings, what: str, steps: int, *devices: str) -> Row:

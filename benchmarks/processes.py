@@ -165,14 +165,29 @@ class Samples:
             self.values.append(self._read())
 
 
-def in_turns(measures: Mapping[str, Callable[[], float]], rounds: int) -> dict[str, dict[str, float]]:
-    """Call every function once in each round. Returns the median, the lowest and the highest value of each."""
+class Turns(NamedTuple):
+    """What was measured in turns. failures: by name, why a function gave no value; it has no rate."""
+
+    rates: dict[str, dict[str, float]]
+    failures: dict[str, str]
+
+
+def in_turns(measures: Mapping[str, Callable[[], float]], rounds: int) -> Turns:
+    """Call every function once in each round. Returns the median, the lowest and the highest value of each.
+
+    A function that raises UserError or RuntimeError is called no more: a precision that a machine lacks ends nothing.
+    """
     values: dict[str, list[float]] = {name: [] for name in measures}
+    failures: dict[str, str] = {}
     for number in range(rounds):
-        for name, measure in measures.items():
-            values[name].append(measure())
-            log(f"round {number + 1}, {name}: {values[name][-1]:,.1f}")
-    return {name: spread(of_name) for name, of_name in values.items()}
+        for name in [name for name in measures if name not in failures]:
+            try:
+                values[name].append(measures[name]())
+                log(f"round {number + 1}, {name}: {values[name][-1]:,.1f}")
+            except (UserError, RuntimeError) as error:
+                failures[name] = str(error)
+                log(f"round {number + 1}, {name}: {error}")
+    return Turns({name: spread(values[name]) for name in measures if name not in failures}, failures)
 
 
 def spread(values: Sequence[float]) -> dict[str, float]:

@@ -18,7 +18,7 @@ from chatbot.training.machines.cluster import WORKER, Cluster, free_addresses
 
 # Steps before the measurement, which trace the graph and touch the memory.
 WARM_UP_STEPS = 2
-START_SECONDS = 60.0  # for a process to start
+START_SECONDS = 600.0  # for a process to start; it only ends what hangs
 
 
 @dataclasses.dataclass(frozen=True)

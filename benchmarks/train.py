@@ -32,8 +32,9 @@ def measure(flags: TrainBenchmark) -> dict[str, Any]:
     """Measure both precisions."""
     pairs = read_tokenised(flags.data, flags.max_length, flags.vocabulary_size)
     with training_workers(flags, pairs) as workers:
-        rates = in_turns({name: worker.ask for name, worker in workers.items()}, flags.rounds)
-    return {"pairs": len(pairs.pairs), "vocabulary": pairs.size, "target_tokens_per_s": rates}
+        turns = in_turns({name: worker.ask for name, worker in workers.items()}, flags.rounds)
+    sizes = {"pairs": len(pairs.pairs), "vocabulary": pairs.size}
+    return {**sizes, "target_tokens_per_s": turns.rates, "not_measured": turns.failures}
 
 
 @contextlib.contextmanager

@@ -1,9 +1,11 @@
 """The comparison with PyTorch: its environment, text and output, without it."""
 
+import contextlib
 from pathlib import Path
 
 import pytest
 
+from benchmarks import compare
 from benchmarks.compare import CompareBenchmark, ratios
 from benchmarks.peers import pytorch
 from benchmarks.peers.pytorch import COMPLETE, Best, PyTorch, environment
@@ -87,3 +89,39 @@ def test_ratios_are_of_the_best_precisions() -> None:
     medians |= {"PyTorch, bfloat16": 12.0, "PyTorch, float32": 16.0}
     rates = {name: {"median": median, "lowest": 0.0, "highest": 99.0} for name, median in medians.items()}
     assert ratios(rates) == {"pytorch_best": 30 / 16, "pytorch_float32": 20 / 16}
+    del rates["this project, float32"], rates["PyTorch, bfloat16"]
+    assert ratios(rates) == {"pytorch_best": 30 / 16}
+    del rates["PyTorch, float32"]
+    with pytest.raises(UserError, match="PyTorch: no precision works on this machine"):
+        ratios(rates)
+
+
+def test_a_precision_that_a_machine_lacks_ends_nothing(
+    pairs: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of PyTorch in the first round, and of this project, whose process ends."""
+    script = """case "$*" in *bfloat16*) echo "RuntimeError: no LSTM in bfloat16"; exit 1;; esac
+case "$*" in *--quality*) echo '{"step": 1, "nats": 7}';; *) echo '{"target_tokens_per_s": 2}';; esac"""
+    home, asked = program(tmp_path, "python", script), []
+    monkeypatch.setattr(compare, "environment", lambda _: home)
+    monkeypatch.setattr(compare, "output_of", lambda *_, **__: "")
+    monkeypatch.setattr(compare, "best_validation", lambda _: (1.0, 1))
+
+    class Training:
+        def __init__(self, precision: str) -> None:
+            self._precision = precision
+
+        def ask(self) -> float:
+            asked.append(self._precision)
+            if self._precision == "bfloat16":
+                raise RuntimeError("a measured process ended")
+            return 8.0
+
+    workers = {precision: Training(precision) for precision in ("bfloat16", "float32")}
+    monkeypatch.setattr(compare, "training_workers", lambda *_: contextlib.nullcontext(workers))
+    report = benchmark("compare", "--data", pairs, "--held-out", "9", "--rounds", "2", "--quality-seconds", "240")
+    assert report["ratios"] == {"pytorch_best": 4, "pytorch_float32": 4}
+    assert report["not_measured"]["this project, bfloat16"] == "a measured process ended"
+    assert report["not_measured"]["PyTorch, bfloat16"].endswith("exit code 1: RuntimeError: no LSTM in bfloat16")
+    assert asked == ["bfloat16", "float32", "float32"]
+    assert report["quality"]["PyTorch"]["step"] == 1

@@ -39,10 +39,12 @@ def test_a_command_that_fails_is_a_row(
     monkeypatch.setattr(Machine, "train", lambda self, *_, **__: self.run("-c", "raise SystemExit('no such GPU')"))
     report = benchmark("gpu", "--parts", "resume", "memory", "towers", "--data", pairs)
     results = [row["result"] for row in report["results"]]
-    assert results == ["a command failed", "exit 1", "exit 1", "exit 1"]
+    assert results == ["a command failed", *["exit 1: no such GPU"] * 3]
     assert "no such GPU" in capsys.readouterr().err
 
 
 def test_unknown_part_is_an_error() -> None:
     with pytest.raises(UserError, match=r"--parts speeed: there are selftest, tests, "):
         gpu_benchmark(["--parts", "speeed"])
+    with pytest.raises(UserError, match=r"--pytorch nowhere: no environment"):
+        gpu_benchmark(["--pytorch", "nowhere"])

@@ -58,6 +58,7 @@ def test_program_gets_its_input_variables_and_folder_and_is_ended_in_time(tmp_pa
 
 def test_systems_are_measured_in_turns() -> None:
     values = iter([30.0, 1.0, 20.0, 2.0, 1040.0, 3.0])
-    rates = in_turns({name: functools.partial(next, values) for name in "ab"}, 3)
+    rates, failures = in_turns({name: functools.partial(next, values) for name in "ab"}, 3)
+    assert failures == {}
     assert json.dumps(rates["a"]) == '{"median": 30.0, "lowest": 20.0, "highest": 1040.0}'
     assert rates["b"]["highest"] == 3
