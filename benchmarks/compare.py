@@ -64,7 +64,8 @@ def measure(flags: CompareBenchmark) -> dict[str, Any]:
         rates, failures = compare_speed(flags, files[0], pytorch)
         results: dict[str, Any] = {"target_tokens_per_s": rates, "not_measured": failures, "ratios": ratios(rates)}
         if flags.quality_seconds:
-            results["quality"] = compare_quality(flags, files, pytorch, best_precision(rates, PYTORCH))
+            quality, unfinished = compare_quality(flags, files, pytorch, best_precision(rates, PYTORCH))
+            results |= {"quality": quality, "not_measured": failures | unfinished}
     return results
 
 
@@ -104,10 +105,10 @@ def ratios(rates: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
 
 def compare_quality(
     flags: CompareBenchmark, files: tuple[Path, Path], pytorch: PyTorch, precision: str
-) -> dict[str, dict[str, float]]:
+) -> tuple[dict[str, dict[str, float]], dict[str, str]]:
     """Return the nats per character of each system's best validation, its step, and the seconds of the run.
 
-    precision: PyTorch's.
+    precision: PyTorch's. Also returns, by system, why it has no validation.
     """
     work, seconds, every = pytorch.work, flags.quality_seconds, flags.validate_every
     settings = replace(flags.settings, max_length=ModelSettings.max_length, keep_prob=KEEP_PROB)
@@ -130,15 +131,20 @@ def compare_quality(
         f"{OURS}, the same model": partial(ours, same),
         PYTORCH: partial(pytorch.best, settings, CHARACTERS, HELD_OUT, seconds, every, precision),
     }
-    results = {}
+    results, failures = {}, {}
     for name, train in systems.items():
         log(f"{name}: trains for {seconds} s")
         began = time.perf_counter()
-        best = train()
+        try:
+            best = train()
+        except UserError as error:
+            failures[name] = str(error)
+            log(str(error))
+            continue
         results[name] = {"nats_per_character": best.nats / characters, "step": best.step}
         results[name]["seconds"] = time.perf_counter() - began
         log(str(results[name]))
-    return results
+    return results, failures
 
 
 compare_benchmark = Benchmark(

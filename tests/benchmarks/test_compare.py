@@ -105,7 +105,13 @@ case "$*" in *--quality*) echo '{"step": 1, "nats": 7}';; *) echo '{"target_toke
     home, asked = program(tmp_path, "python", script), []
     monkeypatch.setattr(compare, "environment", lambda _: home)
     monkeypatch.setattr(compare, "output_of", lambda *_, **__: "")
-    monkeypatch.setattr(compare, "best_validation", lambda _: (1.0, 1))
+
+    def best_validation(folder: Path) -> tuple[float, int]:
+        if folder.name == "same":
+            raise UserError("same: nothing was validated")
+        return 1.0, 1
+
+    monkeypatch.setattr(compare, "best_validation", best_validation)
 
     class Training:
         def __init__(self, precision: str) -> None:
@@ -124,4 +130,5 @@ case "$*" in *--quality*) echo '{"step": 1, "nats": 7}';; *) echo '{"target_toke
     assert report["not_measured"]["this project, bfloat16"] == "a measured process ended"
     assert report["not_measured"]["PyTorch, bfloat16"].endswith("exit code 1: RuntimeError: no LSTM in bfloat16")
     assert asked == ["bfloat16", "float32", "float32"]
-    assert report["quality"]["PyTorch"]["step"] == 1
+    assert report["not_measured"]["this project, the same model"] == "same: nothing was validated"
+    assert report["quality"].keys() == {"this project, defaults", "PyTorch"}
