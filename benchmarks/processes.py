@@ -60,7 +60,8 @@ def output_of(command: Sequence[object], folder: Path, **options: Any) -> str:
     """Run a program as `run` does, and return its output. Raises UserError if it fails."""
     ended = run(command, folder, **options)
     if ended.code:
-        name = " ".join([Path(str(command[0])).name, *map(str, command[1:3])])
+        words = [word.name if isinstance(word, Path) else str(word) for word in (Path(str(command[0])), *command[1:3])]
+        name = " ".join(words)
         raise UserError(f"{name[:60]}: exit code {ended.code}: {last_error(ended.output)[:120]}")
     return ended.output
 

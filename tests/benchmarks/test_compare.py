@@ -128,7 +128,8 @@ case "$*" in *--quality*) echo '{"step": 1, "nats": 7}';; *) echo '{"target_toke
     report = benchmark("compare", "--data", pairs, "--held-out", "9", "--rounds", "2", "--quality-seconds", "240")
     assert report["ratios"] == {"pytorch_best": 4, "pytorch_float32": 4}
     assert report["not_measured"]["this project, bfloat16"] == "a measured process ended"
-    assert report["not_measured"]["PyTorch, bfloat16"].endswith("exit code 1: RuntimeError: no LSTM in bfloat16")
+    reason = report["not_measured"]["PyTorch, bfloat16"]
+    assert reason == "python torch_model.py --architecture: exit code 1: RuntimeError: no LSTM in bfloat16"
     assert asked == ["bfloat16", "float32", "float32"]
     assert report["not_measured"]["this project, the same model"] == "same: nothing was validated"
     assert report["quality"].keys() == {"this project, defaults", "PyTorch"}
