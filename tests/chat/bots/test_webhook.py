@@ -241,7 +241,7 @@ def test_replies_go_to_the_callback_signed_and_again_after_an_error(
     async def answer(conversation: str, text: str) -> str:
         if text == "bye":
             raise RefusedError("not now", 503)
-        await asyncio.sleep(0.3)  # after the other
+        await asyncio.sleep(3)  # after all that is sent for the other
         return "好"
 
     responses, received = by_callback(answer, FAILED, ELSEWHERE)
