@@ -46,7 +46,8 @@ def test_samples_are_taken_at_once_and_until_the_end() -> None:
 
 
 def test_program_gets_its_input_variables_and_folder_and_is_ended_in_time(tmp_path: Path) -> None:
-    script = "import os, sys, chatbot; print(input(), os.environ['A'], os.getcwd(), flush=True); sys.exit('ERROR: x\\n y')"
+    script = "import os, sys, chatbot; print(input(), os.environ['A'], os.getcwd()); sys.stdout.flush()\n"
+    script += "sys.exit('ERROR: x\\n y')"
     ended = run(python("-c", script), tmp_path, "in\n", environment={**os.environ, "A": "b"})
     assert (ended.code, ended.output.splitlines()) == (1, [f"in b {tmp_path}", "ERROR: x", " y"])
     with pytest.raises(UserError, match=r"-c import os.*: exit code 1: ERROR: x$"):
