@@ -43,6 +43,11 @@ class Question:
     streams: bool = True
     client: str = dataclasses.field(default="", compare=False)
 
+    @property
+    def characters(self) -> int:
+        """The number of characters to tokenise before the question can be answered."""
+        return len(self.text) + sum(map(len, self.history))
+
 
 class TokenLogProb(NamedTuple):
     """A token of a reply. log_prob: in nats, of the model's distribution, before the settings of decoding change it."""

@@ -1,5 +1,6 @@
 """Replies to any text, whatever computes them. It needs no TensorFlow."""
 
+import bisect
 import dataclasses
 import functools
 import itertools
@@ -172,21 +173,36 @@ class TextResponder:
     def source(self, text: str, history: Sequence[str]) -> list[int]:
         """Return the ids of a text and the turns before it, as the model reads them; [] if the text has no ids.
 
-        Nothing is read of the turns up to the last one without visible characters. Of a text that is longer than the
-        model reads, the last lines are kept: the messages of a user that follow one another are lines.
+        Nothing is read of the turns up to the last one without visible characters.
         """
-        lines = text.split("\n")
-        turns = [self.ids(lines[-1])]
-        for first in range(len(lines) - 2, -1, -1):
-            longer = self.ids("\n".join(lines[first:]))
-            if turns[0] and len(longer) > self._max_length:  # a line without ids is no text
-                break
-            turns = [longer]
+        turns = [self._question_ids(text)]
         for turn in reversed(history[max(0, len(history) - self._turns) :]):
-            if not (ids := self.ids(turn)):
-                break
+            if sum(map(len, turns)) >= self._max_length or not (ids := self.ids(turn)):
+                break  # no further turn fits, or there is none
             turns.insert(0, ids)
         return source_of(turns, self.vocabulary, self._max_length)[: self._max_length] if turns[-1] else []
+
+    def _question_ids(self, text: str) -> list[int]:
+        """Return the ids of a text. Of one that is longer than the model reads, the last lines that fit are kept.
+
+        The messages of a user that follow one another are lines. Blank lines are left out. A line with ids is kept,
+        however long it is. The number of lines is found by doubling, then by bisection: each try tokenises them anew.
+        """
+        lines = [line for line in text.split("\n") if line.strip()]
+        ends = itertools.accumulate(len(line) + 1 for line in reversed(lines))
+        lines = lines[-max(1, sum(end <= MAX_CHARACTERS for end in ends)) :]
+
+        def last(number: int) -> list[int]:
+            return self.ids("\n".join(lines[len(lines) - number :]))
+
+        fitting, number, ids = 0, min(1, len(lines)), last(min(1, len(lines)))
+        while number < len(lines) and len(ids) <= self._max_length:
+            fitting, number = number, min(2 * number, len(lines))
+            ids = last(number)
+        if len(ids) <= self._max_length or number == 1:
+            return ids
+        least = bisect.bisect_right(range(number), self._max_length, lo=fitting + 1, key=lambda n: len(last(n)))
+        return last(least - 1) or last(least)
 
     def part_read(self, asked: Question, source: Sequence[int]) -> str:
         """Return the part of a question that the model reads; "" for all of it. source: its ids, at least one."""

@@ -11,7 +11,7 @@ import hypothesis.strategies as st
 import pytest
 
 from chatbot.config.decoding import DecodingSettings
-from chatbot.inference.engine import BusyError, Engine, Waiting
+from chatbot.inference.engine import JOINING_CHARACTERS, BusyError, Engine, RowLane, SearchLane, Waiting
 from chatbot.inference.questions import Question, Request, Usage
 from tests.inference.messages import Message, answer_of, asked, messages_of
 from tests.inference.test_rows import GREEDY, QUESTIONS, SETTINGS, BreakingTable, of_table
@@ -104,6 +104,39 @@ def test_waiting_questions_are_bounded_and_answered_at_the_end(monkeypatch: pyte
 
 def of(client: str, replies: int = 1) -> Request:
     return asked(Question("", replies=replies, client=client), [])
+
+
+@pytest.mark.parametrize("decoding", [GREEDY, BEAMS], ids=["rows", "search"])
+def test_questions_that_nobody_waits_for_any_more_are_not_read(
+    decoding: DecodingSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They were taken together with one that is being read."""
+    responder, read, waiting = TABLE.responder(decoding), [], Waiting(10)
+    requests, source = [asked(Question(text), []) for text in ("a", "b")], responder.source
+
+    def reading(text: str, history: Sequence[str]) -> list[int]:
+        read.append(text)
+        requests[1].cancel()
+        return source(text, history)
+
+    monkeypatch.setattr(responder, "source", reading)
+    for request in requests:
+        waiting.put(request)
+    waiting.close()
+    (RowLane(responder, waiting) if decoding.streams else SearchLane(responder, waiting, 10)).run()
+    assert read == ["a"]
+
+
+def test_questions_that_join_at_once_have_a_bounded_text() -> None:
+    """Their turns count. One that is longer joins alone."""
+    long, waiting = "x" * JOINING_CHARACTERS, Waiting(10)
+    sizes = [long, "a", long[1:], "b", "c"]
+    for text in sizes:
+        waiting.put(asked(Question(text[1:], history=(text[:1],)), []))
+    lane, joined = RowLane(TABLE.responder(GREEDY), waiting), []
+    while waiting:
+        joined.append([len(request.question.text) for request in lane.joining() or []])
+    assert joined == [[len(long) - 1], [0, len(long) - 2], [0, 0]]
 
 
 def test_a_thread_waits_for_enough_questions_or_until_its_patience_ends() -> None:

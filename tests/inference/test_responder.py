@@ -1,7 +1,13 @@
 """Replies to any text, what is read of it, and the attention of a reply."""
 
+import contextlib
 import dataclasses
+import functools
+import math
+from collections.abc import Iterator
 
+import hypothesis
+import hypothesis.strategies as st
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -11,11 +17,11 @@ from chatbot.config.training import Settings
 from chatbot.corpus.vocabulary import BOS, BYTES, MARKS, Vocabulary
 from chatbot.flags import compose, replace
 from chatbot.inference.responder import Responder, attention_weights, word_attention
-from chatbot.inference.text_responder import EMPTY_QUESTION_REPLY, END, MAX_CHARACTERS, words
+from chatbot.inference.text_responder import EMPTY_QUESTION_REPLY, END, MAX_CHARACTERS, TextResponder, words
 from chatbot.model.new_model import built_model
 from chatbot.model.saved import Trained
 from tests.inference.texts import EMPTY, UNUSUAL
-from tests.tiny_models import VOCABULARY, tiny
+from tests.tiny_models import VOCABULARY, Table, tiny
 
 SETTINGS = compose(Settings, rnn_size=8, embedding_size=6, max_length=6)
 
@@ -62,6 +68,66 @@ def test_long_texts_are_truncated(trained: Trained) -> None:
 def test_the_last_lines_of_a_long_text_are_read(trained: Trained, text: str, read: str) -> None:
     responder = Responder(trained, DecodingSettings())
     assert responder.source(text, ()) == responder.ids(read)[:6] != []
+
+
+LENGTH = SETTINGS.model.max_length
+
+
+def ids_line_by_line(responder: TextResponder, text: str) -> list[int]:
+    """The ids of a text: one line after another is added from its end, and all are tokenised anew, until they are long.
+
+    A line without ids is no text.
+    """
+    ids: list[int] = []
+    lines = [line for line in text.split("\n") if line.strip()]
+    for first in range(len(lines) - 1, -1, -1):
+        longer = responder.ids("\n".join(lines[first:]))
+        if ids and len(longer) > LENGTH:
+            break
+        ids = longer
+    return ids[:LENGTH]
+
+
+@functools.cache
+def table_responder(tokenizer: str) -> TextResponder:
+    return Table().responder(DecodingSettings(), length=LENGTH, tokenizer=tokenizer)
+
+
+@contextlib.contextmanager
+def counted(responder: TextResponder) -> Iterator[list[int]]:
+    """The numbers of characters that the tokenizer sees in the block, of each call."""
+    work, tokens = list[int](), responder._tokens
+
+    def counting(text: str) -> list[str]:
+        work.append(len(text))
+        return tokens(text)
+
+    responder._tokens = counting
+    yield work
+    responder._tokens = tokens
+
+
+@pytest.mark.parametrize("tokenizer", ["char", "jieba"])
+@hypothesis.given(st.lists(st.text("你好吗a他 \t\r\u200b😀", max_size=9) | st.just(""), max_size=30).map("\n".join))
+@hypothesis.settings(max_examples=100)
+def test_lines_that_are_read_are_those_of_the_slow_twin(tokenizer: str, text: str) -> None:
+    responder = table_responder(tokenizer)
+    expected = ids_line_by_line(responder, text)
+    with counted(responder) as work:
+        assert responder.source(text, ()) == expected
+    assert len(work) <= 2 * math.log2(2 + text.count("\n")) + 3
+
+
+@pytest.mark.parametrize(
+    "text", ["\n" * 2000, "\n" * 1998 + "你好", "你好" + "\n" * 1998, "你\n" * 1000, "吗\n" * 99_000]
+)
+def test_work_for_a_text_is_that_for_as_many_characters(text: str) -> None:
+    """Bots pass a text on as it is. Turns that do not fit are not tokenised."""
+    responder = Table().responder(DecodingSettings(), length=50, history=3)
+    for history, most in (((), 1), (("你" * 5000,) * 3, 2)):
+        with counted(responder) as work:
+            responder.source(text, history)
+        assert sum(work) <= most * MAX_CHARACTERS
 
 
 @pytest.mark.parametrize(
