@@ -10,8 +10,8 @@ import queue
 import socket
 import time
 from collections import OrderedDict
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from chatbot.config.decoding import DecodingSettings
 from chatbot.errors import UserError
@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 Submit = Callable[[Question, Receive], Request]
 ReceiveEvent = Callable[[], Awaitable[Mapping[str, Any]]]  # of an ASGI request
 
+Result = TypeVar("Result")
+
+TOO_LATE = "No answer within the time limit of a request; try again"
 # Clients that a limit remembers.
 MOST_CLIENTS = 10_000
 
@@ -135,6 +138,28 @@ async def read_body(receive: ReceiveEvent, most: int, seconds: float) -> bytes:
     return await asyncio.wait_for(read(), seconds)
 
 
+async def while_waited_for(result: Coroutine[Any, Any, Result], seconds: float, receive: ReceiveEvent) -> Result:
+    """Return the result of a coroutine, which is cancelled when nobody waits for it any more.
+
+    seconds, receive: as for `answers`. Raises asyncio.TimeoutError, ClientLeftError, and what the coroutine raises.
+    """
+    task, leaving = asyncio.ensure_future(result), asyncio.ensure_future(_left(receive))
+    try:
+        done, _ = await asyncio.wait([task, leaving], timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        if task in done:
+            return task.result()
+        raise ClientLeftError if done else asyncio.TimeoutError(TOO_LATE)
+    finally:
+        task.cancel()
+        leaving.cancel()
+
+
+async def _left(receive: ReceiveEvent) -> None:
+    """Return when the client has left. receive: of an ASGI request, whose body was read."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
 async def answers(
     submit: Submit, questions: Sequence[Question], seconds: float, receive: ReceiveEvent | None = None
 ) -> AsyncGenerator[Piece | Usage, None]:
@@ -153,12 +178,10 @@ async def answers(
             loop.call_soon_threadsafe(messages.put_nowait, (number, message))
 
     async def watch(receive: ReceiveEvent) -> None:
-        while (await receive())["type"] != "http.disconnect":
-            pass
+        await _left(receive)
         messages.put_nowait((0, ClientLeftError()))
 
-    late = asyncio.TimeoutError(f"No reply within {seconds:g} seconds")
-    timer = loop.call_later(seconds, messages.put_nowait, (0, late))
+    timer = loop.call_later(seconds, messages.put_nowait, (0, asyncio.TimeoutError(TOO_LATE)))
     watching = None if receive is None else asyncio.create_task(watch(receive))
     requests: list[Request] = []
     try:

@@ -5,6 +5,7 @@ import dataclasses
 import functools
 import logging
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -18,6 +19,7 @@ from chatbot.chat.server.errors import ApiError
 from chatbot.chat.server.models import ServedModel
 from chatbot.chat.server.questions import Body
 from chatbot.chat.server.state import state_of
+from chatbot.chat.service import while_waited_for
 from chatbot.config.attempts import CONFIG
 from chatbot.config.stored import stored_settings
 from chatbot.errors import UserError
@@ -80,7 +82,7 @@ class Comparison(Body):
 
 def add_page_routes(app: FastAPI, ratings: Path | None) -> None:
     """Add the routes of the page. ratings: the file to which ratings are appended; None: none are collected."""
-    one_at_a_time = asyncio.Semaphore()  # attention is computed beside the engine, and has no queue
+    one_at_a_time = ThreadPoolExecutor(1, "attention")  # beside the engine
 
     @app.head("/", include_in_schema=False)
     @app.get("/", include_in_schema=False)
@@ -111,12 +113,19 @@ def add_page_routes(app: FastAPI, ratings: Path | None) -> None:
     @app.post("/chat/attention", tags=["page"])
     async def attention(body: RepliedQuestion, request: Request) -> dict[str, Any]:
         """Show where a reply comes from, and which words of the question each of its words looked at."""
-        models = state_of(request).models
-        name = models.name_of(body.model)
+        state = state_of(request)
+        name = state.models.name_of(body.model)
         origin = _given(request, name, body)  # a rating may have changed the pairs meanwhile
-        async with models.use(name) as model, one_at_a_time:
-            history = body.history[-model.turns :] if model.turns else []
-            return await asyncio.to_thread(_attention, model.responder, body.question, body.reply, history, origin)
+
+        async def shown() -> dict[str, Any]:
+            async with state.models.use(name) as model:
+                history = body.history[-model.turns :] if model.turns else []
+                shown = body.question[:MAX_CHARACTERS], body.reply, history, origin  # as the model got them
+                return await asyncio.get_running_loop().run_in_executor(
+                    one_at_a_time, _attention, model.responder, *shown
+                )
+
+        return await while_waited_for(shown(), state.request_timeout, request.receive)
 
     if ratings is not None:
         _add_rating_routes(app, ratings)

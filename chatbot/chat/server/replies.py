@@ -17,7 +17,7 @@ from starlette.types import Receive, Scope, Send
 from chatbot.chat.server.errors import ApiError, api_error_of, too_many
 from chatbot.chat.server.questions import ChatRequest, CompletionRequest, check_log_probs, questions_of
 from chatbot.chat.server.state import INVISIBLE, ServerState, state_of
-from chatbot.chat.service import ClientLeftError, RateLimit, answers
+from chatbot.chat.service import ClientLeftError, RateLimit, answers, while_waited_for
 from chatbot.inference.questions import Piece, Question, TokenLogProb, Usage
 
 NOT_ENDED = {"finish_reason": None}
@@ -226,9 +226,10 @@ async def respond(
     name = state.models.name_of(body.model)
     client = request.state.client  # as the gate has named who asks
     _count_replies(state.rate_limit, client, body.replies)
-    log_probs = body.top_log_probs is not None
+    log_probs, end = body.top_log_probs is not None, time.monotonic() + state.request_timeout
     async with contextlib.AsyncExitStack() as stack:
-        model = await stack.enter_async_context(state.models.use(name))
+        use = stack.enter_async_context(state.models.use(name))
+        model = await while_waited_for(use, state.request_timeout, request.receive)  # it may have to be loaded
         asked = client, body.person, name, *body.turns_asked(model.turns)
         questions = questions_of(body, model.searches, model.turns, client, state.repeats.get(asked) or 0)
         options = {
@@ -237,7 +238,7 @@ async def respond(
             "with_usage": body.stream_options is not None and bool(body.stream_options.include_usage),
         }
         completion = form(name, model.fingerprint, questions, asked, **options)
-        items = answers(model.engine.submit, questions, state.request_timeout, request.receive)
+        items = answers(model.engine.submit, questions, end - time.monotonic(), request.receive)
         stack.push_async_callback(items.aclose)
         first = await anext(items)
         if body.stream:

@@ -92,6 +92,8 @@ def test_attention(client: TestClient) -> None:
     assert found["question"] == ["c", "d", "你", "好"]  # the model reads two turns before
     assert found["reply"] == ["好", "<eos>"]
     assert [sum(row) for row in found["weights"]] == pytest.approx([1, 1], abs=1e-3)
+    long = client.post("/chat/attention", json={**REPLIED, "question": "你" * 3000}).json()
+    assert len(long["question"]) == 2000  # as the model got it
     for body, written_to in (({**REPLIED, "question": ""}, ""), ({**REPLIED, "reply": "x"}, "What is x?")):
         other = client.post("/chat/attention", json=body).json()
         assert (other["weights"], other["written_to"]) == (None, written_to)

@@ -2,7 +2,9 @@
 
 import asyncio
 import contextlib
+import json
 import re
+import threading
 from collections.abc import AsyncGenerator, Iterator
 from pathlib import Path
 from typing import Any
@@ -11,16 +13,19 @@ import httpx
 import pytest
 from fastapi.testclient import TestClient
 
+from chatbot.chat.server import replies
 from chatbot.chat.server.app import create_app
 from chatbot.chat.server.connection import DRAINED
 from chatbot.chat.server.gate import Gate, address_of, read_keys
+from chatbot.chat.server.models import ServedModel
 from chatbot.chat.server.replies import EventStream
 from chatbot.chat.server.state import Limits
 from chatbot.errors import UserError
-from tests.chat.server.fake_models import FakeEngine, fake_models, nothing
+from tests.chat.server.fake_models import FakeEngine, fake_models, nothing, served
 
 CHAT = "/v1/chat/completions"
 HELLO: Any = {"messages": [{"role": "user", "content": "你好"}]}
+REPLIED: Any = {"model": "a", "question": "你好", "reply": "好"}
 
 
 def client_of(folder: Path, engine: FakeEngine | None = None, limits: Limits = Limits(), **settings: Any) -> TestClient:  # noqa: B008
@@ -216,6 +221,56 @@ def test_one_client_does_not_take_all_places(tmp_path: Path) -> None:
     assert all(request.cancelled.is_set() for request in engine.requests)
     (gate,) = [layer for layer in layers_of(app) if isinstance(layer, Gate)]
     assert not gate._active_of  # clients that ask no more are forgotten
+
+
+async def status_for(app: Any, path: str, body: Any, left: threading.Event | None = None) -> int:
+    """The status of the answer to a request; 0 without one. left: is set when the client leaves; None: it stays."""
+    content, statuses = json.dumps(body).encode(), [0]
+    parts = iter([{"type": "http.request", "body": content}])
+
+    async def receive() -> Any:
+        if (part := next(parts, None)) is not None:
+            return part
+        await (asyncio.Event().wait() if left is None else asyncio.to_thread(left.wait, 60))
+        return {"type": "http.disconnect"}
+
+    async def send(message: Any) -> None:
+        statuses.append(message.get("status", statuses[-1]))
+
+    headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(content))]
+    scope = {"type": "http", "method": "POST", "path": path, "headers": headers, "client": ("192.0.2.1", 1)}
+    await app(scope, receive, send)
+    return statuses[-1]
+
+
+@pytest.mark.parametrize(("path", "body"), [(CHAT, HELLO), ("/chat/attention", REPLIED)], ids=["chat", "attention"])
+@pytest.mark.parametrize(("leaves", "status"), [(False, 504), (True, 0)], ids=["late", "client leaves"])
+def test_place_of_who_waits_for_a_model_is_free_when_the_time_is_over_or_the_client_has_left(
+    tmp_path: Path, path: str, body: Any, leaves: bool, status: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The model is loaded nevertheless, for the next one. What is left of the time is for the replies."""
+    begun, goes_on, left, original = threading.Event(), threading.Event(), list[float](), replies.answers
+    monkeypatch.setattr(replies, "answers", lambda *asked: left.append(asked[2]) or original(*asked))
+
+    def open_model(directory: Path) -> ServedModel:
+        begun.set()
+        goes_on.wait(60)
+        return served(FakeEngine())
+
+    models = fake_models({"a": None}, tmp_path, open_model=open_model)
+    app = create_app(models, request_timeout=60 if leaves else 0.1)
+
+    async def twice() -> list[int]:
+        first = await status_for(app, path, body, begun if leaves else None)
+        (gate,) = [layer for layer in layers_of(app) if isinstance(layer, Gate)]
+        assert not gate._active_of
+        goes_on.set()
+        await asyncio.gather(*models._loading.values())
+        app.state.server.request_timeout = 60
+        return [first, await status_for(app, path, body)]
+
+    assert asyncio.run(twice()) == [status, 200]
+    assert all(0 < seconds < 60 for seconds in left)
 
 
 def layers_of(app: Any) -> Iterator[Any]:
