@@ -92,17 +92,19 @@ class Table:
         interval = self._check_interval
         of_kind = functools.partial(tf.nest.map_structure, tf.constant) if interval else lambda x: x
 
-        def search(questions: Sequence[Ids], seed: int, is_wanted: Any) -> Any:
+        def search(questions: Sequence[Ids], seeds: Sequence[int], is_wanted: Any) -> Any:
             generic = of_kind(self.encode([[BOS]])) if decoding.anti_lm else None
             sizes = decoding.hypotheses, automaton.max_length
-            uniform = of_kind(uniform_numbers(seed, questions, *sizes)) if decoding.samples else None
+            uniform = of_kind(uniform_numbers(seeds, questions, *sizes)) if decoding.samples else None
             begun = new_search(decoding, automaton, self.step, of_kind(self.encode(questions)), generic, uniform)
             with np.errstate(all="ignore"):
                 found = search_all(*begun, interval) if interval else search_arrays(*begun, is_wanted)
             ids, scores = map(np.asarray, found)
             return ids.reshape(len(questions), *sizes), scores.reshape(len(questions), -1)
 
-        return lambda batches, seed, is_wanted: [search(batch, seed, is_wanted) for batch in batches]
+        return lambda batches, seeds, is_wanted: [
+            search(*batch, is_wanted) for batch in zip(batches, seeds, strict=True)
+        ]
 
     def log_probabilities(self, sources: Sequence[Ids], targets: Sequence[Ids], begin: int) -> Any:
         pairs = zip(sources, targets, strict=True)

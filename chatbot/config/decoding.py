@@ -205,3 +205,36 @@ def over_default(settings: DecodingSettings, default: Mapping[str, Any]) -> Deco
         return settings
     chosen = {name for name in default if getattr(settings, name) != getattr(DecodingSettings, name)}
     return dataclasses.replace(settings, **{name: value for name, value in default.items() if name not in chosen})
+
+
+def one_hypothesis(decoding: DecodingSettings) -> DecodingSettings:
+    """Return settings of greedy search for those of beam search, and of one sample for those of several."""
+    return one_sample(decoding) if decoding.samples else dataclasses.replace(without_search(decoding), beam_size=1)
+
+
+def one_sample(decoding: DecodingSettings) -> DecodingSettings:
+    """Return settings of one sample; for those of beam search, ONE_SAMPLE."""
+    if not decoding.samples:
+        return over_default(without_search(decoding), ONE_SAMPLE)
+    search = {name: getattr(decoding, name) for name in SAMPLING}
+    if not any(value is not None for value in search.values()):  # candidates alone sample from all tokens
+        search["temperature"] = 1.0
+    return dataclasses.replace(without_search(decoding), **search)
+
+
+def without_search(decoding: DecodingSettings) -> DecodingSettings:
+    """Return the settings without those of a search: only those of the tokens of a reply, such as banned words."""
+    names = (
+        "beam_size",
+        "coverage_penalty",
+        "diverse_groups",
+        "diversity",
+        "candidates",
+        "rerank",
+        "retrieve",
+        "min_score",
+        "fallback",
+        "n_best",
+    )
+    neutral = {name: getattr(DecodingSettings, name) for name in (*names, *SAMPLING)}
+    return dataclasses.replace(decoding, **neutral)

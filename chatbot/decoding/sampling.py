@@ -142,13 +142,14 @@ def _places(sums: Array, number: Array) -> Array:
 
 
 def uniform_numbers(
-    seed: int, questions: Sequence[Sequence[int]], candidates: int, max_length: int
+    seeds: Sequence[int], questions: Sequence[Sequence[int]], candidates: int, max_length: int
 ) -> npt.NDArray[np.float32]:
     """Return numbers in [0, 1), [questions, candidates, max_length].
 
     Those of a question do not depend on the others, and those of a candidate not on the number of candidates.
 
-    seed: at least 0. questions: the ids of each.
+    seeds: of each question, at least 0. questions: the ids of each.
     """
     shape = candidates, max_length
-    return np.stack([np.random.default_rng([seed, *question]).random(shape, np.float32) for question in questions])
+    generators = [np.random.default_rng([seed, *ids]) for seed, ids in zip(seeds, questions, strict=True)]
+    return np.stack([generator.random(shape, np.float32) for generator in generators])

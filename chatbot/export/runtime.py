@@ -104,16 +104,18 @@ class OnnxModel:
         """See `Model`."""
 
         @np.errstate(all="ignore")  # logarithms of 0 and differences of infinities are meant
-        def search_batch(questions: Rows, seed: int, is_wanted: IsWanted) -> tuple[Array, Floats]:
+        def search_batch(questions: Rows, seeds: Sequence[int], is_wanted: IsWanted) -> tuple[Array, Floats]:
             generic = self.encode([EMPTY_QUESTION]) if decoding.anti_lm else None
             uniform = None
             if decoding.samples:
-                uniform = uniform_numbers(seed, questions, decoding.hypotheses, automaton.max_length)
+                uniform = uniform_numbers(seeds, questions, decoding.hypotheses, automaton.max_length)
             search, start = new_search(decoding, automaton, self.step, self.encode(questions), generic, uniform)
             ids, scores = search_arrays(search, start, is_wanted)
             return ids.reshape(len(questions), -1, automaton.max_length), scores.reshape(len(questions), -1)
 
-        return lambda batches, seed, is_wanted: [search_batch(batch, seed, is_wanted) for batch in batches]
+        return lambda batches, seeds, is_wanted: [
+            search_batch(*batch, is_wanted) for batch in zip(batches, seeds, strict=True)
+        ]
 
     def log_probabilities(self, sources: Rows, targets: Rows, begin: int) -> Floats:
         """See `Model`."""

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from chatbot.config.decoding import one_sample
 from chatbot.corpus.vocabulary import BOS
 from chatbot.inference.judge import LEAST_SCORE
 from chatbot.inference.questions import FinishReason, Piece, Question, Receive, Request, TokenLogProb
@@ -258,33 +259,49 @@ class SearchLane:
         ]
         fixed = [self._responder.fixed_reply(one.question.text, source) for one, source in of_all]
         asked = [
-            (source, one.question.last_reply)
+            (source, one.question.last_reply, one.question.seed)
             for (one, source), reply in zip(of_all, fixed, strict=True)
             if reply is None
         ]
         candidates = iter(
             replier.candidates(
-                [source for source, _ in asked],
-                [last_reply for _, last_reply in asked],
+                [source for source, *_ in asked],
+                [last_reply for _, last_reply, _ in asked],
+                [replier.decoding.seed if seed is None else seed for *_, seed in asked],
                 is_wanted=lambda: not all(one.is_over for one in requests),
             )
         )
+        samples = list[list[UnfinishedReply]]()
         for (request, source), reply in zip(of_all, fixed, strict=True):
-            if reply is None:
-                self._give(request, source, next(candidates), replier)
-            else:
+            if reply is not None:
                 give_fixed_reply(request, reply)
+            elif others := self._give(request, source, next(candidates), replier):
+                samples.append(others)
+        batch = RowBatch(self._responder.replier.model, self._max_length)
+        batch.change([others for others in samples if not others[0].request.is_over])
+        while batch.unfinished:
+            batch.advance()
 
-    def _give(self, request: Request, source: Sequence[int], found: Sequence[Reply], replier: Replier) -> None:
-        """Give the best replies, as many as the question wants."""
+    def _give(
+        self, request: Request, source: Sequence[int], found: Sequence[Reply], replier: Replier
+    ) -> list[UnfinishedReply]:
+        """Give the best replies, as many as the question wants. Where fewer were found, return samples for the others.
+
+        A sample has no score, so where a least score counts, the others are the fallback.
+        """
         question, responder, decoding = request.question, self._responder, replier.decoding
         stopped = [reply._replace(text=before_stop(reply.text, question.stop)) for reply in found]
         least = decoding.min_score if question.min_score is None else question.min_score
-        replies = good_enough([x for x in stopped if x.text] or stopped, least, question.fallback or decoding.fallback)
+        fallback = question.fallback or decoding.fallback
+        replies = good_enough([x for x in stopped if x.text] or stopped, least, fallback)
         if question.repeats:
             replies = [another_good(replies, question.repeats)]
         best = replies[: question.replies]
-        request.question_tokens, request.reply_tokens, request.unfinished = len(source), 0, len(best)
+        request.question_tokens, request.unfinished = len(source), question.replies
+        samples = list[UnfinishedReply]()
+        if replier.generates and least is None and len(best) < question.replies:
+            samples = responder.rule_book.begin(request, source, one_sample(decoding))[len(best) :]
+        best += [Reply(fallback, best[0].score)] * (question.replies - len(best) - len(samples))
         request.read = responder.part_read(question, source)
         for number, reply in enumerate(best):
             text, ids = reply.text, replier.ids_before_stop(reply, (*decoding.stop, *question.stop))
@@ -297,6 +314,7 @@ class SearchLane:
             tokens = self._tokens(request, source, ids)
             reason: FinishReason = "length" if is_cut else "stop"
             request.give_reply(Piece(number, text, tokens, reason, reply.origin, reply.score), len(ids))
+        return samples
 
     def _tokens(self, request: Request, source: Sequence[int], ids: Sequence[int]) -> tuple[TokenLogProb, ...]:
         """Return the log-probabilities of a reply that was found, if they are needed."""

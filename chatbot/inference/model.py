@@ -24,9 +24,11 @@ Rows = Sequence[Sequence[int]]  # ids of each
 Floats = npt.NDArray[np.float32]
 # Whether somebody waits for a search. It is asked every few ids; once it is False, the ids that follow have no meaning.
 IsWanted = Callable[[], bool]
-# (the questions of each batch, the seed of samples, whether it is wanted) -> for each batch padded ids
+# (the questions of each batch, the seeds of their samples, whether it is wanted) -> for each batch padded ids
 # [questions, hypotheses, max_length], and the scores of all hypotheses.
-Searcher = Callable[[Sequence[Rows], int, IsWanted], Sequence[tuple[npt.NDArray[np.integer], Floats]]]
+Searcher = Callable[
+    [Sequence[Rows], Sequence[Sequence[int]], IsWanted], Sequence[tuple[npt.NDArray[np.integer], Floats]]
+]
 
 
 class Model(Protocol):

@@ -106,35 +106,36 @@ class Replier:
         self,
         questions: Rows,
         last_replies: Sequence[str] | None = None,
-        seed: int | None = None,
+        seeds: Sequence[int] | None = None,
         is_wanted: IsWanted = lambda: True,
     ) -> list[list[Reply]]:
         """Return the distinct replies that the search found for each question, the best first.
 
         There are none where nothing that is looked up fits, and no validation has measured what the model generates.
         questions: as for `replies`. last_replies: what the chatbot said last before each question, "" for nothing: a
-        looked-up reply does not repeat it; None: nothing. seed: of samples; None: that of the settings. is_wanted: when
-        it becomes False, the search ends within a few ids, and no replies are returned.
+        looked-up reply does not repeat it; None: nothing. seeds: of the samples for each question; None: that of the
+        settings. is_wanted: when it becomes False, the search ends within a few ids, and no replies are returned.
         """
         questions = [question[: self._max_length] for question in questions]
-        seed = self.decoding.seed if seed is None else seed
+        seeds = [self.decoding.seed] * len(questions) if seeds is None else seeds
         if self._retrieved is None:
-            return self._generated(questions, seed, is_wanted)
+            return self._generated(questions, seeds, is_wanted)
         retrieved = self._retrieved.ranked(questions, last_replies or [""] * len(questions), is_wanted)
         if not self.generates:
             return retrieved
-        unanswered = [question for question, replies in zip(questions, retrieved, strict=True) if not replies]
-        generated = iter(self._generated(unanswered, seed, is_wanted))
+        unanswered = [number for number, replies in enumerate(retrieved) if not replies]
+        asked, of_asked = ([questions[i] for i in unanswered], [seeds[i] for i in unanswered])
+        generated = iter(self._generated(asked, of_asked, is_wanted))
         return [replies or next(generated) for replies in retrieved]
 
     def origin(self, question: Sequence[int], reply: str) -> Origin:
         """Return where a reply to a question comes from. question: ids, at least one."""
         return Origin() if self._retrieved is None else self._retrieved.origin(question[: self._max_length], reply)
 
-    def _generated(self, questions: Rows, seed: int, is_wanted: IsWanted) -> list[list[Reply]]:
+    def _generated(self, questions: Rows, seeds: Sequence[int], is_wanted: IsWanted) -> list[list[Reply]]:
         """Return the distinct replies that the search found for each question, the best first."""
-        batches = [questions[start : start + self.batch] for start in range(0, len(questions), self.batch)]
-        hypotheses = self.search(batches, seed, is_wanted)
+        parts = [slice(start, start + self.batch) for start in range(0, len(questions), self.batch)]
+        hypotheses = self.search([questions[part] for part in parts], [seeds[part] for part in parts], is_wanted)
         if not is_wanted():
             return [[] for _ in questions]
         candidates = [self._distinct(*row) for batch in hypotheses for row in zip(*batch, strict=True)]

@@ -173,14 +173,14 @@ class GraphSearcher:
         self.graph = copies.graph(decode, specs)
 
     def __call__(
-        self, batches: Sequence[Sequence[Sequence[int]]], seed: int, is_wanted: IsWanted
+        self, batches: Sequence[Sequence[Sequence[int]]], seeds: Sequence[Sequence[int]], is_wanted: IsWanted
     ) -> list[tuple[npt.NDArray[np.int32], npt.NDArray[np.float32]]]:
         """See `Searcher`."""
         call = next(self._numbers) % 2**31
         self._waiting[call] = is_wanted
 
         def compute(weights: list[tf.Tensor], numbers: Iterator[int]) -> list[tuple[int, Any]]:
-            return [(i, self._search(weights, call, seed, batches[i])) for i in numbers]
+            return [(i, self._search(weights, call, seeds[i], batches[i])) for i in numbers]
 
         try:
             of_devices = self._copies.run(compute, range(len(batches)))
@@ -191,12 +191,14 @@ class GraphSearcher:
     def _is_wanted(self, number: npt.NDArray[np.int32]) -> npt.NDArray[np.bool_]:
         return np.array(self._waiting[int(number)]())
 
-    def _search(self, weights: list[tf.Tensor], call: int, seed: int, questions: Sequence[Sequence[int]]) -> Any:
+    def _search(
+        self, weights: list[tf.Tensor], call: int, seeds: Sequence[int], questions: Sequence[Sequence[int]]
+    ) -> Any:
         assert all(questions), "an empty question"
         arguments: list[Any] = [np.int32(call), self._model.sequences(padded(questions))]
         if self._decoding.samples:
             sizes = self._decoding.hypotheses, self._automaton.max_length
-            arguments.append(uniform_numbers(seed, questions, *sizes))
+            arguments.append(uniform_numbers(seeds, questions, *sizes))
         ids, scores = self.graph(weights, *arguments)
         return ids.numpy(), scores.numpy()
 

@@ -153,7 +153,7 @@ class RuleBook:
         uniform = np.zeros((question.replies, length), np.float32)
         if decoding.samples:
             seed = decoding.seed if question.seed is None else question.seed
-            (uniform,) = uniform_numbers(seed, [source], question.replies, length)
+            (uniform,) = uniform_numbers([seed], [source], question.replies, length)
         request.question_tokens, request.unfinished = len(source), question.replies
         stops, limit = (*decoding.stop, *question.stop), min(question.max_tokens or length, length)
         return [

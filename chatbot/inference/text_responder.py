@@ -161,7 +161,7 @@ class TextResponder:
             return [Reply(fixed, 0.0)]
         if last_reply is None:
             last_reply = history[-1] if history else ""
-        (found,) = self.replier.candidates([question], [last_reply], seed)
+        (found,) = self.replier.candidates([question], [last_reply], None if seed is None else [seed])
         good = good_enough(found, self.decoding.min_score, self.decoding.fallback)
         return good[: number or self.decoding.n_best]
 

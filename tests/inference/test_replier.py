@@ -82,7 +82,10 @@ def test_many_questions_are_searched_in_batches_that_change_no_reply(monkeypatch
     assert replier.replies([]) == []
     many = Table().responder(DecodingSettings(candidates=5)).replier.candidates(QUESTIONS)
     assert all({x.text for x in few} <= {x.text for x in more} for few, more in zip(whole, many, strict=True))
-    assert replier.candidates(QUESTIONS, seed=2) != whole
+    last, before = len(QUESTIONS) - 1, replier.decoding.seed
+    changed = replier.candidates(QUESTIONS, seeds=[before] * last + [before + 1])
+    assert changed[:last] == whole[:last]
+    assert changed[last] != whole[last]
     limits = {1: 64, 40: 16, 1000: 1}
     monkeypatch.undo()
     found = [Table().responder(DecodingSettings(candidates=n)).replier.batch for n in limits]

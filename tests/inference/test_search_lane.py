@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from chatbot.config.decoding import DecodingSettings
+from chatbot.config.decoding import DecodingSettings, one_sample
 from chatbot.inference.engine import SearchLane, Waiting
 from chatbot.inference.questions import Question, Usage
 from chatbot.inference.replier import Replier
@@ -28,16 +28,17 @@ def answer_with(question: Question, *replies: Reply, responder: TextResponder = 
 
 
 def test_best_replies_are_given_in_their_order() -> None:
-    """With the log-probabilities of their tokens."""
+    """With the log-probabilities of their tokens. Further ones are the samples of these numbers, by the seed."""
     source = RESPONDER.source("ab", ())
     found = RESPONDER.replier.candidates([source])[0]
     expected = [text for text, _ in TABLE.oracle().candidates(BEAMS, source)]
     assert len(expected) > 2
-    for number in (1, 2, 50):
-        answer = answer_of(RESPONDER, Question("ab", replies=number))
-        assert answer.texts == expected[:number]  # not more than were found
-        assert answer.scores == [reply.score for reply in found[:number]]
-        assert answer.usage == Usage(len(source), sum(len(reply.ids) for reply in found[:number]))
+    samples = answer_of(RESPONDER, Question("ab", replies=9, seed=7, decoding=one_sample(BEAMS), top_log_probs=0))
+    for number in (1, 2, 9):
+        answer = answer_of(RESPONDER, Question("ab", replies=number, seed=7, top_log_probs=0))
+        assert answer.texts == [*expected[:number], *samples.texts[len(found) : number]]
+        assert answer.scores == [*(reply.score for reply in found[:number]), *[None] * (number - len(found))]
+        assert answer.usage == Usage(len(source), sum(map(len, answer.tokens)))
     whole = answer_of(RESPONDER, Question("ab", top_log_probs=2))
     for place, token in enumerate(whole.tokens[0]):
         log_probs = TABLE.oracle().distribution(source, found[0].ids[:place])
@@ -45,6 +46,23 @@ def test_best_replies_are_given_in_their_order() -> None:
         np.testing.assert_allclose(values, [log_probs[found[0].ids[place]], *np.sort(log_probs)[:-3:-1]], atol=1e-3)
     cut = answer_of(RESPONDER, Question("ab", top_log_probs=2, max_tokens=1))
     assert (cut.reasons, cut.texts[0], cut.tokens[0]) == (["length"], whole.tokens[0][0].text, whole.tokens[0][:1])
+
+
+def test_samples_of_each_question_have_its_seed() -> None:
+    """Without one, that of the settings."""
+    responder = TABLE.responder(DecodingSettings(candidates=3, temperature=1.5, seed=2))
+    texts = {seed: answer_of(responder, Question("ab", seed=seed)).texts for seed in (1, 2, 3, None)}
+    assert texts[None] == texts[2]
+    assert len({*map(tuple, texts.values())}) > 1
+    together = answers_of(responder, *(Question("ab", seed=seed) for seed in texts))
+    assert [Answer(own).texts for own in together] == [*texts.values()]
+
+
+def test_no_sample_takes_the_place_of_a_reply_that_is_not_found_where_nothing_may_be_generated(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(RESPONDER.replier, "generates", False)
+    assert answer_with(Question("a", replies=3), Reply("b", 3.0, [5])).texts == ["b", BEAMS.fallback, BEAMS.fallback]
 
 
 def test_max_tokens_cuts_no_character() -> None:
@@ -76,7 +94,7 @@ def test_who_asks_again_gets_another_good_reply_in_turn() -> None:
 
 def test_stop_texts_of_a_question_end_what_was_found() -> None:
     replies = [Reply(text, score, VOCABULARY.ids(text)) for score, text in enumerate(("好你", "你b好", "你"))]
-    answer = answer_with(Question("a", stop=("好",), replies=3), *replies)
+    answer = answer_with(Question("a", stop=("好",), replies=2), *replies)
     assert answer.texts == ["你b", "你"]  # no empty one
     assert answer.usage == Usage(len(RESPONDER.source("a", ())), 3)
     assert answer_with(Question("a", stop=("好",)), replies[0]).texts == [""]
@@ -85,12 +103,12 @@ def test_stop_texts_of_a_question_end_what_was_found() -> None:
 def test_fallback_where_no_reply_has_the_least_score() -> None:
     """That of the settings or of the question."""
     replies = Reply("a", 3.0, [5]), Reply("b", 2.0, [5])
-    for least, expected in ((2.0, ["a", "b"]), (2.5, ["a"]), (3.5, ["?"])):
+    for least, expected in ((2.0, ["a", "b"]), (2.5, ["a", "?"]), (3.5, ["?", "?"])):
         own = TABLE.responder(dataclasses.replace(BEAMS, min_score=least, fallback="?"))
         of_question = Question("a", replies=2, min_score=least, fallback="?")
         for responder, question in ((own, Question("a", replies=2)), (RESPONDER, of_question)):
             answer = answer_with(question, *replies, responder=responder)
-            assert (answer.texts, answer.scores) == (expected, [3.0, 2.0][: len(expected)])
+            assert (answer.texts, answer.scores) == (expected, [3.0, 2.0 if "b" in expected else 3.0])
     for repeats in (0, 1):
         assert answer_with(Question("a", min_score=3.5, repeats=repeats), *replies).texts == [BEAMS.fallback]
 
@@ -146,7 +164,7 @@ def test_questions_that_wait_are_searched_together_and_a_failure_ends_no_others(
 def test_nothing_is_computed_for_a_question_that_nobody_waits_for(
     is_found: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    request, steps, original = asked(Question("ab", top_log_probs=0), []), [], TABLE.step
+    request, steps, original = asked(Question("ab", top_log_probs=0, replies=9), []), [], TABLE.step
 
     def step(state: Any, last: Any) -> Any:
         steps.append(last)

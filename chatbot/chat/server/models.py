@@ -17,10 +17,10 @@ from typing import Any
 from chatbot.attempts.attempt import size_of
 from chatbot.chat.loading import LoadedModel, load_model, pointer_of, version_of
 from chatbot.chat.server.errors import ApiError
-from chatbot.chat.server.questions import Searches, one_hypothesis
+from chatbot.chat.server.questions import Searches
 from chatbot.chat.service import warm_up
 from chatbot.config.attempts import CHECKPOINTS, CONFIG, LAST
-from chatbot.config.decoding import DecodingSettings
+from chatbot.config.decoding import DecodingSettings, one_hypothesis
 from chatbot.errors import UserError
 from chatbot.export.manifest import MANIFEST
 from chatbot.inference.engine import Engine

@@ -15,7 +15,14 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from chatbot.chat.server.errors import ApiError
 from chatbot.config.corpus import NONE
-from chatbot.config.decoding import MOST_STOP_CHARACTERS, ONE_SAMPLE, SAMPLING, DecodingSettings, over_default
+from chatbot.config.decoding import (
+    MOST_STOP_CHARACTERS,
+    SAMPLING,
+    DecodingSettings,
+    one_hypothesis,
+    one_sample,
+    without_search,
+)
 from chatbot.inference.questions import Question
 from chatbot.inference.text_responder import MAX_CHARACTERS
 
@@ -240,7 +247,9 @@ def questions_of(
     seed = None if body.seed in (None, RANDOM) else body.seed % SEEDS
     fields = Asked.of(body)
     decoding = _decoding_of(searches, fields, body.n or 1, seed is not None and searches.default.samples)
-    if body.min_score is not None and (decoding or searches.default).streams:
+    search, replies = decoding or searches.default, body.n or 1
+    may_sample = search.samples or replies > 1  # also what beam search does not find
+    if body.min_score is not None and search.streams:
         raise _excluded("min_score", "a single reply is compared with none; leave the fields out that ask for one")
     if body.fallback is not None and not (body.fallback.strip() and body.fallback.isprintable()):
         raise _excluded("fallback", "give one line of visible characters")
@@ -248,12 +257,12 @@ def questions_of(
         Question(
             *asked,
             decoding=decoding,
-            seed=None if decoding is None else random.randrange(SEEDS) if seed is None and fields.sampling else seed,
+            seed=random.randrange(SEEDS) if may_sample and seed is None else seed if may_sample else None,
             stop=body.stops,
             min_score=body.min_score,
             fallback=body.fallback,
             repeats=repeats if body.replies == 1 and body.seed in (None, RANDOM) else 0,
-            replies=body.n or 1,
+            replies=replies,
             max_tokens=body.most_tokens,
             top_log_probs=body.top_log_probs,
             streams=bool(body.stream),
@@ -303,11 +312,12 @@ def _decoding_of(searches: Searches, asked: Asked, replies: int, has_seed: bool)
 
     Without a field that chooses a search, those that change tokens, and a seed of samples, change the model's own
     search, reduced to one hypothesis: greedy search in place of beam search, and one sample in place of the best of
-    several. More replies than the model's own search finds are sampled, each for itself. Raises ApiError.
+    several. Several replies, and more than the model's own search finds, are then sampled, each for itself. Raises
+    ApiError.
     """
     default, sampling, of_tokens = searches.default, asked.sampling, asked.of_tokens
     is_greedy = asked.top_p == 0 or (asked.temperature is not None and asked.temperature < LEAST_TEMPERATURE)
-    plain = _without_search(searches.flags)
+    plain = without_search(searches.flags)
     if sampling and not is_greedy:
         for name in ("beam_size", "retrieve"):  # each search that compares is traced, and temperatures are many
             if getattr(asked, name):
@@ -317,10 +327,10 @@ def _decoding_of(searches: Searches, asked: Asked, replies: int, has_seed: bool)
         decoding = dataclasses.replace(plain, beam_size=asked.beam_size or 1)
     elif asked.retrieve is not None:
         decoding = default
-    elif default.hypotheses > 1 and replies > default.hypotheses:
+    elif replies > default.hypotheses and not (default.samples and default.hypotheses == 1):
         decoding = one_sample(default)
     elif of_tokens or has_seed:
-        decoding = one_hypothesis(default)
+        decoding = one_hypothesis(default) if replies == 1 else one_sample(default)
     else:
         return None
     if asked.retrieve is not None:
@@ -335,36 +345,3 @@ def _decoding_of(searches: Searches, asked: Asked, replies: int, has_seed: bool)
 
 def _excluded(field: str, reason: str) -> ApiError:
     return ApiError(400, f"{field}: {reason}", param=field, code="unsupported_value")
-
-
-def one_hypothesis(decoding: DecodingSettings) -> DecodingSettings:
-    """Return settings of greedy search for those of beam search, and of one sample for those of several."""
-    return one_sample(decoding) if decoding.samples else dataclasses.replace(_without_search(decoding), beam_size=1)
-
-
-def one_sample(decoding: DecodingSettings) -> DecodingSettings:
-    """Return settings of one sample; for those of beam search, ONE_SAMPLE."""
-    if not decoding.samples:
-        return over_default(_without_search(decoding), ONE_SAMPLE)
-    search = {name: getattr(decoding, name) for name in SAMPLING}
-    if not any(value is not None for value in search.values()):  # candidates alone sample from all tokens
-        search["temperature"] = 1.0
-    return dataclasses.replace(_without_search(decoding), **search)
-
-
-def _without_search(decoding: DecodingSettings) -> DecodingSettings:
-    """Return the settings without those of a search: only those of the tokens of a reply, such as banned words."""
-    names = (
-        "beam_size",
-        "coverage_penalty",
-        "diverse_groups",
-        "diversity",
-        "candidates",
-        "rerank",
-        "retrieve",
-        "min_score",
-        "fallback",
-        "n_best",
-    )
-    neutral = {name: getattr(DecodingSettings, name) for name in (*names, *SAMPLING)}
-    return dataclasses.replace(decoding, **neutral)

@@ -31,6 +31,7 @@ GROUPS: dict[str, Any] = {"beam_size": 6, "diverse_groups": 3, "diversity": 0.9,
 # Models by their searches; three have theirs from the command line, with all that it can say of a search.
 MODELS = {
     "beam": Searches(settings(), settings(**DEFAULT_SEARCH)),
+    "greedy": Searches(settings(), settings(beam_size=1)),
     "sample": Searches(settings(), settings(**SAMPLED)),
     "looking up": Searches(settings(), settings(**LOOKED_UP), looks_up=True),
     "best of many": Searches(settings(), settings(**RERANKED)),
@@ -127,11 +128,11 @@ def test_fields_beside_the_search(asked: Ask, path: str, fields: dict[str, Any],
 @pytest.mark.parametrize(
     ("path", "fields", "expected"),
     [
-        (CHAT, {"n": 3, "logprobs": True, "top_logprobs": 2}, {"replies": 3, "top_log_probs": 2}),
+        (CHAT, {"n": 3, "seed": 9, "logprobs": True, "top_logprobs": 2}, {"replies": 3, "seed": 9, "top_log_probs": 2}),
         (CHAT, {"logprobs": True}, {"top_log_probs": 0}),
         (CHAT, {"logprobs": False, "top_logprobs": 2}, {}),
         (CHAT, {"max_tokens": 5, "max_completion_tokens": 6}, {"max_tokens": 6}),
-        (COMPLETIONS, {"n": 2, "logprobs": 1}, {"replies": 2, "top_log_probs": 1}),
+        (COMPLETIONS, {"n": 2, "seed": 9, "logprobs": 1}, {"replies": 2, "seed": 9, "top_log_probs": 1}),
         (RESPONSES, {"n": 2, "max_output_tokens": 4, "max_tokens": 5}, {"max_tokens": 4}),
     ],
 )
@@ -141,30 +142,37 @@ def test_fields_of_one_way_to_ask(asked: Ask, path: str, fields: dict[str, Any],
 
 @pytest.mark.parametrize(
     ("model", "n", "expected"),
-    [("beam", 6, ONE_SAMPLE), ("beam", 5, None), ("best of many", 31, {"top_p": 0.8}), ("sample", 6, None)],
+    [
+        *(("beam", 6, ONE_SAMPLE), ("beam", 5, None), ("greedy", 2, ONE_SAMPLE), ("greedy", 1, None)),
+        *(("best of many", 31, {"top_p": 0.8}), ("sample", 6, None)),
+    ],
 )
 def test_more_replies_than_the_models_own_search_finds_are_sampled(
     asked: Ask, model: str, n: int, expected: dict[str, Any] | None
 ) -> None:
+    """So are several where greedy search would take the place of beam search."""
     (question,) = asked(model=model, n=n)
-    assert question.replies == n
+    (changed,) = asked(n=n, frequency_penalty=0.5)
+    assert question.replies == changed.replies == n
+    search = {"beam_size": 1} if n == 1 else ONE_SAMPLE
+    assert changed.decoding == settings(**search, frequency_penalty=0.5)
     assert question.decoding == (None if expected is None else settings(**expected))
 
 
 def test_seeds(asked: Ask) -> None:
-    """Without one, each request has its own if it asks for sampling; otherwise that of the command line."""
+    """Without one, each request has its own wherever replies may be sampled."""
 
     def seeds(**fields: Any) -> set[int | None]:
         return {question.seed for _ in range(4) for question in asked(**fields)}
 
-    assert len(seeds(temperature=1)) > 1
-    assert len(seeds(temperature=1, seed=-1)) > 1
+    for sampled in ({"temperature": 1}, {"model": "sample"}, {"model": "best of many"}, {"n": 2}, {"n": 6}):
+        assert len(seeds(**sampled)) == len(seeds(**sampled, seed=-1)) == 4
+        assert seeds(**sampled, seed=3) == {3}
     assert seeds(temperature=1, seed=3.0) == {3}
     assert seeds(temperature=1, seed=-2) == {2**31 - 2}
     assert seeds(temperature=1, seed=2**31 + 5) == {5}
-    assert seeds(model="sample", frequency_penalty=1) == seeds(beam_size=3) == {None}
+    assert seeds(beam_size=3) == seeds(seed=3) == {None}  # nothing is drawn
     assert asked(model="sample", seed=7) == [Question("你好", decoding=settings(**SAMPLED), seed=7, streams=False)]
-    assert asked(model="sample", seed=-1) == [Question("你好", streams=False)]
     prompts = asked(COMPLETIONS, ["a"] * 8, temperature=1)
     assert len({question.seed for question in prompts}) > 1  # equal prompts have different replies
 
@@ -243,6 +251,6 @@ def test_questions_longer_than_what_is_read_are_marked(asked: Ask) -> None:
         assert [asked(path, "x" * n)[0].is_cut for n in (2000, 2001)] == [False, True]
     parts = [[{"type": "text", "text": "x" * n}] * 2 for n in (999, 1000)]
     assert [asked(text=part)[0].is_cut for part in parts] == [False, True]
-    common: dict[str, Any] = {"replies": 2, "max_tokens": 4, "streams": False}
+    common: dict[str, Any] = {"replies": 2, "max_tokens": 4, "seed": 9, "streams": False}
     expected = [Question("a", **common), Question("b" * 2000, is_cut=True, **common)]
-    assert asked(COMPLETIONS, ["a", "b" * 2001], max_tokens=4, n=2) == expected
+    assert asked(COMPLETIONS, ["a", "b" * 2001], max_tokens=4, seed=9, n=2) == expected
