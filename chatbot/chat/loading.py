@@ -14,12 +14,10 @@ from chatbot.config.stored import with_default_search
 from chatbot.corpus.workers import cores
 from chatbot.display import counted
 from chatbot.export.manifest import MANIFEST, Manifest, folder_of
-from chatbot.export.runtime import ExportedResponder, load_export
+from chatbot.export.runtime import THREADS_VARIABLE, ExportedResponder, load_export
 from chatbot.inference.rated_replies import RatedRetrieval
 from chatbot.inference.ratings import RATINGS
 from chatbot.inference.text_responder import TextResponder
-
-THREADS_VARIABLE = "TF_NUM_INTRAOP_THREADS"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -157,9 +155,10 @@ def version_of(directory: Path) -> tuple[str, int, int] | None:
 
 
 def limit_threads() -> None:
-    """Let TensorFlow compute an operation with half of the cores, unless the environment has TF_NUM_INTRAOP_THREADS.
+    """Compute an operation of a model with half of the cores, unless the environment has TF_NUM_INTRAOP_THREADS.
 
-    To be called before TensorFlow computes anything. The operations of a reply are short, and threads that wait for
-    each other take more time than they save: with one thread on two cores, a reply takes 0.55 to 0.9 of the time.
+    To be called before TensorFlow computes anything, and before an export is read. The operations of a reply are short,
+    and threads that wait for each other take more time than they save: with one thread on two cores, a reply takes 0.55
+    to 0.9 of the time with TensorFlow.
     """
     os.environ.setdefault(THREADS_VARIABLE, str(max(1, cores() // 2)))

@@ -1,5 +1,6 @@
 """An export for ONNX Runtime, which replies by arrays of NumPy. Nothing here imports TensorFlow."""
 
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -30,6 +31,8 @@ from chatbot.inference.text_responder import TextResponder
 
 Array = npt.NDArray[Any]
 
+# The number of threads that compute an operation, of TensorFlow and of ONNX Runtime.
+THREADS_VARIABLE = "TF_NUM_INTRAOP_THREADS"
 CELL, NEXT = "cell_", "next_"  # the names of cells in the graphs, before and after a step
 
 
@@ -48,6 +51,8 @@ class OnnxModel:
         self._ngrams = ngrams
         options = onnxruntime.SessionOptions()
         options.log_severity_level = 4
+        threads = os.environ.get(THREADS_VARIABLE, "")
+        options.intra_op_num_threads = int(threads) if threads.isdecimal() else 0  # 0: as many as cores
         # int8 weights are converted to float32 once, when the graph is loaded, and not at each step.
         options.add_session_config_entry("session.disable_quant_qdq", "1")
         # The calls are short: a thread that waits for the next one would only take a core from others.

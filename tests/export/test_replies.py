@@ -14,7 +14,7 @@ from chatbot.chat.loading import load_exported
 from chatbot.config.decoding import DecodingSettings
 from chatbot.config.export import ExportSettings
 from chatbot.config.stored import with_default_search
-from chatbot.export.runtime import Export, ExportedResponder, load_export
+from chatbot.export.runtime import THREADS_VARIABLE, Export, ExportedResponder, load_export
 from chatbot.export.write import export
 from chatbot.inference.engine import RowLane, Waiting
 from chatbot.inference.questions import Question
@@ -73,6 +73,17 @@ def preset(tmp_path_factory: pytest.TempPathFactory) -> Path:
 )
 def test_defaults_of_the_presets_reply_alike(preset: Path, search: dict[str, Any]) -> None:
     check_replies(load_trained(preset), load_export(preset.with_name("onnx")), DecodingSettings(**search))
+
+
+@pytest.mark.parametrize(("given", "threads"), [("3", 3), ("", 0), ("x", 0)])
+def test_threads_are_those_of_the_environment(
+    preset: Path, given: str, threads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As `limit_threads` sets them for the chat; 0: as many as cores."""
+    monkeypatch.setenv(THREADS_VARIABLE, given)
+    model = load_export(preset.with_name("onnx")).model
+    sessions = model._encode, model._step
+    assert [session.get_session_options().intra_op_num_threads for session in sessions] == [threads] * 2
 
 
 def test_search_that_is_not_wanted_any_more_ends(preset: Path) -> None:
