@@ -90,15 +90,15 @@ class Vocabulary:
         marks = range(self.first_mark, self.first_byte)
         return text_of(self.tokens_of(i for i in ids if i >= len(SPECIALS) and i not in marks))
 
-    def tokens_of(self, ids: Iterable[int]) -> list[str]:
+    def tokens_of(self, ids: Iterable[int], errors: str = "replace") -> list[str]:
         """Return the token of each id, special tokens included; bytes become the characters that they spell.
 
-        Bytes that spell no character become U+FFFD.
+        errors: of `bytes.decode`, for bytes that spell no character; they become U+FFFD.
         """
         tokens: list[str] = []
         for are_bytes, run in itertools.groupby(ids, lambda i: i >= self.first_byte):
             if are_bytes:
-                tokens.extend(bytes(i - self.first_byte for i in run).decode(errors="replace"))
+                tokens.extend(bytes(i - self.first_byte for i in run).decode(errors=errors))
             else:
                 tokens.extend(self.tokens[i] for i in run)
         return tokens
@@ -161,9 +161,9 @@ class PieceVocabulary(Vocabulary):
         found = (self._texts[i] for i in itertools.takewhile(lambda i: i != EOS, ids))
         return b"".join(found).decode(errors="replace").strip()
 
-    def tokens_of(self, ids: Iterable[int]) -> list[str]:
+    def tokens_of(self, ids: Iterable[int], errors: str = "replace") -> list[str]:
         """Return the text of each piece; of special tokens their names."""
-        return [self._texts[i].decode(errors="replace").replace(" ", SPACE) or self.tokens[i] for i in ids]
+        return [self._texts[i].decode(errors=errors).replace(" ", SPACE) or self.tokens[i] for i in ids]
 
     def bytes_of_tokens(self) -> list[bytes]:
         """Return the text of each id in UTF-8; special tokens have none."""

@@ -50,7 +50,10 @@ class Question:
 
 
 class TokenLogProb(NamedTuple):
-    """A token of a reply. log_prob: in nats, of the model's distribution, before the settings of decoding change it."""
+    """A token of a reply. log_prob: in nats, of the model's distribution, before the settings of decoding change it.
+
+    text: bytes that are no character are surrogates, as `surrogateescape` has them.
+    """
 
     text: str
     log_prob: float

@@ -128,8 +128,8 @@ def token_log_prob(vocabulary: Vocabulary, token: int, logits: Floats, top: int)
 
 
 def token_text(vocabulary: Vocabulary, token: int) -> str:
-    """Return the text of an id. A byte that is no character is U+FFFD."""
-    return vocabulary.tokens_of([token])[0].replace(SPACE, " ")
+    """Return the text of an id. A byte that is no character is a surrogate, as `surrogateescape` has it."""
+    return vocabulary.tokens_of([token], "surrogateescape")[0].replace(SPACE, " ")
 
 
 class RuleBook:

@@ -10,7 +10,7 @@ import pytest
 
 from chatbot.config.corpus import PIECES
 from chatbot.corpus.dataset import training_set
-from chatbot.corpus.pieces import open_tokenizer
+from chatbot.corpus.pieces import SPACE, open_tokenizer
 from chatbot.corpus.published import piece_vocabulary
 from chatbot.corpus.tokenizer import tokenizer
 from chatbot.corpus.vocabulary import ASK, BOS, EOS, PAD, SPECIALS, UNK, PieceVocabulary, load_vocabulary
@@ -70,7 +70,11 @@ def test_texts_of_pieces(published: Published) -> None:
         expected = text if library.normalizer is None else library.normalizer.normalize_str(text)
         if UNK not in ids:
             assert vocabulary.text(ids).replace(" ", "") == expected.replace(" ", "")
-            assert "".join(vocabulary.tokens_of(i for i in ids if i > ASK and vocabulary.bytes_of_tokens()[i]))
+        spelled = [i for i in ids if i > ASK and vocabulary.bytes_of_tokens()[i]]
+        pieces = [x.replace(SPACE, " ") for x in vocabulary.tokens_of(spelled, "surrogateescape")]
+        found = [piece.encode(errors="surrogateescape") for piece in pieces]
+        assert found == [vocabulary.bytes_of_tokens()[i] for i in spelled]
+        assert spelled or UNK in ids
     english = vocabulary.text(vocabulary.ids(tokenise("我 love 你")))
     assert english == "我 love 你" if vocabulary.description["texts"] != "WordPiece" else "我 love你"
 

@@ -168,6 +168,9 @@ def test_log_probabilities_are_those_of_the_model_before_the_settings() -> None:
     """Of each token, and the most probable ones in their order, the first of equal ones first; max_tokens cuts both."""
     decoding = dataclasses.replace(LONG, repetition_penalty=9.0)
     question = Question("好b", decoding=decoding, top_log_probs=3)
+    text = "你龘 b"
+    spelled = "".join(token_text(VOCABULARY, i) for i in VOCABULARY.ids(RESPONDER._tokens(text)))
+    assert spelled.encode(errors="surrogateescape").decode() == text  # each byte is a token with its own byte
     answer, source = answer_of(RESPONDER, question), RESPONDER.source("好b", ())
     ids, _ = TABLE.oracle().hypotheses(decoding, source)[0]
     for place, token in enumerate(answer.tokens[0]):

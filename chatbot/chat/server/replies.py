@@ -83,7 +83,7 @@ class Completion:
             message = {"role": "assistant", "content": reply.text, "refusal": None}
             content = {"message": message} if self._chat else {"text": reply.text}
             choices.append(
-                {"index": index, **content, "logprobs": self._shown(reply.tokens, 0), **self.end_of(reply.last)}
+                {"index": index, **content, "logprobs": self._shown(reply.tokens), **self.end_of(reply.last)}
             )
         kind = "chat.completion" if self._chat else "text_completion"
         return {**self.head, "object": kind, "choices": choices, "usage": self._usage()}
@@ -107,7 +107,7 @@ class Completion:
         if piece.text or piece.tokens:
             text = {"delta": {"content": piece.text}} if self._chat else {"text": piece.text}
             reply = self.replies[piece.reply]
-            yield self._chunk(piece.reply, text, self._shown(piece.tokens, len(reply.text)))
+            yield self._chunk(piece.reply, text, self._shown(piece.tokens, reply.tokens))
         if piece.finish_reason is not None:
             empty: dict[str, Any] = {"delta": {}} if self._chat else {"text": ""}
             yield self._chunk(piece.reply, empty, end=self.end_of(piece))
@@ -177,8 +177,8 @@ class Completion:
         prompt, reply = self.usage
         return {"prompt_tokens": prompt, "completion_tokens": reply, "total_tokens": prompt + reply}
 
-    def _shown(self, tokens: Sequence[TokenLogProb], offset: int) -> dict[str, Any] | None:
-        """Return the log-probabilities of tokens, if they are shown. offset: characters before them."""
+    def _shown(self, tokens: Sequence[TokenLogProb], before: Sequence[TokenLogProb] = ()) -> dict[str, Any] | None:
+        """Return the log-probabilities of tokens, if they are shown. before: the tokens of the reply before them."""
         if not self._log_probs:
             return None
         if self._chat:
@@ -187,20 +187,30 @@ class Completion:
                 for token in tokens
             ]
             return {"content": content, "refusal": None}
-        offsets = []
+        offsets, spelled = [], b"".join(_bytes(token.text) for token in before)
         for token in tokens:
-            offsets.append(offset)
-            offset += len(token.text)
+            offsets.append(len(spelled.decode(errors="ignore").lstrip()))  # whole characters; a reply begins with none
+            spelled += _bytes(token.text)
         return {
-            "tokens": [token.text for token in tokens],
+            "tokens": [_visible(token.text) for token in tokens],
             "token_logprobs": [token.log_prob for token in tokens],
-            "top_logprobs": [dict(token.top) for token in tokens],
+            "top_logprobs": [{_visible(text): log_prob for text, log_prob in token.top} for token in tokens],
             "text_offset": offsets,
         }
 
 
 def _token(text: str, log_prob: float) -> dict[str, Any]:
-    return {"token": text, "logprob": log_prob, "bytes": list(text.encode("utf-8", "replace"))}
+    return {"token": _visible(text), "logprob": log_prob, "bytes": list(_bytes(text))}
+
+
+def _bytes(text: str) -> bytes:
+    """Return the bytes of a token."""
+    return text.encode(errors="surrogateescape")
+
+
+def _visible(text: str) -> str:
+    """Return the text of a token, with U+FFFD for bytes that are no character."""
+    return _bytes(text).decode(errors="replace")
 
 
 def add_reply_routes(app: FastAPI) -> None:

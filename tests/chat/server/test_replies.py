@@ -99,6 +99,25 @@ def test_replies_have_exactly_the_fields_of_openai_and_our_own(
     assert number not in server.answer(path, messages, **fields).text
 
 
+def test_log_probabilities_have_the_bytes_of_each_token_and_its_place_in_the_text(server: Server) -> None:
+    """A character that is spelled in bytes has the place of its first byte; the reply has no space at its beginning."""
+    spelled = [" a", *"龘".encode().decode("ascii", "surrogateescape"), " b", "\udcff"]
+    tokens = [TokenLogProb(text, -0.5, ((text, -0.5),)) for text in spelled]
+    pieces = Piece(0, "a", (*tokens[:2],)), Piece(0, "龘 b", (*tokens[2:],)), Piece(0, "", (), "stop"), ENDED
+    found = server.answer(CHAT, pieces, logprobs=True, top_logprobs=1).json()["choices"][0]["logprobs"]["content"]
+    assert [one["bytes"] for one in found] == [[32, 97], [0xE9], [0xBE], [0x98], [32, 98], [0xFF]]
+    assert [one["token"] for one in found] == [" a", "\ufffd", "\ufffd", "\ufffd", " b", "\ufffd"]
+    assert [one["top_logprobs"] for one in found] == [
+        [{name: one[name] for name in ("token", "logprob", "bytes")}] for one in found
+    ]
+    whole = server.answer(COMPLETIONS, pieces, logprobs=1).json()["choices"][0]["logprobs"]
+    assert whole["text_offset"] == [0, 1, 1, 1, 2, 4]
+    assert whole["tokens"] == [*map("".join, whole["top_logprobs"])] == [one["token"] for one in found]
+    lines = server.answer(COMPLETIONS, pieces, logprobs=1, stream=True).text.split("\n\n")[:-2]
+    chunks = [json.loads(line.removeprefix("data: "))["choices"][0]["logprobs"] for line in lines]
+    assert [offset for chunk in chunks if chunk for offset in chunk["text_offset"]] == whole["text_offset"]
+
+
 def test_lines_of_the_log_hold_the_turns(server: Server) -> None:
     """Each question with its replies, whole or streamed. Control characters of clients are escaped."""
     text = "你\x85\u202e好\x7f\x00\u2066"
