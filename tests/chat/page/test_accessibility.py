@@ -101,6 +101,41 @@ def test_keyboard_shortcuts_and_dialogs_return_the_focus(browser: Browser) -> No
     assert browser.questions == []
 
 
+ALT, CONTROL = 1, 2  # modifiers, as the DevTools protocol has them
+
+
+@pytest.mark.parametrize(
+    ("platform", "modifiers", "acts", "typed"),
+    [
+        ("Linux x86_64", ALT, True, ""),
+        ("Win32", ALT | CONTROL, False, ""),  # AltGr
+        ("MacIntel", ALT, False, "ß"),
+        ("MacIntel", ALT | CONTROL, True, ""),
+    ],
+)
+def test_keys_that_type_a_character_are_no_shortcuts(
+    browser: Browser, platform: str, modifiers: int, acts: bool, typed: str
+) -> None:
+    """On a Mac Option types characters, and elsewhere AltGr does. The page shows the keys that act."""
+    agent, is_mac = browser.js("return navigator.userAgent"), platform == "MacIntel"
+    browser.cdp("Emulation.setUserAgentOverride", userAgent=agent, platform=platform)
+    browser.reload()
+    browser.write("")
+    pressed = {"type": "keyDown", "text": typed} if typed else {"type": "rawKeyDown"}
+    for kind in (pressed, {"type": "keyUp"}):
+        browser.cdp("Input.dispatchKeyEvent", **kind, code="KeyS", key="ß", modifiers=modifiers)
+    assert bool(browser.all("#settings[open]")) == acts
+    assert browser.js("return document.getElementById('message').value") == typed
+    browser.press(Keys.ESCAPE)
+    modifier = f"altKey: true, ctrlKey: {str(is_mac).lower()}, bubbles: true, code: 'KeyS'"
+    for other in ("isComposing", "metaKey") if is_mac else ("isComposing", "metaKey", "modifierAltGraph"):
+        key = f"new KeyboardEvent('keydown', {{{modifier}, {other}: true}})"
+        browser.js(f"document.getElementById('message').dispatchEvent({key})")
+    assert not browser.all("dialog[open]")
+    assert browser.texts("#shortcuts div:last-child kbd") == [*(["Control", "Option"] if is_mac else ["Alt"]), "K"]
+    browser.cdp("Emulation.setUserAgentOverride", userAgent="")
+
+
 def test_small_screens(browser: Browser) -> None:
     for height in (480, 640, 720):  # of which some leave little of the page below its lower edge
         browser.open(size=(NARROW[0], height))

@@ -5,7 +5,7 @@ import {
   cancelEditing, editLast, fitMessage, focusMessage, retryLast, sendMessage, showLength, showRunning,
 } from "./composer.js";
 import { newConversation } from "./conversation.js";
-import { byId, setIcon } from "./elements.js";
+import { byId, element, setIcon } from "./elements.js";
 import { exportConversations, importConversations } from "./exchange.js";
 import { chooseModel, showModels, toggleComparison } from "./header.js";
 import { startKey } from "./key.js";
@@ -21,11 +21,21 @@ import { showReply, showTurns } from "./turns.js";
 
 const CARDS_SECONDS = 60; // between looks for newer checkpoints while nobody asks
 
-// By the place of the key: on some systems Alt changes its character.
+// On these systems, Option types characters such as ß, and Control with Option is what Alt is elsewhere, as for access
+// keys of HTML.
+const OPTION_TYPES = /^(Mac|iP)/.test(navigator.platform);
+
+// By the place of the key: its character depends on the layout.
 const ALT_KEYS = { KeyN: () => beginConversation(), KeyR: retryLast, KeyS: openSettings, KeyK: openShortcuts };
 
 function openShortcuts() {
   byId("shortcuts").showModal();
+}
+
+/** Whether the modifiers of a key are those of a shortcut. AltGr, which types characters, is Control with Alt on Windows. */
+function isShortcut(event) {
+  if (!event.altKey || event.metaKey || event.isComposing) return false;
+  return OPTION_TYPES ? event.ctrlKey : !event.ctrlKey && !event.getModifierState("AltGraph");
 }
 
 /** Enter sends, but not while an input method composes characters. Safari ends these before the key of code 229. */
@@ -47,7 +57,7 @@ function pageKey(event) {
     else if (isRunning(shown.conversation)) stopReply(shown.conversation);
     else cancelEditing();
   }
-  const action = event.altKey && !event.ctrlKey && !event.metaKey ? ALT_KEYS[event.code] : undefined;
+  const action = isShortcut(event) ? ALT_KEYS[event.code] : undefined;
   if (action) {
     event.preventDefault();
     action();
@@ -109,6 +119,9 @@ function draw({ detail: reply }) {
 
 function start() {
   for (const button of document.querySelectorAll("button[data-icon]")) setIcon(button, button.dataset.icon);
+  for (const key of OPTION_TYPES ? document.querySelectorAll("kbd.alt") : []) {
+    key.replaceWith(element("kbd", {}, "Control"), element("kbd", {}, "Option"));
+  }
   document.addEventListener("changed", draw);
   startSettings();
   startKey(loadModels);
