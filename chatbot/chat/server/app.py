@@ -39,10 +39,10 @@ def create_app(
 ) -> FastAPI:
     """Return the app. `app.state.server` is its `ServerState`.
 
-    request_timeout: seconds for all replies of a request. cors_origins: of web pages that may use the API.
-    log_conversation: gets each question with its replies, as a line of JSON. log_access: gets a line for each request:
-    its id, the client, the method, the path, the status and the seconds. ratings: the file to which ratings of
-    replies are appended; None: none are collected.
+    request_timeout: seconds for all replies of a request, and for loading its model. cors_origins: of web pages that
+    may use the API. log_conversation: gets each question with its replies, as a line of JSON. log_access: gets a line
+    for each request: its id, the client, the method, the path, the status and the seconds. ratings: the file to which
+    ratings of replies are appended; None: none are collected.
     """
 
     @contextlib.asynccontextmanager

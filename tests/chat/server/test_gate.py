@@ -250,7 +250,12 @@ def test_place_of_who_waits_for_a_model_is_free_when_the_time_is_over_or_the_cli
 ) -> None:
     """The model is loaded nevertheless, for the next one. What is left of the time is for the replies."""
     begun, goes_on, left, original = threading.Event(), threading.Event(), list[float](), replies.answers
-    monkeypatch.setattr(replies, "answers", lambda *asked: left.append(asked[2]) or original(*asked))
+
+    def answers(submit: Any, questions: Any, seconds: float, receive: Any) -> Any:
+        left.append(seconds)
+        return original(submit, questions, seconds, receive)
+
+    monkeypatch.setattr(replies, "answers", answers)
 
     def open_model(directory: Path) -> ServedModel:
         begun.set()
