@@ -195,13 +195,12 @@ class TextResponder:
         def last(number: int) -> list[int]:
             return self.ids("\n".join(lines[len(lines) - number :]))
 
-        fitting, number, ids = 0, min(1, len(lines)), last(min(1, len(lines)))
-        while number < len(lines) and len(ids) <= self._max_length:
-            fitting, number = number, min(2 * number, len(lines))
-            ids = last(number)
+        number = min(1, len(lines))
+        while len(ids := last(number)) <= self._max_length and number < len(lines):
+            number = min(2 * number, len(lines))
         if len(ids) <= self._max_length or number == 1:
             return ids
-        least = bisect.bisect_right(range(number), self._max_length, lo=fitting + 1, key=lambda n: len(last(n)))
+        least = bisect.bisect_right(range(number), self._max_length, lo=1, key=lambda n: len(last(n)))
         return last(least - 1) or last(least)
 
     def part_read(self, asked: Question, source: Sequence[int]) -> str:

@@ -1,8 +1,10 @@
 """What the services share: the limit of the rate of each client, and the first questions."""
 
+import asyncio
+
 import pytest
 
-from chatbot.chat.service import RateLimit, warm_up
+from chatbot.chat.service import ClientLeftError, RateLimit, warm_up, while_waited_for
 from chatbot.config.decoding import DecodingSettings
 from tests.chat.server.fake_models import FakeEngine
 
@@ -23,6 +25,32 @@ def test_limit_recovers_with_time() -> None:
         limit.wait(str(number))
     assert len(limit._buckets) == 10_000
     assert RateLimit(0).wait("a") == 0
+
+
+@pytest.mark.parametrize("leaves", [False, True], ids=["late", "client leaves"])
+def test_what_nobody_waits_for_any_more_is_cancelled(leaves: bool) -> None:
+    ends = []
+
+    async def receive() -> dict[str, str]:
+        if not leaves:
+            await asyncio.Event().wait()
+        return {"type": "http.disconnect"}
+
+    async def result() -> None:
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            ends.append("cancelled")
+            raise
+
+    async def wait() -> None:
+        with pytest.raises(ClientLeftError if leaves else asyncio.TimeoutError):
+            await while_waited_for(result(), 60 if leaves else 0.01, receive)
+        await asyncio.sleep(0)
+        assert ends == ["cancelled"]
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+
+    asyncio.run(wait())
 
 
 def test_first_questions_are_asked_by_each_search() -> None:

@@ -109,17 +109,25 @@ def counted(responder: TextResponder) -> Iterator[list[int]]:
 
 @pytest.mark.parametrize("tokenizer", ["char", "jieba"])
 @hypothesis.given(st.lists(st.text("你好吗a他 \t\r\u200b😀", max_size=9) | st.just(""), max_size=30).map("\n".join))
+@hypothesis.example("吗吗吗吗吗吗吗\n\u200b")
 @hypothesis.settings(max_examples=100)
 def test_lines_that_are_read_are_those_of_the_slow_twin(tokenizer: str, text: str) -> None:
     responder = table_responder(tokenizer)
     expected = ids_line_by_line(responder, text)
     with counted(responder) as work:
         assert responder.source(text, ()) == expected
-    assert len(work) <= 2 * math.log2(2 + text.count("\n")) + 3
+    assert len(work) <= 2 * math.log2(2 + text.count("\n")) + 4
+
+
+def test_the_end_of_a_text_is_read_where_all_of_it_would_fit() -> None:
+    assert (
+        Table().responder(DecodingSettings(), length=5000).source("你\n" * 1500 + "好", ())[-1]
+        == VOCABULARY.id_of["好"]
+    )
 
 
 @pytest.mark.parametrize(
-    "text", ["\n" * 2000, "\n" * 1998 + "你好", "你好" + "\n" * 1998, "你\n" * 1000, "吗\n" * 99_000]
+    "text", ["你" * 2000, "\n" * 2000, "\n" * 1998 + "你好", "你好" + "\n" * 1998, "你\n" * 1000, "吗\n" * 99_000]
 )
 def test_work_for_a_text_is_that_for_as_many_characters(text: str) -> None:
     """Bots pass a text on as it is. Turns that do not fit are not tokenised."""
