@@ -181,10 +181,7 @@ class RowLane:
             self.step(requests)
 
     def joining(self) -> list[Request] | None:
-        """Return the questions that join now. None if there is nothing to do any more.
-
-        The text of all is bounded, since the replies of the batch wait while it is tokenised.
-        """
+        """Return the questions that join now. None if there is nothing to do any more."""
         number = self.batch.unfinished
         self._tokens += 1
         if self._tokens < JOINING_TOKENS and len(self._waiting) < JOINING_SHARE * number:

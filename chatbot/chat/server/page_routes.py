@@ -120,10 +120,8 @@ def add_page_routes(app: FastAPI, ratings: Path | None) -> None:
         async def shown() -> dict[str, Any]:
             async with state.models.use(name) as model:
                 history = body.history[-model.turns :] if model.turns else []
-                shown = body.question[:MAX_CHARACTERS], body.reply, history, origin  # as the model got them
-                return await asyncio.get_running_loop().run_in_executor(
-                    one_at_a_time, _attention, model.responder, *shown
-                )
+                asked = model.responder, body.question[:MAX_CHARACTERS], body.reply, history, origin
+                return await asyncio.get_running_loop().run_in_executor(one_at_a_time, _attention, *asked)
 
         return await while_waited_for(shown(), state.request_timeout, request.receive)
 

@@ -48,10 +48,14 @@ class FakeReplier:
         return [replies[0].text for replies in self.candidates(questions)]
 
     def candidates(
-        self, questions: Sequence[Sequence[int]], last_replies: Sequence[str] | None = None, seed: int | None = None
+        self,
+        questions: Sequence[Sequence[int]],
+        last_replies: Sequence[str] | None = None,
+        seeds: Sequence[int] | None = None,
     ) -> list[list[Reply]]:
-        seed = self.decoding.seed if seed is None else seed
-        found = [[*map(self._reply, self._names(ids, seed), np.arange(0.5, 100))] for ids in questions]
+        seeds = [self.decoding.seed] * len(questions) if seeds is None else seeds
+        asked = zip(questions, seeds, strict=True)
+        found = [[*map(self._reply, self._names(ids, seed), np.arange(0.5, 100))] for ids, seed in asked]
         if last_replies is None or not self.decoding.retrieved:
             return found
         return [[x for x in replies if x.text != last] for replies, last in zip(found, last_replies, strict=True)]
