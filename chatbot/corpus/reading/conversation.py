@@ -1,4 +1,4 @@
-"""Conversations as turns, and their pairs of text.
+"""Pairs of text, and how they follow each other in a conversation.
 
 A pair is (question, answer, link), a plain tuple, since a named one takes ten times as long to create. The link says
 how it follows the previous pair of its file:
@@ -12,9 +12,7 @@ The turns before a question follow from the previous pairs, up to the first NEW 
 question of the previous pair, NEXT its question and its answer. Readers yield no RESUMED link; cleaning does.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import chain, repeat
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Iterator
 
 from chatbot.display import listing, one_line
 from chatbot.errors import UserError
@@ -22,35 +20,6 @@ from chatbot.errors import UserError
 Pair = tuple[str, str, int]
 
 NEW, OVERLAP, NEXT, RESUMED = range(4)
-
-
-class Turn(NamedTuple):
-    """A turn of a conversation."""
-
-    text: str
-    asks: bool = True  # whether the next turn may answer it
-    answers: bool = True  # whether it is to be learned as an answer
-
-
-def pairs_of_turns(turns: Iterable[Turn | None]) -> Iterator[Pair]:
-    """Yield each turn that answers, with the turn before it if that asks. None ends a conversation."""
-    before: Turn | None = None
-    link = NEW
-    for turn in turns:
-        if turn is None:
-            before, link = None, NEW
-            continue
-        if before is not None and before.asks and turn.answers:
-            yield before.text, turn.text, link
-            link = OVERLAP
-        elif link == OVERLAP:
-            link = NEXT
-        before = turn
-
-
-def pairs_of_texts(texts: Sequence[str]) -> list[Pair]:
-    """Return each utterance with the one after it: the pairs of a conversation in which everybody answers."""
-    return list(zip(texts, texts[1:], chain((NEW,), repeat(OVERLAP)), strict=False))
 
 
 def without_lost(pairs: Iterable[Pair], lost: str, drop: Callable[[], None]) -> Iterator[Pair]:

@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from chatbot.corpus.reading.conversation import Pair, pairs_of_turns
+from chatbot.corpus.reading.conversation import Pair
 from chatbot.corpus.reading.layouts import FUNCTIONS
 from chatbot.corpus.reading.marked_text import speakers
 from chatbot.corpus.reading.messages import NOTICES, SYSTEM, Message, pairs_of_messages
@@ -23,6 +23,7 @@ from chatbot.corpus.reading.questions import blocks, is_question, read_sections
 from chatbot.corpus.reading.records import turn_of_role
 from chatbot.corpus.reading.report import ReadOptions, Report
 from chatbot.corpus.reading.text_file import TextFile, is_rule
+from chatbot.corpus.reading.turns import pairs_of_turns
 from chatbot.corpus.reading.wordings import any_of, expression, table_of
 from chatbot.display import one_line
 from chatbot.errors import UserError
@@ -216,7 +217,8 @@ def read_heads(text: TextFile, options: ReadOptions, report: Report, layout: Hea
     report.has_names = True
     messages = _messages(text, layout or _undeclared(head), pattern, known, report)
     if {match["name"].strip().casefold() for _, match in matches} <= ASKING | ANSWERING and not options.me:
-        return pairs_of_turns(message and turn_of_role(message.sender, message.text) for message in messages)
+        said = (message and turn_of_role(message.sender, message.text) for message in messages)
+        return pairs_of_turns(said, lambda reason: report.drop(reason, text.place))
     return pairs_of_messages(messages, options, report, text.place)
 
 

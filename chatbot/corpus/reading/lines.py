@@ -15,12 +15,13 @@ from collections.abc import Iterable, Iterator
 from itertools import groupby, islice, pairwise, zip_longest
 from pathlib import Path
 
-from chatbot.corpus.reading.conversation import NEW, NEXT, Pair, Turn, pairs_of_texts, pairs_of_turns
+from chatbot.corpus.reading.conversation import NEW, Pair
 from chatbot.corpus.reading.doubts import doubt_of
 from chatbot.corpus.reading.marked_text import separated
 from chatbot.corpus.reading.questions import is_question
 from chatbot.corpus.reading.report import ReadOptions, Report
 from chatbot.corpus.reading.text_file import FIRST_LINES, TextFile, is_rule, lines, open_text_files
+from chatbot.corpus.reading.turns import Said, pairs_of_texts, pairs_of_turns
 from chatbot.display import counted, one_line
 from chatbot.errors import UserError
 
@@ -52,16 +53,16 @@ def read_conv(text: TextFile, options: ReadOptions, report: Report) -> Iterator[
         sum("/" in words and words.strip("/ ") != "" for words in utterances) >= _SLASHED_SHARE * len(utterances) > 0
     )
 
-    def turns() -> Iterator[Turn | None]:
+    def said() -> Iterator[Said | None]:
         for number, line in lines(text, report):
             if line is not None and (line[:2] == "M " or line == "M"):
-                yield Turn(line[2:].replace("/", "") if slashed else line[2:])
+                yield Said(line[2:].replace("/", "") if slashed else line[2:])
             elif line is None or line.strip():
                 if line is not None and line.rstrip() != "E":
                     report.drop("lines that begin with neither E nor M", f"{text.place}, line {number}")
                 yield None  # the next utterance does not answer the previous one
 
-    return pairs_of_turns(turns())
+    return pairs_of_turns(said(), report.drop)
 
 
 def is_douban(text: TextFile) -> bool:
@@ -120,14 +121,18 @@ def is_parlai(text: TextFile) -> bool:
 
 def read_parlai(text: TextFile, options: ReadOptions, report: Report) -> Iterator[Pair]:
     """Yield each turn with its answer; the next turn of a conversation follows the answer."""
-    link = NEW
+    return pairs_of_turns(_said_in_parlai(text, report), report.drop)
+
+
+def _said_in_parlai(text: TextFile, report: Report) -> Iterator[Said | None]:
     for number, line in lines(text, report):
         numbered = _NUMBERED.match(line or "")
         if not line or line.isspace():
-            link = NEW
+            yield None
             continue
         if numbered:
-            link = NEW if numbered[1] == "1" else link
+            if numbered[1] == "1":
+                yield None
             if _PERSONA.match(numbered[2]):
                 continue
             question, _, rest = numbered[2].partition("\t")
@@ -139,11 +144,12 @@ def read_parlai(text: TextFile, options: ReadOptions, report: Report) -> Iterato
             question, answer = "\n".join(told), fields.get("labels") or fields.get("eval_labels") or ""
             answer, is_last = answer.partition("|")[0], fields.get("episode_done") == "True"
         if question.strip() and answer.strip():
-            yield question, answer.replace("\\n", "\n"), link
-            link = NEW if is_last else NEXT
+            yield from (Said(question, answers=False), Said(answer.replace("\\n", "\n"), asks=False))
         else:
             report.drop("lines without a turn and its answer", f"{text.place}, line {number}")
-            link = NEW
+            is_last = True
+        if is_last:
+            yield None
 
 
 def are_lines(text: TextFile) -> bool | str:

@@ -7,12 +7,12 @@ The first mark decides which family of marks divides the text, so that "User:" w
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import groupby
 
-from chatbot.corpus.reading.conversation import Pair, Turn, pairs_of_turns
+from chatbot.corpus.reading.conversation import Pair
 from chatbot.corpus.reading.names import ANSWERING, ANSWERING_PEOPLE, ASKING, ASKING_PEOPLE
 from chatbot.corpus.reading.report import ReadOptions, Report
 from chatbot.corpus.reading.text_file import TextFile, decoded, whole_text
+from chatbot.corpus.reading.turns import Said, pairs_of_turns
 
 _ASKS = (*ASKING, *ASKING_PEOPLE, "question", "q", "instruction", "问题", "提问", "病人")
 _ANSWERS = (*ANSWERING, *ANSWERING_PEOPLE, "response", "answer", "output", "a", "belle", "回答", "答案")
@@ -53,13 +53,13 @@ _PREAMBLE = 2000  # characters of a system prompt before the first mark
 TEMPLATES = ("<|", "### ", "[INST]", "<s>", "<start_of_turn>", "[Human]")  # what models' templates begin with
 
 
-def turns_of(text: str) -> list[Turn] | None:
-    """Return the turns of a text that begins with a mark, or has one after a short system prompt; None for others.
+def said_in(text: str) -> list[Said] | None:
+    """Return what is said in a text that begins with a mark, or has one after a short system prompt; None for others.
 
-    The text of the last turn may be empty, for an answer that stands elsewhere.
+    The last text may be empty, for an answer that stands elsewhere.
     """
     marks = _family_of(text)
-    return [*_turns(text, marks)] if marks else None
+    return [*_said(text, marks)] if marks else None
 
 
 def _family_of(text: str) -> re.Pattern[str] | None:
@@ -85,38 +85,44 @@ def _role(mark: re.Match[str]) -> str:
     return mark[mark.lastindex or 0].casefold()
 
 
-def _turns(text: str, family: re.Pattern[str]) -> Iterator[Turn]:
-    """Yield the turns without system prompts; consecutive parts of one side are one turn."""
-
-    def said() -> Iterator[tuple[bool, str]]:
-        marks = family.finditer(text)
-        mark = next(marks, None)
-        while mark:
-            following = next(marks, None)
-            role, part = _role(mark), text[mark.end() : following.start() if following else len(text)]
-            mark = following
-            if role in _LEFT_OUT:
-                continue
-            asks = role in _QUESTION
-            part = _ENDS.sub("", _SYSTEM.sub("", part) if "<<SYS>>" in part else part).strip()
-            called = part if asks else _CALL.sub("", part)
-            if called == part or called.strip():
-                yield asks, called.strip()
-
-    for asks, group in groupby(said(), lambda each: each[0]):
-        yield Turn("\n".join(part for _, part in group if part), asks, not asks)
+def _said(text: str, family: re.Pattern[str]) -> Iterator[Said]:
+    """Yield what both sides say, without system prompts."""
+    last: Said | None = None
+    marks = family.finditer(text)
+    mark = next(marks, None)
+    while mark:
+        following = next(marks, None)
+        role, part = _role(mark), text[mark.end() : following.start() if following else len(text)]
+        mark = following
+        if role in _LEFT_OUT:
+            continue
+        asks = role in _QUESTION
+        part = _ENDS.sub("", _SYSTEM.sub("", part) if "<<SYS>>" in part else part).strip()
+        called = part if asks else _CALL.sub("", part).strip()
+        if last and last.asks and role in _INPUTS:
+            last = last._replace(text=f"{last.text}\n{part}".strip())
+        elif called or not part:
+            if last:
+                yield last
+            last = Said(called, "user" if asks else "assistant", asks, not asks)
+    if last:
+        yield last
 
 
 def is_template(text: TextFile) -> bool:
     """Return whether a text that begins like this has the marks of a language model's template around its turns."""
-    return text.sample.lstrip().startswith(TEMPLATES) and bool(pairs_of_dialogue(turns_of(text.sample) or []))
+    return text.sample.lstrip().startswith(TEMPLATES) and any(pairs_of_turns(said_in(text.sample) or [], Report().drop))
 
 
 def read_template(text: TextFile, options: ReadOptions, report: Report) -> Iterator[Pair]:
     """Yield the pairs of users and assistants. Raises UserError for a text that is too large."""
     marks = _family_of(text.sample)
-    turns = _turns(whole_text(text, "templates"), marks) if marks else ()
-    return decoded(_pairs(turns), text, report, lambda reason: report.drop(reason, text.place))
+    said = _said(whole_text(text, "templates"), marks) if marks else ()
+
+    def drop(reason: str) -> None:
+        report.drop(reason, text.place)
+
+    return decoded(pairs_of_turns(said, drop), text, report, drop)
 
 
 def without_mark(text: str) -> str:
@@ -125,15 +131,6 @@ def without_mark(text: str) -> str:
     if match and _role(match) in _ANSWERS:
         text = text.lstrip()[match.end() :]
     return _ENDS.sub("", text).strip()
-
-
-def pairs_of_dialogue(turns: Iterable[Turn]) -> list[Pair]:
-    """Return the pairs of a dialogue whose turns may be empty."""
-    return [*_pairs(turns)]
-
-
-def _pairs(turns: Iterable[Turn]) -> Iterator[Pair]:
-    return pairs_of_turns(turn if turn.text else Turn("", False, False) for turn in turns)
 
 
 def separated(text: str) -> list[str] | None:

@@ -1,21 +1,20 @@
 """From the messages of a chat to pairs: what is text in a message, whose turn it is, where a conversation ends.
 
-Consecutive messages of one person are one turn, and adjacent turns are a pair. A turn without text, such as a picture,
-stands between the turns around it, which therefore are no pair. A conversation ends with the chat, or with a pause.
+A message without text, such as a picture, stands between the turns around it, which therefore are no pair. A
+conversation ends with the chat, or with a pause.
 """
 
 import re
 from collections.abc import Iterable, Iterator
-from itertools import chain, dropwhile, groupby, islice, pairwise
+from itertools import chain, dropwhile, islice, pairwise
 from typing import NamedTuple, TypeVar
 
-from chatbot.corpus.reading.conversation import Pair, Turn, nobody_is, pairs_of_turns
+from chatbot.corpus.reading.conversation import Pair, nobody_is
 from chatbot.corpus.reading.report import ReadOptions, Report
 from chatbot.corpus.reading.times import PAUSE, form_of, seconds
+from chatbot.corpus.reading.turns import MAX_TURN, TOO_LONG, Said, joined, pairs_of_turns
 from chatbot.corpus.reading.wordings import pattern
-from chatbot.display import CHINESE_OR_KANA
 
-MAX_TURN = 10_000  # characters; a longer turn is no reply
 FIRST = 200  # messages, whose times tell their form, and whether the newest comes first
 MAX_HELD = 100_000  # messages that are turned around, or sorted by their chats, at once
 MAX_NAMES = 1000  # of people, for the message about a name that does not occur
@@ -29,7 +28,6 @@ _MENTION = re.compile(r"<[@#][!&]?\w{1,30}(?:\|([^<>]{1,60}))?>|<!(?:here|channe
 _LINK = re.compile(r"<((?:https?://|mailto:)[^<>|\s]{1,500})(?:\|([^<>]{1,300}))?>")
 _LEFT_OUT, _NO_TEXT, _QUOTE, _NOTICE = map(pattern, ("left_out", "no_text", "quotes", "notices"))
 _LONGEST_NOTICE = 120  # characters
-_CHINESE = re.compile(f"[{CHINESE_OR_KANA}]")
 
 
 class Message(NamedTuple):
@@ -53,43 +51,25 @@ def pairs_of_messages(
     people: dict[str, None] = {}  # their names, in order of appearance
     has_written = False
 
-    def turns() -> Iterator[Turn | None]:
+    def said() -> Iterator[Said | None]:
         nonlocal has_written
-        usable = _usable(_timed(messages, report, place), report, place)
-        for sender, group in groupby(usable, lambda message: message.sender if message else None):
-            if sender is None:
+        for message in _usable(_timed(messages, report, place), report, place):
+            if message is None:
                 yield None
                 continue
-            names, text = _turn(filter(None, group), report, place)
             if len(people) < MAX_NAMES:
-                people.setdefault(names[0])
-            mine = me is None or me in map(str.casefold, names)
+                people.setdefault(message.names[0])
+            mine = me is None or me in map(str.casefold, message.names)
             has_written = has_written or mine
-            yield Turn(text, bool(text), mine and bool(text))
+            yield Said(joined(message.text.splitlines()), message.sender, answers=mine)
 
-    pairs = pairs_of_turns(turns())
+    pairs = pairs_of_turns(said(), lambda reason: report.drop(reason, place))
     first = [*islice(pairs, 1)]
     yield from chain(first, pairs)
     if has_written and not first:
         report.drop("chats in which nobody answers", place)
     if people and not has_written:
         raise nobody_is(options.me or "", people, place)
-
-
-def _turn(messages: Iterable[Message], report: Report, place: str) -> tuple[tuple[str, ...], str]:
-    """Return the names of a person, and what that person says in consecutive messages; "" for too much."""
-    names: tuple[str, ...] = ()
-    parts: list[str] = []
-    characters = 0
-    for message in messages:
-        names = message.names
-        characters += len(message.text)
-        if characters <= MAX_TURN:
-            parts.append(message.text)
-    if characters > MAX_TURN:
-        report.drop(f"turns of more than {MAX_TURN:,} characters", place)
-        return names, ""
-    return names, joined(parts)
 
 
 def _timed(
@@ -129,8 +109,9 @@ def _usable(
         if message.names[0] in SYSTEM or (text and len(text) <= _LONGEST_NOTICE and _NOTICE.fullmatch(text)):
             report.drop(NOTICES, place)
             continue
-        if not text:
-            report.drop(NO_TEXT, place)
+        if not text or len(text) > MAX_TURN:
+            report.drop(TOO_LONG if text else NO_TEXT, place)
+            text = ""
         if last is not None and time is not None and abs(time - last) > PAUSE:
             yield None
         last = time if time is not None else last
@@ -185,22 +166,3 @@ def by_chat(messages: Iterable[tuple[str, _M] | None]) -> Iterator[_M | None]:
             count += 1
         else:
             yield item[1]  # there is a single chat
-
-
-def joined(parts: Iterable[str]) -> str:
-    """Join messages or lines to one utterance.
-
-    A comma separates Chinese that has no punctuation, nothing separates Chinese that has, and a space everything else.
-    """
-    text = ""
-    for part in parts:
-        for line in part.splitlines():
-            line = line.strip()
-            if text and line:
-                chinese = _CHINESE.match(line) is not None
-                if chinese and _CHINESE.match(text[-1]):
-                    text += "，"
-                elif not (chinese and not text[-1].isascii() and not text[-1].isalnum()):
-                    text += " "
-            text += line
-    return text

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 from chatbot.corpus.reading import names
 from chatbot.corpus.reading.doubts import doubt_of
 from chatbot.corpus.reading.mapping import quoted, written
-from chatbot.corpus.reading.marked_text import labelled, separated, turns_of
+from chatbot.corpus.reading.marked_text import labelled, said_in, separated
 from chatbot.corpus.reading.records import alternatives, text_of
 from chatbot.corpus.reading.times import form_of, seconds
 from chatbot.display import one_line
@@ -25,7 +25,7 @@ def proposed(group: Sequence[Any]) -> tuple[str, str]:
         are_texts = len(first) > 1 and all(isinstance(text, str) for value in group for text in value)
         return ("@", "") if are_texts else ("", "")
     if isinstance(first, str):
-        return ("@", "") if all(turns_of(text) or separated(text) for text in group) else ("", "")
+        return ("@", "") if all(said_in(text) or separated(text) for text in group) else ("", "")
     if not isinstance(first, dict):
         return "", ""
     fields = {names.key_of(name): name for name in reversed(first)}
@@ -202,7 +202,7 @@ def marked(group: Sequence[Mapping[str, Any]], fields: dict[str, str]) -> Propos
         texts = [value[fields[name]] for value in group if fields.get(name) in value]
         if len(texts) < len(group) or not all(isinstance(text, str) for text in texts):
             continue
-        if all(turns_of(text) or separated(text) for text in texts):
+        if all(said_in(text) or separated(text) for text in texts):
             return written({"turns": fields[name]}), ""
         if name in SURE and all(labelled(text.strip().splitlines(), sure=True) for text in texts):
             return written({"turns": fields[name]}), ""

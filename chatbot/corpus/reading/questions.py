@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 from itertools import chain, pairwise
 from typing import Generic, NamedTuple, TypeVar
 
-from chatbot.corpus.reading.conversation import NEW, NEXT, Pair
-from chatbot.corpus.reading.messages import joined
+from chatbot.corpus.reading.conversation import Pair
 from chatbot.corpus.reading.report import ReadOptions, Report
 from chatbot.corpus.reading.text_file import TextFile, is_rule, lines
+from chatbot.corpus.reading.turns import Said, joined, pairs_of_turns
 from chatbot.corpus.reading.wordings import any_of, pattern
 
 _SIDES = "|".join(f"(?P<{side}>{any_of(side)})" for side in ("question", "answer", "user", "bot"))
@@ -130,7 +130,7 @@ def _labelled(match: re.Match[str]) -> tuple[str, str]:
 
 def read_question_lines(text: TextFile, options: ReadOptions, report: Report) -> Iterator[Pair]:
     """Yield each question with each of its answers."""
-    return _pairs(_utterances(blocks(text, _labels_in, report)), report)
+    return pairs_of_turns(_said(_utterances(blocks(text, _labels_in, report)), report), report.drop)
 
 
 def read_sections(text: TextFile, match: Callable[[str], re.Match[str] | None], report: Report) -> Iterator[Pair]:
@@ -142,7 +142,7 @@ def read_sections(text: TextFile, match: Callable[[str], re.Match[str] | None], 
             return (("question", head["question"].strip(" *#_")), ("answer", ""))
         return (("", ""),) if head or _HEADING.fullmatch(line[:LONGEST_HEADING]) else ()
 
-    return _pairs(_utterances(blocks(text, begins, report)), report)
+    return pairs_of_turns(_said(_utterances(blocks(text, begins, report)), report), report.drop)
 
 
 def _utterances(found: Iterable[Block[tuple[str, str]] | None]) -> Iterator[Utterance | None]:
@@ -165,29 +165,31 @@ def _utterances(found: Iterable[Block[tuple[str, str]] | None]) -> Iterator[Utte
         is_first = len(below) < len(block.lines)
 
 
-def _pairs(utterances: Iterable[Utterance | None], report: Report) -> Iterator[Pair]:
-    """Yield each question with each of its answers.
+def _said(utterances: Iterable[Utterance | None], report: Report) -> Iterator[Said | None]:
+    """Yield what both sides say, with the question again before each other answer to it.
 
     A blank line before a user ends a conversation, unless one stands before what bots say, too.
     """
     question: Utterance | None = None
     is_answered = are_apart = False
-    link = NEW  # of the next question
     for utterance in chain(utterances, (None,)):
         answers = utterance is not None and utterance.side in _ANSWERING
         if question is not None and not (answers or is_answered):
             report.drop("questions without an answer", question.place)
         if utterance is None or not utterance.side:
-            question, link = None, NEW
+            question = None
+            yield None
             if utterance is not None and utterance.parts:
                 report.drop("sections without a question", utterance.place)
         elif not answers:
+            if utterance.side == "question" or (utterance.is_first and not are_apart):
+                yield None
             question, is_answered = utterance, False
-            is_new = utterance.side == "question" or (utterance.is_first and not are_apart)
-            link = NEW if is_new else link
+            yield Said(joined(question.parts), answers=False)
         elif question is None:
             report.drop("answers without a question", utterance.place)
         elif utterance.parts:
-            yield joined(question.parts), joined(utterance.parts), NEW if is_answered else link
+            if is_answered:
+                yield from (None, Said(joined(question.parts), answers=False))
+            yield Said(joined(utterance.parts), asks=False)
             is_answered, are_apart = True, utterance.is_first
-            link = NEXT if utterance.side == "bot" else NEW

@@ -7,21 +7,13 @@ from itertools import chain, product
 from typing import Any, NamedTuple
 
 from chatbot.corpus.reading import mapping
-from chatbot.corpus.reading.conversation import (
-    NEW,
-    NEXT,
-    OVERLAP,
-    Pair,
-    Turn,
-    nobody_is,
-    pairs_of_texts,
-    pairs_of_turns,
-)
+from chatbot.corpus.reading.conversation import NEW, Pair, nobody_is
 from chatbot.corpus.reading.mapping import Map
-from chatbot.corpus.reading.marked_text import labelled, pairs_of_dialogue, separated, turns_of, without_mark
+from chatbot.corpus.reading.marked_text import labelled, said_in, separated, without_mark
 from chatbot.corpus.reading.messages import ME, NOTICES, Message, by_chat, pairs_of_messages
 from chatbot.corpus.reading.names import ANSWERING, ASKING, UNHEARD
 from chatbot.corpus.reading.report import ALONE, ReadOptions, Report
+from chatbot.corpus.reading.turns import Drop, Said, pairs_of_texts, pairs_of_turns
 
 NO_PAIR = "records without question and answer"
 NOT_TEXT = "utterances that are not text"
@@ -53,7 +45,6 @@ class Layout(NamedTuple):
 
 
 Entries = Iterable[Any]  # what a map gives, with None after each conversation
-Drop = Callable[[str], None]  # counts a part without pairs
 
 
 def pairs_of_entries(
@@ -108,8 +99,8 @@ def pairs_of_record(entry: Mapping[str, Any], drop: Drop) -> list[Pair]:
         drop(f"records of more than {MOST_PAIRS:,} pairs")
         return []
     if isinstance(history, list) and history and len(questions) == len(answers) == 1:
-        return _pairs_after(history, questions[0], answers[0])
-    return [pair for question, answer in product(questions, answers) for pair in _pairs_of_texts(question, answer)]
+        return [*_pairs_after(history, questions[0], answers[0], drop)]
+    return [pair for each in product(questions, answers) for pair in _pairs_of_texts(*each, drop)]
 
 
 def alternatives(value: object) -> list[str]:
@@ -124,30 +115,27 @@ def alternatives(value: object) -> list[str]:
     return [text_of(value)] if text_of(value) else []
 
 
-def _pairs_of_texts(question: str, answer: str) -> list[Pair]:
+def _pairs_of_texts(question: str, answer: str, drop: Drop) -> list[Pair]:
     """Return the pair, or the pairs of a question that is a dialogue with marks."""
-    if (turns := turns_of(question)) is not None:
-        if not turns[-1].asks and not turns[-1].text:
-            turns.pop()
-        return pairs_of_dialogue([*turns, Turn(without_mark(answer), asks=False)])
+    if (said := said_in(question)) is not None:
+        return [*pairs_of_turns([*said, Said(without_mark(answer), "assistant", asks=False)], drop)]
     if "__eo" in question:
         mark = "__eot__" if "__eot__" in question else "__eou__"
         return pairs_of_texts(separated(f"{question} {mark} {answer}") or [])
     return [(question, answer, NEW)]
 
 
-def _pairs_after(history: list[Any], question: str, answer: str) -> list[Pair]:
+def _pairs_after(history: list[Any], question: str, answer: str, drop: Drop) -> Iterable[Pair]:
     """Return the pairs of a history - of texts, of [question, answer], of messages with roles - and of the question."""
     if all(isinstance(turn, str) for turn in history):
         return pairs_of_texts([*history, question, answer])
-    turns = []
+    said = []
     for part in history:
         sides = part if isinstance(part, list) else [part.get("content")] if "content" in part else [*part.values()]
         is_answer = isinstance(part, dict) and str(part.get("role")).casefold() in ANSWERING
-        turns += [
-            Turn(text_of(side), not n and not is_answer, bool(n) or is_answer) for n, side in enumerate(sides[:2])
-        ]
-    return pairs_of_dialogue([*turns, Turn(question, answers=False), Turn(answer, asks=False)])
+        said += [("assistant" if n or is_answer else "user", text_of(side)) for n, side in enumerate(sides[:2])]
+    said += [("user", question), ("assistant", answer)]
+    return pairs_of_turns((turn_of_role(role, text) for role, text in said), drop)
 
 
 def _pairs_of_conversations(
@@ -162,19 +150,19 @@ def _pairs_of_conversations(
         for conversation in (turns, value) if turns else (value,):
             if conversation is None:
                 continue
-            pairs = pairs_of_conversation(conversation, options, report, place)
+            pairs = pairs_of_conversation(conversation, options, report, place, drop)
             if not pairs:
                 drop(ALONE if isinstance(conversation, list) and len(conversation) == 1 else NO_PAIR)
             yield from pairs
         turns = []
 
 
-def pairs_of_conversation(value: object, options: ReadOptions, report: Report, place: str) -> list[Pair]:
+def pairs_of_conversation(value: object, options: ReadOptions, report: Report, place: str, drop: Drop) -> list[Pair]:
     """Return the pairs of a conversation in one value: utterances, with names or without, or a text with marks."""
     is_text = isinstance(value, str)
     if isinstance(value, str):
-        if turns := turns_of(value):
-            return pairs_of_dialogue(turns)
+        if turns := said_in(value):
+            return [*pairs_of_turns(turns, drop)]
         if utterances := separated(value):
             return pairs_of_texts(utterances)
         value = value.strip().splitlines()
@@ -192,15 +180,16 @@ def pairs_of_conversation(value: object, options: ReadOptions, report: Report, p
         return []
     report.has_names = True
     if {name.casefold() for name, _ in said} <= ASKING | ANSWERING:
-        return [*pairs_of_turns(turn_of_role(name, text) for name, text in said)]
+        return [*pairs_of_turns((turn_of_role(name, text) for name, text in said), drop)]
     return [*pairs_of_messages((Message(n, (n,), "", text) for n, text in said), options, report, place)]
 
 
-def turn_of_role(role: str, text: str, answering: frozenset[str] = ANSWERING, me: str | None = None) -> Turn:
+def turn_of_role(role: str, text: str, answering: frozenset[str] = ANSWERING, me: str | None = None) -> Said:
     """Return a turn of a user, or of an assistant, who only answers. me: the role that is learned, None for all."""
     role = role.casefold()
     is_answer = role in answering
-    return Turn(text, not is_answer, role not in ASKING and (me is None or role == me))
+    is_text = bool(text.strip())
+    return Said(text, None, is_text and not is_answer, is_text and role not in ASKING and (me is None or role == me))
 
 
 def _pairs_of_roles(entries: Entries, layout: Layout, options: ReadOptions, place: str, drop: Drop) -> Iterator[Pair]:
@@ -208,7 +197,7 @@ def _pairs_of_roles(entries: Entries, layout: Layout, options: ReadOptions, plac
     me = options.me.strip().casefold() if options.me else None
     roles: set[str] = set()
 
-    def turns() -> Iterator[tuple[str, Turn | None] | None]:
+    def said() -> Iterator[tuple[str, Said | None] | None]:
         for entry in entries:
             if entry is None:
                 yield None
@@ -224,7 +213,7 @@ def _pairs_of_roles(entries: Entries, layout: Layout, options: ReadOptions, plac
                 drop(NOT_TEXT)
                 yield chat, None
 
-    yield from pairs_of_turns(by_chat(turns()))
+    yield from pairs_of_turns(by_chat(said()), drop)
     if me and roles and me not in map(str.casefold, roles):
         raise nobody_is(options.me or "", sorted(roles), place)
 
@@ -303,17 +292,23 @@ def _pairs_of_nodes(nodes: Mapping[str, _Node], before: Mapping[str, _Node], dro
             roots.append(node)
             if node.parent not in ("", "0", "root") and node.parent not in before:
                 drop(ABSENT)
-    last = ""  # the answer of the previous pair
-    waiting = roots[::-1]
-    while waiting:
-        node = waiting.pop()
-        waiting += reversed(children.get(node.key, ()))
-        parent = nodes.get(node.parent) or before.get(node.parent)
-        if parent is None or parent is node or not node.text or not parent.text:
-            continue
-        if not node.role or not ({node.role, parent.role} & (ASKING | ANSWERING)):
-            yield parent.text, node.text, OVERLAP if last == parent.key else NEW
-            last = node.key
-        elif parent.role in ASKING and node.role in ANSWERING:
-            yield parent.text, node.text, NEXT if last and last == parent.parent else NEW
-            last = node.key
+
+    def said() -> Iterator[Said | None]:
+        last: _Node | None = None
+        waiting = roots[::-1]
+        while waiting:
+            node = waiting.pop()
+            waiting += reversed(children.get(node.key, ()))
+            parent = nodes.get(node.parent) or before.get(node.parent)
+            if parent is None or parent is node or not node.text or not parent.text:
+                continue
+            if parent is not last:
+                yield from (None, _said_by(parent))
+            yield _said_by(node)
+            last = node
+
+    return pairs_of_turns(said(), drop)
+
+
+def _said_by(node: _Node) -> Said:
+    return turn_of_role(node.role, node.text) if node.role in ASKING | ANSWERING else Said(node.text)

@@ -13,11 +13,11 @@ from typing import NamedTuple
 
 import pysubs2
 
-from chatbot.corpus.reading.conversation import Pair, Turn, pairs_of_turns
+from chatbot.corpus.reading.conversation import Pair
 from chatbot.corpus.reading.marked_text import speakers
-from chatbot.corpus.reading.messages import MAX_TURN, joined
 from chatbot.corpus.reading.report import ReadOptions, Report
 from chatbot.corpus.reading.text_file import TextFile, decoded, whole_text
+from chatbot.corpus.reading.turns import MAX_TURN, Said, joined, pairs_of_turns
 from chatbot.display import CHINESE
 from chatbot.errors import UserError
 
@@ -89,8 +89,11 @@ def read_subtitles(text: TextFile, options: ReadOptions, report: Report) -> Iter
         cues.append(_Cue(start / 1000, max(event.end for event in same) / 1000, spoken))
     if _is_rolling(cues):
         raise UserError(f"{text.place}: captions that repeat lines while they scroll; give subtitles that do not")
-    pairs = pairs_of_turns(_turns(cues, report, text.place))
-    return decoded(pairs, text, report, lambda reason: report.drop(reason, text.place))
+
+    def drop(reason: str) -> None:
+        report.drop(reason, text.place)
+
+    return decoded(pairs_of_turns(_turns(cues, report, text.place), drop), text, report, drop)
 
 
 def _is_bilingual(cues: Sequence[_Cue]) -> bool:
@@ -106,7 +109,7 @@ def _is_rolling(cues: Sequence[_Cue]) -> bool:
     return len(texts) > 2 and repeated >= ROLLING * (len(texts) - 1)
 
 
-def _turns(cues: Sequence[_Cue], report: Report, place: str) -> Iterator[Turn | None]:
+def _turns(cues: Sequence[_Cue], report: Report, place: str) -> Iterator[Said | None]:
     chinese_only = _is_bilingual(cues)
     firsts = [cue.lines[0].partition(":") for cue in cues if cue.lines]
     names = speakers((name.strip() for name, colon, _ in firsts if colon), len(firsts))
@@ -118,7 +121,7 @@ def _turns(cues: Sequence[_Cue], report: Report, place: str) -> Iterator[Turn | 
             turns.append("")
         end = cue.end
         spoken = [line for line in cue.lines if _CHINESE.search(line)] if chinese_only else []
-        said = [joined([turn]) for turn in _DASH.split("\n".join(spoken or cue.lines)) if turn]
+        said = [joined(turn.splitlines()) for turn in _DASH.split("\n".join(spoken or cue.lines)) if turn]
         if not said:
             report.drop(NO_SPEECH, place)
         for number, text in enumerate(said):
@@ -131,7 +134,7 @@ def _turns(cues: Sequence[_Cue], report: Report, place: str) -> Iterator[Turn | 
                 turns[-1] = joined([before, text])
             elif text:
                 turns.append(text)
-    return (Turn(turn) if turn else None for turn in turns)
+    return (Said(turn) if turn else None for turn in turns)
 
 
 def _continues(turn: str, text: str) -> bool:
