@@ -24,6 +24,7 @@ from chatbot.corpus.reading.messages import NO_TEXT, NOTICES
 from chatbot.corpus.reading.read import NO_DATA
 from chatbot.corpus.reading.report import Report
 from chatbot.corpus.reading.subtitles import NO_SPEECH
+from chatbot.corpus.reading.turns import NOT_TEXT, OF_PROGRAMS
 from chatbot.corpus.selection import Selection
 from chatbot.corpus.shards import encode_chunk
 from chatbot.corpus.vocabulary import Vocabulary, build_vocabulary
@@ -142,7 +143,7 @@ MANY_DROPPED, TOP_REPLIES_SHARE = 0.1, 0.2
 FEW_PAIRS, FREQUENT_REPLY = 1000, 10
 # Reasons to drop pairs that the user chose by a flag, and to drop what is no pair of the corpus anyway.
 CHOSEN = ("pairs beyond ", "pairs with fewer ", "pairs with more ", "pairs with a blocked ")
-NO_PAIRS = (NO_DATA, NOTICES, NO_TEXT, FALSE_RESPONSES, NO_SPEECH)
+NO_PAIRS = (NO_DATA, NOTICES, NO_TEXT, NOT_TEXT, OF_PROGRAMS, FALSE_RESPONSES, NO_SPEECH)
 MAX_LENGTH = ModelSettings().max_length
 
 

@@ -8,22 +8,26 @@ Where the name stands alone on the line below the time, the pattern has a line e
 The user gives a pattern with --head; heads.yaml declares those of applications and exporters.
 """
 
+import dataclasses
 import functools
+import io
 import re
+import shutil
+import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import chain, pairwise
 from typing import Any, NamedTuple
 
 from chatbot.corpus.reading.conversation import Pair
 from chatbot.corpus.reading.layouts import FUNCTIONS
 from chatbot.corpus.reading.marked_text import speakers
 from chatbot.corpus.reading.messages import NOTICES, SYSTEM, Message, pairs_of_messages
-from chatbot.corpus.reading.names import ANSWERING, ASKING
+from chatbot.corpus.reading.names import are_roles
 from chatbot.corpus.reading.questions import blocks, is_question, read_sections
-from chatbot.corpus.reading.records import turn_of_role
 from chatbot.corpus.reading.report import ReadOptions, Report
-from chatbot.corpus.reading.text_file import TextFile, is_rule
-from chatbot.corpus.reading.turns import pairs_of_turns
+from chatbot.corpus.reading.text_file import TextFile, is_rule, raw_lines
+from chatbot.corpus.reading.turns import pairs_of_roles
 from chatbot.corpus.reading.wordings import any_of, expression, table_of
 from chatbot.display import one_line
 from chatbot.errors import UserError
@@ -131,15 +135,13 @@ def _match(pattern: "re.Pattern[str]", line: str, following: str = "") -> Match 
     return pattern.fullmatch(both) if line else None
 
 
-def _matches(head: str, sample: Sequence[str]) -> list[tuple[int, Match]]:
-    """Return (number from 0, match) of the lines that are heads, but for those of a program's log."""
+def _matches(head: str, lines: Iterable[str]) -> Iterator[tuple[int, Match]]:
+    """Yield (number from 0, match) of the lines that are heads, but for those of a program's log."""
     pattern = compiled(head)
-    found = (
-        (number, match)
-        for number, (line, following) in enumerate(zip(sample, [*sample[1:], ""], strict=True))
-        if (match := _match(pattern, line, following))
-    )
-    return [(n, match) for n, match in found if not _LEVEL.search(match.groupdict("").get("name", ""))]
+    for number, (line, following) in enumerate(pairwise(chain(lines, ("",)))):
+        match = _match(pattern, line, following)
+        if match and not _LEVEL.search(match.groupdict("").get("name", "")):
+            yield number, match
 
 
 def _bare_lines(text: TextFile) -> list[str]:
@@ -174,7 +176,7 @@ _LEVEL = re.compile(r"\b(?:TRACE|DEBUG|INFO|NOTICE|WARN|WARNING|ERROR|CRITICAL|F
 
 def _best(heads: Sequence[str], sample: Sequence[str]) -> tuple[str, list[tuple[int, Match]]]:
     """Return the head that most of these lines have, and its matches; of several, the first."""
-    return max(((head, _matches(head, sample)) for head in heads), key=lambda found: len(found[1]))
+    return max(((head, [*_matches(head, sample)]) for head in heads), key=lambda found: len(found[1]))
 
 
 def usual_head(text: TextFile) -> str:
@@ -182,7 +184,7 @@ def usual_head(text: TextFile) -> str:
     filled = [line for line in _bare_lines(text) if line.strip()]
     answered = {"": 1}  # questions with text below; a single one may stand anywhere
     for head in USUAL:
-        matches = _matches(head, filled)
+        matches = [*_matches(head, filled)]
         if "{question}" in head:
             others = {len(filled), *(place for place, _ in matches)}
             answered[head] = sum(is_question(match["question"]) and place + 1 not in others for place, match in matches)
@@ -203,23 +205,38 @@ def read_heads(text: TextFile, options: ReadOptions, report: Report, layout: Hea
 
     Raises UserError if `options.me` wrote no message.
     """
-    raw = _bare_lines(text)
     heads = [options.head] if options.head else layout.heads if layout else [usual_head(text) or USUAL[0]]
-    head, matches = _best(heads, raw)
+    head, matches = _best(heads, _bare_lines(text))
     if not matches:
         raise UserError(f"{text.place}: no line has the head {one_line(head, 60)!r}; copy one from the file")
     pattern = compiled(head)
     if "{question}" in head:
-        return read_sections(text, lambda line: _match(pattern, line), report)
-    known: set[str] | None = None  # names that begin messages, where nothing else tells a head from a text
-    if not {"time", "clock", "id"} & pattern.groupindex.keys():
-        known = speakers([match["name"].strip() for _, match in matches], sum(map(bool, map(str.strip, raw))))
+        yield from read_sections(text, lambda line: _match(pattern, line), report)
+        return
     report.has_names = True
-    messages = _messages(text, layout or _undeclared(head), pattern, known, report)
-    if {match["name"].strip().casefold() for _, match in matches} <= ASKING | ANSWERING and not options.me:
-        said = (message and turn_of_role(message.sender, message.text) for message in messages)
-        return pairs_of_turns(said, lambda reason: report.drop(reason, text.place))
-    return pairs_of_messages(messages, options, report, text.place)
+    with io.TextIOWrapper(tempfile.TemporaryFile(), encoding="utf-8", newline="") as copy:
+        known: set[str] | None = None  # names that begin messages, where nothing else tells a head from a text
+        names = {match["name"].strip() for _, match in matches}
+        if not {"time", "clock", "id"} & pattern.groupindex.keys():
+            shutil.copyfileobj(text.stream, copy)
+            text = dataclasses.replace(text, stream=copy)
+            known = names = _names_in(text, head)
+            copy.seek(0)
+        messages = _messages(text, layout or _undeclared(head), pattern, known, report)
+        if are_roles(names) and not options.me:
+            said = (message and (message.names[0], message.text) for message in messages)
+            yield from pairs_of_roles(said, functools.partial(report.drop, place=text.place))
+        else:
+            yield from pairs_of_messages(messages, options, report, text.place)
+
+
+def _names_in(text: TextFile, head: str) -> set[str]:
+    """Return the names that begin messages in all of a text."""
+    text.stream.seek(0)
+    lines = (line.rstrip("\r\n") for line in raw_lines(text, Report()))
+    counts = Counter(match["name"].strip() for _, match in _matches(head, lines))
+    text.stream.seek(0)
+    return speakers(counts, sum(map(bool, map(str.strip, raw_lines(text, Report())))))
 
 
 def _messages(

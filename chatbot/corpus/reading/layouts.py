@@ -10,7 +10,6 @@ import orjson
 
 from chatbot.corpus.reading.mapping import compiled
 from chatbot.corpus.reading.messages import shown_marks, without_quotes
-from chatbot.corpus.reading.names import ANSWERING
 from chatbot.corpus.reading.records import NO_PAIR, Layout, repaired, text_of, without_html
 from chatbot.corpus.reading.wordings import table_of
 
@@ -155,7 +154,6 @@ def _layout(row: dict[str, Any]) -> Layout:
         frozenset(row.get("notices", ())),
         FUNCTIONS[row["finish"]] if "finish" in row else str,
         FUNCTIONS[row["unfold"]] if "unfold" in row else None,
-        ANSWERING.union(row.get("answering", ())),
         row.get("rejected", NO_PAIR),
     )
 

@@ -4,25 +4,25 @@ The first mark decides which family of marks divides the text, so that "User:" w
 "### Response:" is text.
 """
 
+import functools
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
 from chatbot.corpus.reading.conversation import Pair
-from chatbot.corpus.reading.names import ANSWERING, ANSWERING_PEOPLE, ASKING, ASKING_PEOPLE
+from chatbot.corpus.reading.names import ANSWERING, ANSWERING_PEOPLE, ASKING, ASKING_PEOPLE, UNHEARD
 from chatbot.corpus.reading.report import ReadOptions, Report
 from chatbot.corpus.reading.text_file import TextFile, decoded, whole_text
-from chatbot.corpus.reading.turns import Said, pairs_of_turns
+from chatbot.corpus.reading.turns import pairs_of_roles
 
-_ASKS = (*ASKING, *ASKING_PEOPLE, "question", "q", "instruction", "问题", "提问", "病人")
+_ASKS = (*ASKING, *ASKING_PEOPLE, "question", "q", "instruction", "问题", "提问")
 _ANSWERS = (*ANSWERING, *ANSWERING_PEOPLE, "response", "answer", "output", "a", "belle", "回答", "答案")
 _INPUTS = ("input", "context", "输入")  # which belong to the question
 _PROMPTS = ("system", "系统")
-_TOOLS = ("tool", "function", "observation", "ipython", "function response", "tool response")
-_LEFT_OUT = frozenset((*_PROMPTS, *_TOOLS))
+_LEFT_OUT = frozenset((*UNHEARD, "function response", "tool response"))
 _QUESTION = frozenset((*_ASKS, *_INPUTS, "inst"))
 _WORDS = "|".join(sorted((*_ASKS, *_ANSWERS, *_INPUTS, *_PROMPTS), key=len, reverse=True))
-_MARKED = "|".join((_WORDS, *_TOOLS))
+_MARKED = "|".join((*sorted(_LEFT_OUT, key=len, reverse=True), _WORDS))
 
 # In each, group 1 is the role, or group 2 the end of the user's turn.
 _FAMILIES = tuple(
@@ -53,8 +53,8 @@ _PREAMBLE = 2000  # characters of a system prompt before the first mark
 TEMPLATES = ("<|", "### ", "[INST]", "<s>", "<start_of_turn>", "[Human]")  # what models' templates begin with
 
 
-def said_in(text: str) -> list[Said] | None:
-    """Return what is said in a text that begins with a mark, or has one after a short system prompt; None for others.
+def said_in(text: str) -> list[tuple[str, str]] | None:
+    """Return (role, text) of a text that begins with a mark, or has one after a short system prompt; None for others.
 
     The last text may be empty, for an answer that stands elsewhere.
     """
@@ -85,44 +85,38 @@ def _role(mark: re.Match[str]) -> str:
     return mark[mark.lastindex or 0].casefold()
 
 
-def _said(text: str, family: re.Pattern[str]) -> Iterator[Said]:
-    """Yield what both sides say, without system prompts."""
-    last: Said | None = None
+def _said(text: str, family: re.Pattern[str]) -> Iterator[tuple[str, str]]:
+    """Yield (role, text) of a user, an assistant and a system."""
+    last = ("", "")
     marks = family.finditer(text)
     mark = next(marks, None)
     while mark:
         following = next(marks, None)
         role, part = _role(mark), text[mark.end() : following.start() if following else len(text)]
         mark = following
-        if role in _LEFT_OUT:
-            continue
-        asks = role in _QUESTION
         part = _ENDS.sub("", _SYSTEM.sub("", part) if "<<SYS>>" in part else part).strip()
-        called = part if asks else _CALL.sub("", part).strip()
-        if last and last.asks and role in _INPUTS:
-            last = last._replace(text=f"{last.text}\n{part}".strip())
-        elif called or not part:
-            if last:
-                yield last
-            last = Said(called, "user" if asks else "assistant", asks, not asks)
-    if last:
+        if last[0] == "user" and role in _INPUTS:
+            last = ("user", f"{last[1]}\n{part}".strip())
+            continue
+        if last[0]:
+            yield last
+        side = "system" if role in _LEFT_OUT else "user" if role in _QUESTION else "assistant"
+        last = (side, part if side == "user" else _CALL.sub("", part).strip())
+    if last[0]:
         yield last
 
 
 def is_template(text: TextFile) -> bool:
     """Return whether a text that begins like this has the marks of a language model's template around its turns."""
-    return text.sample.lstrip().startswith(TEMPLATES) and any(pairs_of_turns(said_in(text.sample) or [], Report().drop))
+    return text.sample.lstrip().startswith(TEMPLATES) and any(pairs_of_roles(said_in(text.sample) or [], Report().drop))
 
 
 def read_template(text: TextFile, options: ReadOptions, report: Report) -> Iterator[Pair]:
     """Yield the pairs of users and assistants. Raises UserError for a text that is too large."""
     marks = _family_of(text.sample)
     said = _said(whole_text(text, "templates"), marks) if marks else ()
-
-    def drop(reason: str) -> None:
-        report.drop(reason, text.place)
-
-    return decoded(pairs_of_turns(said, drop), text, report, drop)
+    drop = functools.partial(report.drop, place=text.place)
+    return decoded(pairs_of_roles(said, drop), text, report, drop)
 
 
 def without_mark(text: str) -> str:
@@ -150,7 +144,7 @@ def labelled(utterances: Sequence[str], sure: bool = False) -> list[tuple[str, s
     """
     matches = [_LABEL.match(utterance) for utterance in utterances]
     turns = [(match[1].strip(), text[match.end() :]) for match, text in zip(matches, utterances, strict=True) if match]
-    names = {name.casefold() for name, _ in turns}
+    names = {name.casefold() for name, _ in turns} - _LEFT_OUT
     if len(turns) < max(2, len(utterances)) or not 1 < len(names) <= 6:
         return None
     known = names <= {*_ASKS, *_ANSWERS} and bool(names & {*_ASKS}) and bool(names & {*_ANSWERS})

@@ -13,7 +13,16 @@ def key_of(name: str) -> str:
     return _IGNORED.sub("", name).casefold()
 
 
-_NAMES: dict[str, tuple[str, ...]] = {key: (*map(key_of, names),) for key, names in table_of("names.yaml").items()}
+_NAMES: dict[str, tuple[str, ...]] = {
+    key: (*map(key_of, names),) for key, names in table_of("names.yaml").items() if key != "roles"
+}
+
+
+def _roles(*kinds: str, of: str = "source") -> frozenset[str]:
+    rows = [row for row in table_of("names.yaml")["roles"] if of in row]
+    return frozenset(key_of(name) for row in rows for kind in kinds for name in row.get(kind, ()))
+
+
 QUESTIONS = _NAMES["questions"]
 ANSWERS = _NAMES["answers"]
 SIDES = _NAMES["sides"]
@@ -36,16 +45,21 @@ COUNTERS = _NAMES["counters"]
 IDS = _NAMES["ids"]
 PARENTS = _NAMES["parents"]
 CONVERSATIONS = _NAMES["conversations"]
-ASKING = frozenset(_NAMES["asking_roles"])
-ANSWERING = frozenset(_NAMES["answering_roles"])
-UNHEARD = frozenset(_NAMES["unheard_roles"])
+ASKING, ANSWERING, UNHEARD = _roles("asks"), _roles("answers"), _roles("unheard")
+ROLES = ASKING | ANSWERING | UNHEARD
+IN_MESSENGERS = _roles("asks", "answers", of="messenger")
 HISTORY = "history"
-KNOWN = frozenset(name for key, names in _NAMES.items() for name in names if not key.endswith("_roles"))
+KNOWN = frozenset(name for names in _NAMES.values() for name in names)
 _IN_HEADERS = (
     *("questions", "answers", "asking_people", "answering_people", "texts", "titles", "verdicts", "speakers"),
     *("times", "chats", "no_sides", "conversations"),
 )
 HEADER_NAMES = frozenset(name for key in _IN_HEADERS for name in _NAMES[key])
+
+
+def are_roles(names: Iterable[str]) -> bool:
+    """Return whether all these names are roles, and not of programs alone."""
+    return bool((keys := {*map(key_of, names)}) - UNHEARD) and keys <= ROLES
 
 
 def are_known(header: Iterable[str], least: int = 2) -> bool:

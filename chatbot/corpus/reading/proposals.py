@@ -1,5 +1,6 @@
 """Which map the names of fields and columns suggest, and the doubt that they leave."""
 
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -7,7 +8,7 @@ from chatbot.corpus.reading import names
 from chatbot.corpus.reading.doubts import doubt_of
 from chatbot.corpus.reading.mapping import quoted, written
 from chatbot.corpus.reading.marked_text import labelled, said_in, separated
-from chatbot.corpus.reading.records import alternatives, text_of
+from chatbot.corpus.reading.records import NO, YES, alternatives, text_of
 from chatbot.corpus.reading.times import form_of, seconds
 from chatbot.display import one_line
 
@@ -15,7 +16,6 @@ from chatbot.display import one_line
 SURE = ("dialog", "dialogue", "conversation", "conversations", "utterances", "turns", "messages", "对话")
 MARKED = ("text", "plaintext", "chat", *SURE)  # fields with a conversation in one text
 Proposal = tuple[str, str] | None  # a map, and the doubt
-_KNOWN_ROLES = names.ASKING | names.ANSWERING | names.UNHEARD
 
 
 def proposed(group: Sequence[Any]) -> tuple[str, str]:
@@ -23,7 +23,7 @@ def proposed(group: Sequence[Any]) -> tuple[str, str]:
     first = group[0]
     if isinstance(first, list):
         are_texts = len(first) > 1 and all(isinstance(text, str) for value in group for text in value)
-        return ("@", "") if are_texts else ("", "")
+        return ("@", _doubt_of_labels(group)) if are_texts else ("", "")
     if isinstance(first, str):
         return ("@", "") if all(said_in(text) or separated(text) for text in group) else ("", "")
     if not isinstance(first, dict):
@@ -134,7 +134,7 @@ def _conversation(group: Sequence[Mapping[str, Any]], fields: dict[str, str]) ->
         if all(isinstance(turn, str) for turn in turns):
             known = (*names.COUNTERS, *names.IDS, *names.CHATS, *names.TIMES, name)
             beside = [each for key, each in fields.items() if key not in known and isinstance(group[0][each], str)]
-            doubt = _unknown(beside) if beside else ""
+            doubt = _unknown(beside) if beside else _doubt_of_labels(lists)
             return (field, doubt) if name in SURE else None
         are_twos = all(isinstance(turn, list) and [*map(type, turn)] == [str, str] for turn in turns)
         if are_twos and name != "conversations":  # several conversations, in ChatterBot's corpus
@@ -161,15 +161,19 @@ def message(group: Sequence[Mapping[str, Any]], fields: dict[str, str], is_conve
     speaker = names.first_of(names.SPEAKERS, fields)
     text = names.first_of((*names.TEXTS, *names.SAID, "parts"), {**fields, names.key_of(speaker): ""})
     chat, time, mine = (names.first_of(choice, fields) for choice in (names.CHATS, names.TIMES, names.MINE))
-    if not (speaker or mine) or names.first_of(names.ANSWERS, fields):
+    flag = "" if speaker or mine else _role_of_flag(group, fields)
+    if not (speaker or mine or flag) or names.first_of(names.ANSWERS, fields):
         return None
     said = [str(part) if isinstance(part := value.get(speaker or mine), bool) else text_of(part) for value in group]
-    if not any(said) or not any(text_of(value.get(text)).strip() for value in group):
+    if not (flag or any(said)) or not any(text_of(value.get(text)).strip() for value in group):
         return None
-    roles = {role.strip().casefold() for role in said}
-    if roles <= _KNOWN_ROLES and roles & names.ANSWERING and (roles & names.ASKING or not roles - names.ANSWERING):
-        return written({"role": speaker, "text": text, "chat": chat}), _order_of(group, time)
-    if roles <= _KNOWN_ROLES:
+    if flag:
+        return f"{{role: {flag}, {written({'text': text, 'chat': chat})[1:]}", _order_of(group, time)
+    roles, doubt = {*map(names.key_of, said)}, _doubt_of_roles(said)
+    are_sides = roles & names.ANSWERING and (roles & names.ASKING or roles <= names.ANSWERING)
+    if doubt or (roles <= names.ROLES and are_sides):
+        return written({"role": speaker, "text": text, "chat": chat}), doubt or _order_of(group, time)
+    if roles <= names.ROLES:
         return None
     given = {"speaker": speaker, "text": text, "time": time, "mine": mine, "chat": chat}
     known = {*given.values(), *(fields[name] for name in names.COUNTERS if name in fields)}
@@ -185,6 +189,28 @@ def message(group: Sequence[Mapping[str, Any]], fields: dict[str, str], is_conve
     elif not (is_conversation or chat) and len({*said}) in (1, len(said)):
         doubt = "nobody writes twice, or nobody else"
     return written(given), doubt
+
+
+def _role_of_flag(group: Sequence[Mapping[str, Any]], fields: Mapping[str, str]) -> str:
+    """Return the expression of the role that a field such as is_user tells; "" without one."""
+    for key, field in fields.items():
+        role = key.removeprefix("is").removeprefix("from")
+        values = {str(value.get(field)).casefold(): json.dumps(value.get(field)) for value in group}
+        if role != key and role in names.ASKING | names.ANSWERING and values.keys() <= YES | NO:
+            sides = ("user", "assistant") if role in names.ASKING else ("assistant", "user")
+            return " || ".join(f"{quoted(field)} == `{v}` && '{sides[text in NO]}'" for text, v in values.items())
+    return ""
+
+
+def _doubt_of_roles(said: Sequence[str]) -> str:
+    """Return the doubt about speakers of whom only some are known as roles."""
+    unknown = [name for name in said if names.key_of(name) not in names.ROLES]
+    is_partly = unknown and len(unknown) < len(said)
+    return f"the role {one_line(unknown[0], 20)!r} is not known" if is_partly else ""
+
+
+def _doubt_of_labels(conversations: Sequence[Sequence[str]]) -> str:
+    return _doubt_of_roles([name for texts in conversations for name, _ in labelled(texts) or ()])
 
 
 def _order_of(group: Sequence[Mapping[str, Any]], time: str) -> str:

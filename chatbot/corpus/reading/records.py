@@ -10,13 +10,12 @@ from chatbot.corpus.reading import mapping
 from chatbot.corpus.reading.conversation import NEW, Pair, nobody_is
 from chatbot.corpus.reading.mapping import Map
 from chatbot.corpus.reading.marked_text import labelled, said_in, separated, without_mark
-from chatbot.corpus.reading.messages import ME, NOTICES, Message, by_chat, pairs_of_messages
-from chatbot.corpus.reading.names import ANSWERING, ASKING, UNHEARD
+from chatbot.corpus.reading.messages import ME, NOTICES, Message, by_chat, pairs_of_messages, plain_text
+from chatbot.corpus.reading.names import IN_MESSENGERS, ROLES, UNHEARD, key_of
 from chatbot.corpus.reading.report import ALONE, ReadOptions, Report
-from chatbot.corpus.reading.turns import Drop, Said, pairs_of_texts, pairs_of_turns
+from chatbot.corpus.reading.turns import Drop, Said, pairs_of_roles, pairs_of_texts, pairs_of_turns
 
 NO_PAIR = "records without question and answer"
-NOT_TEXT = "utterances that are not text"
 ABSENT = "replies to a message that is not in the file"
 REMOVED = "messages that were deleted"
 MAX_HELD = 100_000  # messages by their ids; a reply to an older one than twice as many is not found
@@ -24,7 +23,8 @@ MAX_DEPTH = 8  # of the parts of a text
 MOST_PAIRS = 1_000  # of the phrasings and answers of one record
 UNDECLARED = "--map"  # the name of what the user gives, or names suggest
 _REMOVED = ("", "[deleted]", "[removed]")
-_YES = frozenset({"1", "true", "yes", "是", "1.0", "send", "发", "发送"})
+YES = frozenset({"1", "true", "yes", "是", "1.0", "send", "发", "发送"})
+NO = frozenset({"0", "false", "no", "否", "0.0"})
 _REDDIT_KIND = re.compile(r"t[1-6]_")  # before its ids
 _QUOTED = re.compile(r'<(quote|blockquote|mx-reply)\b.*?</\1>|<p><span class="user-mention silent".*?</p>', re.DOTALL)
 _BREAK, _TAG = re.compile(r"<(?:br|p)\b[^<>]*>|</(?:p|div|li|h\d)>", re.IGNORECASE), re.compile(r"</?[A-Za-z][^<>]*>")
@@ -40,7 +40,6 @@ class Layout(NamedTuple):
     notices: frozenset[str] = frozenset()  # the kinds that the application wrote
     finish: Callable[[str], str] = str  # from a text as the file has it to what a person wrote
     unfold: Callable[[Any], Any] | None = None  # from a value to one that the map reads
-    answering: frozenset[str] = ANSWERING
     rejected: str = NO_PAIR  # why the map gives nothing for a value
 
 
@@ -54,13 +53,15 @@ def pairs_of_entries(
     if layout.map.kind is mapping.PAIRS:
         return (pair for entry in entries if entry is not None for pair in pairs_of_record(entry, drop))
     if layout.map.kind is mapping.REPLIES:
-        return _pairs_of_replies(entries, layout, drop)
+        replies = _replies(entries, layout, drop)
+        if "role" in layout.map.names:
+            return pairs_of_roles(replies, drop, layout.name == UNDECLARED)
+        return pairs_of_turns((reply and Said(reply[1]) for reply in replies), drop)
     if layout.map.kind is mapping.TURNS:
         return _pairs_of_conversations(entries, layout, options, report, place, drop)
-    if "role" in layout.map.names:
-        report.has_names = True
-        return _pairs_of_roles(entries, layout, options, place, drop)
     report.has_names = True
+    if "role" in layout.map.names:
+        return _pairs_in_roles(entries, layout, options, report, drop, place)
     return pairs_of_messages(by_chat(_messages(entries, layout, drop)), options, report, place)
 
 
@@ -118,7 +119,9 @@ def alternatives(value: object) -> list[str]:
 def _pairs_of_texts(question: str, answer: str, drop: Drop) -> list[Pair]:
     """Return the pair, or the pairs of a question that is a dialogue with marks."""
     if (said := said_in(question)) is not None:
-        return [*pairs_of_turns([*said, Said(without_mark(answer), "assistant", asks=False)], drop)]
+        if said[-1] == ("assistant", ""):
+            said.pop()
+        return [*pairs_of_roles([*said, ("assistant", without_mark(answer))], drop)]
     if "__eo" in question:
         mark = "__eot__" if "__eot__" in question else "__eou__"
         return pairs_of_texts(separated(f"{question} {mark} {answer}") or [])
@@ -131,11 +134,10 @@ def _pairs_after(history: list[Any], question: str, answer: str, drop: Drop) -> 
         return pairs_of_texts([*history, question, answer])
     said = []
     for part in history:
-        sides = part if isinstance(part, list) else [part.get("content")] if "content" in part else [*part.values()]
-        is_answer = isinstance(part, dict) and str(part.get("role")).casefold() in ANSWERING
-        said += [("assistant" if n or is_answer else "user", text_of(side)) for n, side in enumerate(sides[:2])]
-    said += [("user", question), ("assistant", answer)]
-    return pairs_of_turns((turn_of_role(role, text) for role, text in said), drop)
+        role = text_of(part.get("role") or part.get("from")) if isinstance(part, dict) else ""
+        sides = part if isinstance(part, list) else [part] if role or "content" in part else [*part.values()]
+        said += [("assistant" if n else role or "user", text_of(side)) for n, side in enumerate(sides[:2])]
+    return pairs_of_roles([*said, ("user", question), ("assistant", answer)], drop)
 
 
 def _pairs_of_conversations(
@@ -162,7 +164,7 @@ def pairs_of_conversation(value: object, options: ReadOptions, report: Report, p
     is_text = isinstance(value, str)
     if isinstance(value, str):
         if turns := said_in(value):
-            return [*pairs_of_turns(turns, drop)]
+            return [*pairs_of_roles(turns, drop)]
         if utterances := separated(value):
             return pairs_of_texts(utterances)
         value = value.strip().splitlines()
@@ -179,43 +181,33 @@ def pairs_of_conversation(value: object, options: ReadOptions, report: Report, p
     if said is None:
         return []
     report.has_names = True
-    if {name.casefold() for name, _ in said} <= ASKING | ANSWERING:
-        return [*pairs_of_turns((turn_of_role(name, text) for name, text in said), drop)]
+    if not ROLES.isdisjoint(key_of(name) for name, _ in said):
+        return [*pairs_of_roles(said, drop, bool(options.map or report.doubt))]
     return [*pairs_of_messages((Message(n, (n,), "", text) for n, text in said), options, report, place)]
 
 
-def turn_of_role(role: str, text: str, answering: frozenset[str] = ANSWERING, me: str | None = None) -> Said:
-    """Return a turn of a user, or of an assistant, who only answers. me: the role that is learned, None for all."""
-    role = role.casefold()
-    is_answer = role in answering
-    is_text = bool(text.strip())
-    return Said(text, None, is_text and not is_answer, is_text and role not in ASKING and (me is None or role == me))
-
-
-def _pairs_of_roles(entries: Entries, layout: Layout, options: ReadOptions, place: str, drop: Drop) -> Iterator[Pair]:
-    """Yield each message of a user with the answer of the assistant that follows it."""
-    me = options.me.strip().casefold() if options.me else None
+def _pairs_in_roles(
+    entries: Entries, layout: Layout, options: ReadOptions, report: Report, drop: Drop, place: str
+) -> Iterator[Pair]:
+    """Yield each turn of a user with that of the assistant which follows it."""
+    me = key_of(options.me or "")
     roles: set[str] = set()
 
-    def said() -> Iterator[tuple[str, Said | None] | None]:
+    def messages() -> Iterator[tuple[str, tuple[str, str]] | None]:
         for entry in entries:
             if entry is None:
                 yield None
                 continue
             role, text = text_of(entry.get("role")).strip(), layout.finish(text_of(entry.get("text")))
-            chat = text_of(entry.get("chat"))
-            if role.casefold() in UNHEARD and role.casefold() not in layout.answering:
-                continue
+            if key_of(role) in IN_MESSENGERS:
+                text = plain_text(text)
             roles.add(role)
-            if text.strip():
-                yield chat, turn_of_role(role, text, layout.answering, me)
-            elif entry.get("text") is not None:
-                drop(NOT_TEXT)
-                yield chat, None
+            yield text_of(entry.get("chat")), (role, text)
 
-    yield from pairs_of_turns(by_chat(said()), drop)
-    if me and roles and me not in map(str.casefold, roles):
-        raise nobody_is(options.me or "", sorted(roles), place)
+    yield from pairs_of_roles(by_chat(messages()), drop, bool(options.map or report.doubt), me)
+    heard = [role for role in sorted(roles) if key_of(role) not in UNHEARD]
+    if me and heard and me not in map(key_of, heard):
+        raise nobody_is(options.me or "", heard, place)
 
 
 def _messages(entries: Entries, layout: Layout, drop: Drop) -> Iterator[tuple[str, Message] | None]:
@@ -229,7 +221,7 @@ def _messages(entries: Entries, layout: Layout, drop: Drop) -> Iterator[tuple[st
         if kind in layout.notices:
             drop(NOTICES)
             continue
-        mine = has_mine and (entry["mine"] is True or text_of(entry["mine"]).strip().casefold() in _YES)
+        mine = has_mine and (entry["mine"] is True or text_of(entry["mine"]).strip().casefold() in YES)
         name = text_of(entry.get("speaker")).strip() or (ME if mine else "")
         names: tuple[str, ...] = (name,)
         if has_names or mine:
@@ -264,8 +256,8 @@ class _Node(NamedTuple):
     role: str
 
 
-def _pairs_of_replies(entries: Entries, layout: Layout, drop: Drop) -> Iterator[Pair]:
-    """Yield the pairs of messages in any order; holds at most 2 x MAX_HELD of them."""
+def _replies(entries: Entries, layout: Layout, drop: Drop) -> Iterator[tuple[str, str] | None]:
+    """Yield (role, text) of messages in any order, each after its parent; holds at most 2 x MAX_HELD of them."""
     before: dict[str, _Node] = {}
     nodes: dict[str, _Node] = {}
     for entry in entries:
@@ -277,12 +269,15 @@ def _pairs_of_replies(entries: Entries, layout: Layout, drop: Drop) -> Iterator[
             drop(REMOVED)
         nodes[key] = _Node(key, parent, "" if text in _REMOVED else text, text_of(entry.get("role")).casefold())
         if len(nodes) >= MAX_HELD:
-            yield from _pairs_of_nodes(nodes, before, drop)
+            yield from _below_parents(nodes, before, drop)
             before, nodes = nodes, {}
-    yield from _pairs_of_nodes(nodes, before, drop)
+    yield from _below_parents(nodes, before, drop)
 
 
-def _pairs_of_nodes(nodes: Mapping[str, _Node], before: Mapping[str, _Node], drop: Drop) -> Iterator[Pair]:
+def _below_parents(
+    nodes: Mapping[str, _Node], before: Mapping[str, _Node], drop: Drop
+) -> Iterator[tuple[str, str] | None]:
+    """Yield each answer to the message before it directly, and to another one after None and that one again."""
     children: dict[str, list[_Node]] = {}
     roots: list[_Node] = []
     for node in nodes.values():
@@ -292,23 +287,15 @@ def _pairs_of_nodes(nodes: Mapping[str, _Node], before: Mapping[str, _Node], dro
             roots.append(node)
             if node.parent not in ("", "0", "root") and node.parent not in before:
                 drop(ABSENT)
-
-    def said() -> Iterator[Said | None]:
-        last: _Node | None = None
-        waiting = roots[::-1]
-        while waiting:
-            node = waiting.pop()
-            waiting += reversed(children.get(node.key, ()))
-            parent = nodes.get(node.parent) or before.get(node.parent)
-            if parent is None or parent is node or not node.text or not parent.text:
-                continue
-            if parent is not last:
-                yield from (None, _said_by(parent))
-            yield _said_by(node)
-            last = node
-
-    return pairs_of_turns(said(), drop)
-
-
-def _said_by(node: _Node) -> Said:
-    return turn_of_role(node.role, node.text) if node.role in ASKING | ANSWERING else Said(node.text)
+    last: _Node | None = None
+    waiting = roots[::-1]
+    while waiting:
+        node = waiting.pop()
+        waiting += reversed(children.get(node.key, ()))
+        parent = nodes.get(node.parent) or before.get(node.parent)
+        if parent is None or parent is node or not node.text or not parent.text:
+            continue
+        if parent is not last:
+            yield from (None, (parent.role, parent.text))
+        yield node.role, node.text
+        last = node

@@ -5,6 +5,7 @@ before it. Two lines with dashes are turns of two people. Of cues in two languag
 lines are used. Styles, drawings, music and descriptions of sounds are removed.
 """
 
+import functools
 import html
 import re
 from collections.abc import Iterator, Sequence
@@ -89,10 +90,7 @@ def read_subtitles(text: TextFile, options: ReadOptions, report: Report) -> Iter
         cues.append(_Cue(start / 1000, max(event.end for event in same) / 1000, spoken))
     if _is_rolling(cues):
         raise UserError(f"{text.place}: captions that repeat lines while they scroll; give subtitles that do not")
-
-    def drop(reason: str) -> None:
-        report.drop(reason, text.place)
-
+    drop = functools.partial(report.drop, place=text.place)
     return decoded(pairs_of_turns(_turns(cues, report, text.place), drop), text, report, drop)
 
 

@@ -9,11 +9,16 @@ from itertools import chain, groupby
 from typing import NamedTuple
 
 from chatbot.corpus.reading.conversation import NEW, NEXT, OVERLAP, Pair
+from chatbot.corpus.reading.names import ANSWERING, ASKING, ROLES, UNHEARD, key_of
 from chatbot.display import CHINESE_OR_KANA
 
 MAX_TURN = 10_000  # characters of several messages; a longer turn is no reply
 TOO_LONG = f"turns of more than {MAX_TURN:,} characters"
 _CHINESE = re.compile(f"[{CHINESE_OR_KANA}]")
+
+NOT_TEXT = "utterances that are not text"
+OF_PROGRAMS = "messages of systems, developers and tools"
+UNKNOWN_ROLES = "messages of roles that are not known"
 
 Drop = Callable[[str], None]  # counts a part without pairs, by the reason
 
@@ -66,6 +71,33 @@ def _turn(messages: Iterator[Said], drop: Drop) -> Said:
         said = []
     text = said[0].text if count == 1 else joined(message.text for message in said)
     return Said(text, first.speaker, any(each.asks for each in said), any(each.answers for each in said))
+
+
+def pairs_of_roles(
+    messages: Iterable[tuple[str, str] | None], drop: Drop, are_accepted: bool = False, me: str = ""
+) -> Iterator[Pair]:
+    """Yield the pairs of messages of (role, text), without those of programs. None ends a conversation.
+
+    are_accepted: whether the user accepted roles that are not known, which then ask and answer.
+    me: the role that answers all others; "" for those that are known to answer.
+    """
+
+    def said() -> Iterator[Said | None]:
+        for message in messages:
+            if message is None:
+                yield None
+                continue
+            role, text = key_of(message[0]), message[1]
+            is_known = are_accepted or role in ROLES
+            if role in UNHEARD:
+                drop(OF_PROGRAMS)
+                continue
+            if not text.strip() or not is_known:
+                drop(NOT_TEXT if is_known else UNKNOWN_ROLES)
+            asks, answers = (role != me, role == me) if me else (role not in ANSWERING, role not in ASKING)
+            yield Said(text if is_known else "", role, asks, answers)
+
+    return pairs_of_turns(said(), drop)
 
 
 def joined(parts: Iterable[str]) -> str:

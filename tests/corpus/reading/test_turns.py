@@ -1,0 +1,191 @@
+"""Who said what: what is one turn, which turns are learned, which roles are known, and what is left out; see also `wild`."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from chatbot.corpus.reading import turns
+from chatbot.corpus.reading.names import ROLES, key_of
+from chatbot.corpus.reading.turns import MAX_TURN, TOO_LONG, Said, pairs_of_turns
+from chatbot.corpus.reading.wordings import table_of
+from chatbot.errors import UserError
+from tests.corpus.reading.sample_files import conversations, conversations_of, dropped, written
+
+
+def talks_of(said: Sequence[Said | None]) -> tuple[list[list[str]], list[str]]:
+    reasons: list[str] = []
+    return conversations(pairs_of_turns(said, reasons.append)), reasons
+
+
+A, B = (lambda text: Said(text, "a")), (lambda text: Said(text, "b"))
+
+
+@pytest.mark.parametrize(
+    ("said", "expected"),
+    [
+        (
+            [A("一"), A("二"), B("三"), B("四。"), B("五"), A("six"), A("seven")],
+            [["一，二", "三，四。五", "six seven"]],
+        ),
+        ([Said("哈"), Said("哈"), Said("哈")], [["哈", "哈", "哈"]]),  # utterances are turns, of equal texts, too
+        ([A(" 一\n"), B("二\n三")], [[" 一\n", "二\n三"]]),  # a single message stays as it is
+        ([A("一"), None, B("二"), A("三")], [["二", "三"]]),
+        ([A("一"), B(""), A("二"), B("三")], [["二", "三"]]),
+        ([A("一"), A(""), B(" "), B("二")], [["一", "二"]]),
+        ([A("x" * (MAX_TURN + 1)), B("一")], [["x" * (MAX_TURN + 1), "一"]]),
+        (
+            [Said("问", "a", answers=False), Said("答", "b", asks=False), A("再问"), B("再答")],
+            [["问", "答", "再问", "再答"]],
+        ),
+    ],
+)
+def test_turns(said: Sequence[Said | None], expected: list[list[str]]) -> None:
+    assert talks_of(said) == (expected, [])
+
+
+def test_turn_of_too_many_messages_is_counted_and_stands_between_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(turns, "MAX_TURN", 4)
+    assert talks_of([A("一"), B("22"), B("22"), A("三"), B("44"), B("444"), A("五"), A("555555"), B("六")]) == (
+        [["一", "22 22", "三"]],
+        [TOO_LONG, TOO_LONG],
+    )
+
+
+def test_each_role_has_a_source_and_does_one_thing() -> None:
+    rows = table_of("names.yaml")["roles"]
+    assert all(row["source"] for row in rows)
+    found = [key_of(name) for row in rows for kind in ("asks", "answers", "unheard") for name in row.get(kind, ())]
+    assert len(found) == len(ROLES)
+
+
+def rows_of(roles: str, field: str = "role") -> list[dict[str, str]]:
+    """Messages whose texts are numbers: 'user assistant' -> those of a user and an assistant."""
+    return [{field: role, "content": str(number)} for number, role in enumerate(roles.split(), start=1)]
+
+
+@pytest.mark.parametrize(
+    ("roles", "expected"),
+    [
+        ("developer user assistant user assistant", [["2", "3", "4", "5"]]),
+        ("system customer agent CUSTOMER AGENT", [["2", "3", "4", "5"]]),
+        ("user user assistant assistant user", [["1 2", "3 4"]]),
+        ("human function_call observation gpt", [["1", "4"]]),
+        ("user assistant tool assistant user assistant", [["1", "2 4", "5", "6"]]),
+        ("系统 客户 客服 客服", [["2", "3 4"]]),
+        ("assistant user assistant", [["2", "3"]]),
+    ],
+)
+@pytest.mark.parametrize("form", ["messages", "rows", "csv", "labels", "history", "heads"])
+def test_roles_are_read_alike_in_every_layout(tmp_path: Path, roles: str, expected: list[list[str]], form: str) -> None:
+    messages = rows_of(roles)
+    options = {}
+    if form == "messages":
+        content = json.dumps({"messages": messages})
+    elif form == "rows":
+        content = "\n".join(map(json.dumps, messages))
+    elif form == "csv":
+        content = "\n".join(["role,content", *(f"{each['role']},{each['content']}" for each in messages)])
+    elif form == "labels":
+        content = json.dumps({"dialog": [[*each.values()] for each in messages]})
+        options = {"map": "{turns: dialog}"}
+    elif form == "history":
+        content = json.dumps({"history": messages, "question": "q", "answer": "a"})
+        *others, last = expected
+        is_asked = roles.endswith("user")  # then the question is one turn with it
+        expected = [*others, [*last, "5 q", "a"] if is_asked else [*last, "q", "a"]]
+    else:
+        content = "\n".join(f"{each['role']}: {each['content']}" for each in messages)
+        options = {"head": "{name}: "}
+    path = written(tmp_path, "a.csv" if form == "csv" else "a", content + "\n")
+    found, report = conversations_of(path, **options)
+    assert found == expected
+    unheard = {*roles.split()} & {"developer", "system", "function_call", "observation", "tool", "系统"}
+    assert dropped(report) == ({turns.OF_PROGRAMS: len(unheard)} if unheard else {})
+
+
+@pytest.mark.parametrize("form", ["messages", "csv", "labels"])
+def test_roles_of_which_only_some_are_known_are_asked_about(tmp_path: Path, form: str) -> None:
+    messages = rows_of("system customer waiter customer waiter")
+    content = json.dumps([{"messages": messages}] * 2)
+    if form == "csv":
+        content = "\n".join(["role,content", *(f"{each['role']},{each['content']}" for each in messages)])
+    elif form == "labels":
+        content = json.dumps([[f"{each['role']}: {each['content']}" for each in messages]] * 2)
+    path = written(tmp_path, "a.csv" if form == "csv" else "a", content)
+    with pytest.raises(
+        UserError, match="the role 'waiter' is not known; if the pairs above are right, give --map '"
+    ) as error:
+        conversations_of(path)
+    assert error.value.details[1:3] == ("  2  ->  3", "  4  ->  5")
+    accepted = str(error.value).partition("--map '")[2].removesuffix("'")
+    assert conversations_of(path, map=accepted)[0][0] == ["2", "3", "4", "5"]
+
+
+def test_role_that_appears_late_is_left_out_and_counted(tmp_path: Path) -> None:
+    """It stands between the turns around it."""
+    rows = rows_of("user assistant " * 100 + "user narrator assistant user assistant")
+    path = written(tmp_path, "a", "\n".join(map(json.dumps, rows)))
+    found, report = conversations_of(path)
+    assert found == [[*map(str, range(1, 201)), "204", "205"]]
+    assert dropped(report) == {turns.UNKNOWN_ROLES: 1}
+
+
+FLAGS = [(True, "1"), (False, "2"), (True, "3"), (True, "4"), (False, "5")]
+
+
+@pytest.mark.parametrize(
+    ("field", "yes", "no"),
+    [("is_user", True, False), ("fromCustomer", 1, 0), ("is_bot", "False", "True"), ("is_agent", "否", "是")],
+)
+@pytest.mark.parametrize("form", ["messages", "rows", "csv"])
+def test_flag_is_a_role(tmp_path: Path, field: str, yes: object, no: object, form: str) -> None:
+    """A value that is neither is one that is not known."""
+    messages = [{field: yes if asks else no, "content": text} for asks, text in FLAGS]
+    content = "\n".join(map(json.dumps, messages))
+    if form == "messages":
+        content = json.dumps({"messages": messages})
+    elif form == "csv":
+        content = "\n".join([f"{field},content", *(f"{each[field]},{each['content']}" for each in messages)])
+    found, report = conversations_of(written(tmp_path, "a.csv" if form == "csv" else "a", content + "\n"))
+    assert found == [["1", "2", "3 4", "5"]]
+    assert dropped(report) == {}
+
+
+def test_flag_beside_names_is_asked_about(tmp_path: Path) -> None:
+    rows = [{"name": "AB"[asks], "is_bot": not asks, "text": text} for asks, text in FLAGS]
+    with pytest.raises(UserError, match="nothing is known of is_bot"):
+        conversations_of(written(tmp_path, "a", "\n".join(map(json.dumps, rows))))
+
+
+@pytest.mark.parametrize(("me", "expected"), [("Agent", [["2", "3", "4", "5"]]), ("customer", [["3", "4"]])])
+def test_me_is_the_role_that_answers(tmp_path: Path, me: str, expected: list[list[str]]) -> None:
+    path = written(tmp_path, "a", "\n".join(map(json.dumps, rows_of("system customer agent customer agent"))))
+    assert conversations_of(path, me=me)[0] == expected
+    with pytest.raises(UserError, match="nobody is called x; give --me one of: agent, customer$"):
+        conversations_of(path, me="x")
+
+
+def test_placeholders_are_no_text_where_people_write_and_stay_in_replies_of_models(tmp_path: Path) -> None:
+    for roles, expected in (("customer agent", []), ("user assistant", [["1", "[Image]"]])):
+        rows = rows_of(roles)
+        rows[1]["content"] = "[Image]"
+        assert conversations_of(written(tmp_path, "a", "\n".join(map(json.dumps, rows))))[0] == expected
+
+
+def test_replies_in_trees_say_who_wrote_them(tmp_path: Path) -> None:
+    roles = {
+        "1": ("", "prompter"),
+        "2": ("1", "assistant"),
+        "3": ("2", "prompter"),
+        "4": ("3", "assistant"),
+        "5": ("3", "assistant"),
+        "6": ("1", "narrator"),
+    }
+    rows = [
+        {"message_id": key, "parent_id": parent, "text": key, "role": role} for key, (parent, role) in roles.items()
+    ]
+    found, report = conversations_of(written(tmp_path, "a", "\n".join(map(json.dumps, rows))))
+    assert found == [["1", "2", "3", "4"], ["3", "5"]]
+    assert dropped(report) == {turns.UNKNOWN_ROLES: 1}
