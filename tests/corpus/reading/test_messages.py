@@ -7,8 +7,10 @@ from pathlib import Path
 import pytest
 
 from chatbot.corpus.reading import messages
-from chatbot.corpus.reading.messages import Message, pairs_of_messages
+from chatbot.corpus.reading.messages import Message, pairs_of_messages, plain_text
 from chatbot.corpus.reading.report import ReadOptions, Report
+from chatbot.corpus.reading.text_file import FIRST_LINES
+from chatbot.corpus.reading.turns import MAX_TURN, TOO_LONG
 from tests.corpus.reading.sample_files import conversations, conversations_of, dropped, written
 
 
@@ -60,3 +62,48 @@ def test_chats_that_alternate_are_told_apart_within_bounds(tmp_path: Path, monke
     found, _ = conversations_of(written(tmp_path, "a.jsonl", "".join(json.dumps(row) + "\n" for row in rows)))
     assert found[:5] == [[f"{chat} {n}" for n in range(4)] for chat in range(5)]
     assert [turn for turns in found[5:] for turn in turns] == [f"9 {n}" for n in range(50)]
+
+
+@pytest.mark.parametrize(
+    ("written", "expected"),
+    [
+        *(
+            ("[音乐分享]", ""),
+            ("[链接]...", ""),
+            ("[音乐分享] 晴天 - 小禾", ""),
+            ("[Voice over 3 s]", ""),
+            ("[捂脸][捂脸]", ""),
+        ),
+        *(("[CQ:face,id=14]", ""), ("[CQ:image,file=a.jpg,url=https://a.cn/b?c=1]", ""), ("[CQ:at,qq=1] 好", "好")),
+        *(("嗯[微笑]", "嗯[微笑]"), ("[重要]开会", "[重要]开会"), ("看\n [音乐分享] \n听", "看\n \n听")),
+        *(("[1]", "[1]"), ("[3, 4]", "[3, 4]"), ("[真的吗？]", "[真的吗？]"), ("【好】", "【好】"), ("[]", "[]")),
+    ],
+)
+def test_what_is_text_in_a_message(written: str, expected: str) -> None:
+    """Emoticons are text beside a text, and pictures by themselves; who writes a sentence in brackets, writes."""
+    assert plain_text(written) == expected
+
+
+def test_a_message_that_is_too_long_is_counted() -> None:
+    said = [("甲", "", "一"), ("乙", "", "长" * (MAX_TURN + 1)), ("甲", "", "二"), ("乙", "", "三")]
+    found, report = talks_of(said)
+    assert found == [["二", "三"]]
+    assert dropped(report) == {TOO_LONG: 1}
+
+
+@pytest.mark.parametrize(
+    ("line", "late", "expected"),
+    [
+        ("{}: {}\n", "丙: x\n甲: y\n丙: z\n", ["x", "y", "z"]),
+        ("{}: {}\n", "丙: x\n甲: y\n", ["x", "y"]),  # every line begins with a name
+        ("{}: {}\nand so on\n", "丙: x\n甲: y\nPS: w\n丙: z\n", ["x", "y PS: w", "z"]),
+        ("{}: {}\n", "", []),
+    ],
+)
+def test_a_name_that_first_appears_late_begins_messages(
+    tmp_path: Path, line: str, late: str, expected: list[str]
+) -> None:
+    first = "".join(line.format("甲乙"[n % 2], n) for n in range(FIRST_LINES + 2))
+    (found,), _ = conversations_of(written(tmp_path, "a", first + late), head="{name}: ")
+    assert len(found) == FIRST_LINES + 2 + len(expected)
+    assert found[FIRST_LINES + 2 :] == expected
