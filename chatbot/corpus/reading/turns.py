@@ -37,7 +37,7 @@ def pairs_of_turns(said: Iterable[Said | None], drop: Drop) -> Iterator[Pair]:
     before: Said | None = None
     link = NEW
     for key, messages in groupby(said, _key):
-        turn = _turn(messages, drop) if key else None
+        turn = _turn(filter(None, messages), drop) if key else None
         if turn is None:
             link = NEW
         elif before is not None and before.asks and turn.answers:
