@@ -1,5 +1,6 @@
 """Names of fields and columns, and of roles, which names.yaml lists."""
 
+import functools
 import re
 from collections.abc import Iterable
 
@@ -8,6 +9,7 @@ from chatbot.corpus.reading.wordings import table_of
 _IGNORED = re.compile("[\\s_*\\-\u200b-\u200f\u202a-\u202e\u2060\ufeff]")
 
 
+@functools.lru_cache(maxsize=4096)  # the roles of all messages
 def key_of(name: str) -> str:
     """Return a name as it is compared: in small letters, without spaces and the marks between words or beside it."""
     return _IGNORED.sub("", name).casefold()

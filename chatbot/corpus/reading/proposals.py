@@ -134,7 +134,7 @@ def _conversation(group: Sequence[Mapping[str, Any]], fields: dict[str, str]) ->
         if all(isinstance(turn, str) for turn in turns):
             known = (*names.COUNTERS, *names.IDS, *names.CHATS, *names.TIMES, name)
             beside = [each for key, each in fields.items() if key not in known and isinstance(group[0][each], str)]
-            doubt = _unknown(beside) if beside else _doubt_of_labels(lists)
+            doubt = _unknown(beside) if beside else _doubt_of_labels([each for each in lists if isinstance(each, list)])
             return (field, doubt) if name in SURE else None
         are_twos = all(isinstance(turn, list) and [*map(type, turn)] == [str, str] for turn in turns)
         if are_twos and name != "conversations":  # several conversations, in ChatterBot's corpus
@@ -195,10 +195,11 @@ def _role_of_flag(group: Sequence[Mapping[str, Any]], fields: Mapping[str, str])
     """Return the expression of the role that a field such as is_user tells; "" without one."""
     for key, field in fields.items():
         role = key.removeprefix("is").removeprefix("from")
-        values = {str(value.get(field)).casefold(): json.dumps(value.get(field)) for value in group}
+        values = {str(value.get(field)).casefold(): value.get(field) for value in group}
         if role != key and role in names.ASKING | names.ANSWERING and values.keys() <= YES | NO:
             sides = ("user", "assistant") if role in names.ASKING else ("assistant", "user")
-            return " || ".join(f"{quoted(field)} == `{v}` && '{sides[text in NO]}'" for text, v in values.items())
+            tests = ((f"{quoted(field)} == `{json.dumps(v, default=str)}`", text in NO) for text, v in values.items())
+            return " || ".join(f"{test} && '{sides[is_other]}'" for test, is_other in tests)
     return ""
 
 

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, pairwise
-from typing import Generic, NamedTuple, TypeVar
+from typing import Generic, TypeVar
 
 from chatbot.corpus.reading.conversation import Pair
 from chatbot.corpus.reading.report import ReadOptions, Report
@@ -78,15 +78,6 @@ def blocks(
         yield block
 
 
-class Utterance(NamedTuple):
-    """What one side says, on one line or several."""
-
-    side: str  # question and user ask, answer and bot answer, "" does neither
-    parts: list[str]
-    place: str
-    is_first: bool  # whether it begins the text, or a blank line comes before it
-
-
 def is_question_lines(text: TextFile) -> bool:
     """Return whether the lines begin with the label of a question, and labels of both sides alternate."""
     filled = [line for line in text.first_lines if line.strip()]
@@ -130,7 +121,7 @@ def _labelled(match: re.Match[str]) -> tuple[str, str]:
 
 def read_question_lines(text: TextFile, options: ReadOptions, report: Report) -> Iterator[Pair]:
     """Yield each question with each of its answers."""
-    return pairs_of_turns(_said(_utterances(blocks(text, _labels_in, report)), report), report.drop)
+    return pairs_of_turns(_said(blocks(text, _labels_in, report), report), report.drop)
 
 
 def read_sections(text: TextFile, match: Callable[[str], re.Match[str] | None], report: Report) -> Iterator[Pair]:
@@ -142,54 +133,38 @@ def read_sections(text: TextFile, match: Callable[[str], re.Match[str] | None], 
             return (("question", head["question"].strip(" *#_")), ("answer", ""))
         return (("", ""),) if head or _HEADING.fullmatch(line[:LONGEST_HEADING]) else ()
 
-    return pairs_of_turns(_said(_utterances(blocks(text, begins, report)), report), report.drop)
+    return pairs_of_turns(_said(blocks(text, begins, report), report), report.drop)
 
 
-def _utterances(found: Iterable[Block[tuple[str, str]] | None]) -> Iterator[Utterance | None]:
-    """Yield each utterance with the lines below it; those of one speaker without a blank line between are one."""
-    current: Utterance | None = None
-    is_first = True
-    for block in chain(found, (None,)):
-        if block is None:
-            yield from (current, None)
-            current = None
-            continue
-        side, said = block.begin
-        below = [line for line in block.lines if line.strip() and not is_rule(line)]
-        parts = [said, *below] if said else below
-        if current is not None and current.side == side in ("user", "bot") and not is_first:
-            current.parts.extend(parts)
-        else:
-            yield current
-            current = Utterance(side, parts, block.place, is_first)
-        is_first = len(below) < len(block.lines)
+def _said(found: Iterable[Block[tuple[str, str]] | None], report: Report) -> Iterator[Said | None]:
+    """Yield what both sides say: question and user ask, answer and bot answer, "" does neither.
 
-
-def _said(utterances: Iterable[Utterance | None], report: Report) -> Iterator[Said | None]:
-    """Yield what both sides say, with the question again before each other answer to it.
-
-    A blank line before a user ends a conversation, unless one stands before what bots say, too.
+    The question comes again before each other answer to it. A blank line before a user ends a conversation, unless one
+    stands before what bots say, too.
     """
-    question: Utterance | None = None
-    is_answered = are_apart = False
-    for utterance in chain(utterances, (None,)):
-        answers = utterance is not None and utterance.side in _ANSWERING
-        if question is not None and not (answers or is_answered):
-            report.drop("questions without an answer", question.place)
-        if utterance is None or not utterance.side:
+    question: Block[tuple[str, str]] | None = None
+    is_apart, is_answered, are_apart = True, False, False  # behind a blank line or at the beginning; all answers
+    for block in chain(found, (None,)):
+        side, text = block.begin if block else ("", "")
+        if side in ("", "question") or (side == "user" and is_apart and not are_apart):
+            if question is not None and not is_answered:
+                report.drop("questions without an answer", question.place)
             question = None
             yield None
-            if utterance is not None and utterance.parts:
-                report.drop("sections without a question", utterance.place)
-        elif not answers:
-            if utterance.side == "question" or (utterance.is_first and not are_apart):
-                yield None
-            question, is_answered = utterance, False
-            yield Said(joined(question.parts), answers=False)
-        elif question is None:
-            report.drop("answers without a question", utterance.place)
-        elif utterance.parts:
-            if is_answered:
-                yield from (None, Said(joined(question.parts), answers=False))
-            yield Said(joined(utterance.parts), asks=False)
-            is_answered, are_apart = True, utterance.is_first
+        if block is None:
+            continue
+        below = [line for line in block.lines if line.strip() and not is_rule(line)]
+        parts = [text, *below] if text else below
+        said = Said(joined(parts), side if side in ("user", "bot") else None, side in _ASKING, side in _ANSWERING)
+        if side in _ASKING:
+            question, asked, is_answered = block, said, False
+            yield said
+        elif question is None and (side or parts):
+            report.drop("answers without a question" if side else "sections without a question", block.place)
+        elif side and parts:
+            if is_answered and side == "answer":
+                yield from (None, asked)
+            yield said
+            are_apart = are_apart if is_answered else is_apart
+            is_answered = True
+        is_apart = len(below) < len(block.lines)

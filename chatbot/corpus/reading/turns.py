@@ -55,13 +55,13 @@ def _key(said: Said | None) -> object:
 
 def _turn(messages: Iterator[Said], drop: Drop) -> Said:
     """Return the messages of one speaker as one, which without text, or with too much, neither asks nor answers."""
-    first = next(messages)
-    if first.speaker is None:
+    first, second = next(messages), next(messages, None)
+    if second is None and (first.speaker is None or first.text.strip()):
         return first
     said: list[Said] = []
     characters = count = 0
-    for message in chain((first,), messages):
-        if message.text.strip():
+    for message in chain((first, second), messages):
+        if message and message.text.strip():
             count += 1
             characters += len(message.text)
             if count == 1 or characters <= MAX_TURN:

@@ -189,3 +189,22 @@ def test_replies_in_trees_say_who_wrote_them(tmp_path: Path) -> None:
     found, report = conversations_of(written(tmp_path, "a", "\n".join(map(json.dumps, rows))))
     assert found == [["1", "2", "3", "4"], ["3", "5"]]
     assert dropped(report) == {turns.UNKNOWN_ROLES: 1}
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("User: a\n\nBot: b\n\nBot: c\n\nUser: d\n\nUser: e\n\nBot: f\n", [["a", "b c", "d e", "f"]]),
+        (
+            "User: a\nBot: b\nBot: c\nUser: d\nBot: e\n\nUser: f\nUser: g\nBot: h\n",
+            [["a", "b c", "d", "e"], ["f g", "h"]],
+        ),
+        ("Q: a\nA: b\nA: c\n\nA: d\nQ: e\nA: f\n", [["a", "b"], ["a", "c"], ["a", "d"], ["e", "f"]]),
+    ],
+)
+def test_users_and_bots_talk_and_questions_have_several_answers(
+    tmp_path: Path, text: str, expected: list[list[str]]
+) -> None:
+    found, report = conversations_of(written(tmp_path, "a.txt", text))
+    assert found == expected
+    assert dropped(report) == {}
