@@ -1,4 +1,4 @@
-"""Who said what: what is one turn, which turns are learned, which roles are known, and what is left out; see also `wild`."""
+"""Who said what: what one turn is, which turns are learned, which roles are known; see also `wild`."""
 
 import json
 from collections.abc import Sequence
@@ -163,7 +163,7 @@ def test_flag_beside_names_is_asked_about(tmp_path: Path) -> None:
 def test_me_is_the_role_that_answers(tmp_path: Path, me: str, expected: list[list[str]]) -> None:
     path = written(tmp_path, "a", "\n".join(map(json.dumps, rows_of("system customer agent customer agent"))))
     assert conversations_of(path, me=me)[0] == expected
-    with pytest.raises(UserError, match="nobody is called x; give --me one of: agent, customer$"):
+    with pytest.raises(UserError, match=r"nobody is called x; give --me one of: agent, customer$"):
         conversations_of(path, me="x")
 
 
