@@ -21,6 +21,9 @@ from chatbot.errors import EXIT_LOST, LostError, end_process
 
 # Seconds after SIGTERM or SIGHUP to finish a step and save; the pods of kubernetes/ have 120.
 GRACE_SECONDS = 100.0
+# Seconds in which a signal that comes again is the same one: systemd and Slurm send it to every process of a run, and the
+# supervisor forwards it to the others; `timeout` sends it to its child, then to the whole process group.
+REPEATED = 3.0
 # Seconds after a second signal in which an operation of TensorFlow that is running may end.
 SECOND_TIMEOUT = 2.0
 # Seconds between two calls of `tick`, and between two looks at the time.
@@ -38,6 +41,7 @@ class Interrupts:
 
     def __init__(self) -> None:
         self.number = 0
+        self._arrived = 0.0  # time.monotonic()
 
     def __bool__(self) -> bool:
         return self.number != 0
@@ -47,11 +51,17 @@ class Interrupts:
         """The exit code of a run that the signal has ended: after SIGUSR1, one that asks to start it again."""
         return EXIT_LOST if self.number == SIGUSR1 else EXIT_INTERRUPTED
 
+    def is_second(self, number: int) -> bool:
+        """Take a signal; return whether it is another one than the first, not that one within REPEATED seconds."""
+        now = time.monotonic()
+        if not self:
+            self.number, self._arrived = number, now
+        return number != self.number or now - self._arrived > REPEATED
+
     def receive(self, number: int, frame: FrameType | None) -> None:
         """Take a signal. Raises KeyboardInterrupt for the second one."""
-        if self:
+        if self.is_second(number):
             raise KeyboardInterrupt
-        self.number = number
 
 
 class StepWatch:
@@ -116,7 +126,7 @@ def interrupts(
     tick: Callable[[], str] = lambda: "",
     leave: Callable[[], bool] = lambda: False,
 ) -> Iterator[Interrupts]:
-    """Yield an object that receives the first signal. A second one raises KeyboardInterrupt.
+    """Yield an object that receives the first signal. A second one (`Interrupts.is_second`) raises KeyboardInterrupt.
 
     announced: whether the first signal prints a line. grace: seconds after SIGTERM and SIGHUP after which the process
     ends, as it does when the main thread, waiting for TensorFlow, does not react to a second signal. tick: called every
@@ -166,7 +176,7 @@ def _watch(
 ) -> None:
     """Announce the first signal, and end the process if that does not end it in time. reader: yields the signals."""
     reader.settimeout(TICK)
-    count, deadline, reason = 0, math.inf, ""
+    heard, deadline, reason = Interrupts(), math.inf, ""  # the main thread may take signals much later
     while True:
         if time.monotonic() > deadline:
             _print(f"error: {reason}; {'nothing was saved' if leave() else 'the last checkpoint is kept'}")
@@ -179,17 +189,18 @@ def _watch(
             continue
         if not data:
             return
-        number, count = data[0], count + 1
+        number, is_first = data[0], not heard
         if number == getattr(signal, "SIGHUP", None):
             _leave_terminal()
         limit = math.inf if number in (signal.SIGINT, SIGUSR1) else grace
-        if count == 1 and announced:
-            end = "Ctrl-C again" if limit == math.inf else f"After {counted(limit, 'second')} it"
-            _print(f"Finishing this step, then saving. {end} exits without saving.")
-        if count == 1:
-            deadline, reason = time.monotonic() + limit, f"not finished within {counted(grace, 'second')}"
-        elif count == 2:
+        if heard.is_second(number):
             deadline, reason = min(deadline, time.monotonic() + SECOND_TIMEOUT), "a second signal"
+        elif is_first:
+            deadline, reason = time.monotonic() + limit, f"not finished within {counted(grace, 'second')}"
+            if announced:
+                again = f"Ctrl-C again after {counted(REPEATED, 'second')}"
+                end = again if limit == math.inf else f"After {counted(limit, 'second')} it"
+                _print(f"Finishing this step, then saving. {end} exits without saving.")
 
 
 def _print(text: str) -> None:

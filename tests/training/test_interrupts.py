@@ -28,7 +28,10 @@ from tests.training.untraced_update import train_untraced
 # Runs `interrupts` and then the code of a test, and writes what has happened.
 SCRIPT = """
 import hashlib, pathlib, sys, time
+from chatbot.training import watch
 from chatbot.training.watch import interrupts
+
+watch.REPEATED = {repeated}
 
 def busy(seconds):
     # As within TensorFlow, no Python handler runs meanwhile.
@@ -49,9 +52,13 @@ def rounds_per_second() -> int:
     return int(200_000 / (time.perf_counter() - started))
 
 
-def script(code: str, grace: float = math.inf) -> list[str]:
-    """The command line of a process that runs this code while it receives signals."""
-    return [sys.executable, "-c", SCRIPT.format(code=code, grace=grace, rounds=rounds_per_second())]
+def script(code: str, grace: float = math.inf, repeated: float = 60) -> list[str]:
+    """The command line of a process that runs this code while it receives signals.
+
+    repeated: seconds in which the same signal counts once.
+    """
+    text = SCRIPT.format(code=code, grace=grace, repeated=repeated, rounds=rounds_per_second())
+    return [sys.executable, "-c", text]
 
 
 def hang_up_by_default() -> None:
@@ -77,9 +84,11 @@ WAIT = "while not received: time.sleep(0.02)"
         ("busy(1)", 0.3, [signal.SIGUSR1], 0, f"done {signal.SIGUSR1:d}"),  # the time of a job has an end of its own
         ("busy(1)", 0.3, [signal.SIGINT], 0, f"done {signal.SIGINT:d}"),  # a Ctrl-C has no grace time
         ("busy(60)", 0.5, [signal.SIGTERM], 130, "error: not finished within 0.5 seconds; the last checkpoint is kept"),
+        (f"{WAIT}; time.sleep(2)", math.inf, [signal.SIGTERM] * 5, 0, f"done {signal.SIGTERM:d}"),
+        ("busy(2)", math.inf, [signal.SIGINT] * 5, 0, f"done {signal.SIGINT:d}"),
         ("busy(60)", math.inf, [signal.SIGINT] * 20, 130, "error: a second signal; nothing was saved"),
     ],
-    ids=["SIGHUP", "SIGUSR1", "Ctrl-C", "grace time", "many"],
+    ids=["SIGHUP", "SIGUSR1", "Ctrl-C", "grace time", "repeated", "repeated within TensorFlow", "many"],
 )
 def test_signals_end_a_process(
     work_dir: Path, code: str, grace: float, numbers: list[signal.Signals], code_expected: int, text: str
@@ -87,7 +96,7 @@ def test_signals_end_a_process(
     if "nothing was saved" in text:
         Path("unused").touch()
     with subprocess.Popen(
-        script(code, grace),
+        script(code, grace, 0.5 if len(numbers) == 20 else 60),
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         env=ENVIRONMENT,
@@ -129,9 +138,13 @@ def test_signals_are_received_by_the_handlers_that_they_need(monkeypatch: pytest
             signal.raise_signal(signal.SIGHUP)
             assert not received
             signal.raise_signal(signal.SIGTERM)
+            signal.raise_signal(signal.SIGTERM)  # as from a supervisor, beside the one of the whole unit
             assert received.number == signal.SIGTERM
             with pytest.raises(KeyboardInterrupt):
                 signal.raise_signal(signal.SIGINT)
+            monkeypatch.setattr("chatbot.training.watch.REPEATED", 0)
+            with pytest.raises(KeyboardInterrupt):
+                signal.raise_signal(signal.SIGTERM)
         assert [signal.getsignal(number) for number in numbers] == before
         assert signal.set_wakeup_fd(-1) == -1
     finally:

@@ -97,7 +97,7 @@ def _start(job: Job, error_token: Any) -> Any:
     process = multiprocessing.get_context("spawn").Process(target=_child, args=(job, error_token), name=job.name)
     resource_tracker.ensure_running()  # otherwise process.start() starts it, and unblocks the signals
     # The child moves to a new process group before it can receive a Ctrl-C; the parent forwards signals.
-    blocked = {signal.SIGINT, signal.SIGTERM, signal.SIGUSR1}
+    blocked = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1}
     signal.pthread_sigmask(signal.SIG_BLOCK, blocked)
     try:
         process.start()
@@ -114,7 +114,8 @@ def _child(job: Job, error_token: Any) -> None:
     """
     os.setpgrp()
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # Python's handler would print a traceback for a Ctrl-C until now
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT, signal.SIGTERM, signal.SIGUSR1})
+    if not job.server:  # which a signal to all processes of a run must not end before its weights are saved
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1})
     end_with_parent()
     # tqdm's default lock is a semaphore between processes, reported as leaked when the process is killed.
     tqdm.set_lock(threading.RLock())

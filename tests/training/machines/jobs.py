@@ -45,6 +45,7 @@ def save_at_signal() -> int:
         print("started", flush=True)
         while not received:
             time.sleep(0.05)
+        time.sleep(1)  # as a step takes, while the supervisor forwards the signal
         Path("saved").write_text(str(received.number))
     return received.exit_code
 

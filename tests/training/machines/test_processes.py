@@ -87,12 +87,16 @@ def test_each_lost_device_is_printed(pairs_folder: Path) -> None:
 
 
 @SIGNALS
-def test_signals_are_forwarded_to_jobs(pairs_folder: Path, number: int, code: int) -> None:
+@pytest.mark.parametrize("to_all", [False, True])
+def test_signals_are_forwarded_to_jobs(pairs_folder: Path, number: int, code: int, to_all: bool) -> None:
+    """Also if all processes have got them, as from systemd and Slurm; the server stays for the chief that saves."""
     command = module(JOBS, "training")
     command.wait_for("started")
-    os.kill(command.process.pid, number)
+    for pid in (command.process.pid, *(command.children() if to_all else ())):
+        os.kill(pid, number)
     assert command.wait() == code
     assert Path("saved").read_text() == str(int(number))
+    assert "ps 0" not in command.output
     until(lambda: not running_processes())
 
 
@@ -114,18 +118,18 @@ def test_signal_before_restart_prevents_it(pairs_folder: Path) -> None:
 
 
 def interrupt_twice(command: Command) -> None:
-    """Two Ctrl-C, while the children handle no signal."""
+    """Two signals, while the children handle none."""
     os.kill(command.process.pid, signal.SIGSTOP)
     for child in command.children():
         os.kill(child, signal.SIGSTOP)
     os.kill(command.process.pid, signal.SIGCONT)
     os.kill(command.process.pid, signal.SIGINT)
     time.sleep(0.5)
-    os.kill(command.process.pid, signal.SIGINT)
+    os.kill(command.process.pid, signal.SIGTERM)
 
 
 @pytest.mark.parametrize(
-    "end", [interrupt_twice, lambda command: kill(command.process.pid)], ids=["Ctrl-C twice", "kill -9"]
+    "end", [interrupt_twice, lambda command: kill(command.process.pid)], ids=["two signals", "kill -9"]
 )
 def test_no_child_outlives_its_parent(pairs_folder: Path, end: Callable[[Command], None]) -> None:
     command = module(JOBS, "training")
