@@ -27,9 +27,10 @@ Values = Sequence[npt.NDArray[Any]]
 class TrainState(NamedTuple):
     """What a checkpoint has beside the weights of the model."""
 
-    optimizer: Values  # the number of updates, the slots, and with --staged-variables the pending gradients
+    optimizer: Values  # the number of updates, and the slots
     trained: Values = ()  # with --average the weights that are trained, since those of the model are averages
     loss_scale: Values = ()  # in float16, of `LossScale`
+    pending: Values = ()  # with --staged-variables the gradients of the last step, their tokens and their loss scale
 
 
 class Inputs(NamedTuple):

@@ -86,7 +86,7 @@ class Staged(Synchronous):
         return packed_result(self._sum_of_reports(report), tf.constant(0.0), tf.constant(True), tf.constant(False))
 
     def gather_state(self) -> TrainState:
-        """Return the state, with the pending gradients at the end of the optimizer's."""
+        """Return the state, with the pending gradients."""
         state, replica = super().gather_state(), self.replicas[0]
         gradients = [np.zeros(weight.shape, np.float32) for weight in replica.weights]
         tokens, scale = np.zeros([], np.float32), np.ones([], np.float32)
@@ -98,19 +98,15 @@ class Staged(Synchronous):
                 gradients[i] = np.nan_to_num(gradient.numpy(), nan=LARGEST_FLOAT)
             tokens = np.nan_to_num(total.tokens.numpy(), nan=-1.0)
             scale = np.asarray(1.0 if replica.loss_scale is None else self._pending.loss_scales[0], np.float32)
-        of_variables = map(np.asarray, replica.of_variables(gradients))
-        pending = [*of_variables, tokens, *([scale] if replica.loss_scale else [])]
-        return state._replace(optimizer=[*state.optimizer, *pending])
+        return state._replace(pending=[*map(np.asarray, replica.of_variables(gradients)), tokens, scale])
 
     def _set_state(self, state: TrainState) -> None:
-        begin = len(state.optimizer) - len(self._model.trainable_variables) - (2 if state.loss_scale else 1)
-        self._pending, self._totals = self._pending_of(state.optimizer[begin:]), None
-        super()._set_state(state._replace(optimizer=state.optimizer[:begin]))
+        self._pending, self._totals = self._pending_of(state.pending), None
+        super()._set_state(state)
 
     def _pending_of(self, state: Values) -> TowerSums | None:
         """Return the pending gradients of a state: all on the first tower of the first machine, zeros elsewhere."""
-        number = len(self._model.trainable_variables)
-        gradients, (tokens, *scale) = state[:number], state[number:]
+        *gradients, tokens, scale = state
         if tokens == 0:
             return None
         tokens = tokens if tokens > 0 else np.float32("nan")
@@ -131,5 +127,5 @@ class Staged(Synchronous):
         for replica in self.replicas:
             with tf.device(replica.home):
                 used.append(tf.range(embedding.shapes[0][0], dtype=tf.int64))
-                scales.append(tf.constant(scale[0]) if scale else None)
+                scales.append(tf.constant(scale) if replica.loss_scale else None)
         return TowerSums(sums, report, used, scales)

@@ -21,8 +21,8 @@ from chatbot.errors import EXIT_LOST, LostError, end_process
 
 # Seconds after SIGTERM or SIGHUP to finish a step and save; the pods of kubernetes/ have 120.
 GRACE_SECONDS = 100.0
-# Seconds in which a signal that comes again is the same one: systemd and Slurm send it to every process of a run, and the
-# supervisor forwards it to the others; `timeout` sends it to its child, then to the whole process group.
+# Seconds in which a signal that comes again is the same one: systemd and Slurm send it to every process of a run, and
+# the supervisor forwards it to the others; `timeout` sends it to its child, then to the whole process group.
 REPEATED = 3.0
 # Seconds after a second signal in which an operation of TensorFlow that is running may end.
 SECOND_TIMEOUT = 2.0

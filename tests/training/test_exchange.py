@@ -130,7 +130,7 @@ def test_machines_start_from_the_weights_and_state_of_machine_0(cpus: list[Tower
 def test_pending_gradients_are_on_one_tower_of_one_machine(cpus: list[Tower]) -> None:
     steps = [machine_of_two(cpus[:2], machine, staged=True) for machine in range(2)]
     gradients = [np.full(variable.shape, 5, np.float32) for variable in steps[0]._model.trainable_variables]
-    pending = [sums for step in steps for sums in step._pending_of([*gradients, np.asarray(7, np.float32)]).sums]
+    pending = [sums for step in steps for sums in step._pending_of([*gradients, np.float32(7), np.float32(1)]).sums]
     assert [float(sums.weight) for sums in pending] == [7, 0, 0, 0]
     for values in ([sums.rows for sums in pending], [sums.groups[0] for sums in pending]):
         assert [np.unique(value.numpy()).tolist() for value in values] == [[5], [0], [0], [0]]

@@ -21,7 +21,9 @@ from chatbot.training.gradients import gradient_function
 from chatbot.training.precision import chosen_precision
 from tests.commands import ENVIRONMENT, ROOT
 from tests.model.small_transformer import TRANSFORMER
+from tests.training.attempts import saved_step, weights
 from tests.training.dense_gradients import dense_gradients, single_groups
+from tests.training.small_run import train_small
 
 SETTINGS = compose(Settings, rnn_size=16, embedding_size=12, keep_prob=1.0, attempt="x")
 BATCH = Batch(
@@ -127,3 +129,14 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 
     user_settings = {"MALLOC_TRIM_THRESHOLD_": "1", "MALLOC_MMAP_THRESHOLD_": "100000"}
     assert page_faults(ENVIRONMENT) < 10 < 1000 < page_faults({**ENVIRONMENT, **user_settings}, "may be refused")
+
+
+def test_attempt_with_staged_variables_goes_on_in_another_precision(pairs_file: Path) -> None:
+    """With the gradients that wait for the next step: other ones would end in other weights."""
+    flags = {"data": ("pairs.tsv",), "staged_variables": True, "report_to": "none", "optimizer": "sgd"}
+    for steps, precision in ((3, "float32"), (5, "float16"), (7, "float32")):
+        train_small(1, **flags, steps=steps, precision=precision, attempt="changed")
+        assert saved_step("changed") == steps
+    train_small(1, **flags, steps=7, attempt="whole")
+    for a, b in zip(weights("changed"), weights("whole"), strict=True):
+        np.testing.assert_allclose(a, b, atol=1e-3)

@@ -40,7 +40,7 @@ from chatbot.training.checkpoints.manifest import Progress, Provenance, progress
 from chatbot.training.replica import TrainState, Values
 
 # The groups of a checkpoint: the weights of the model, and the fields of `TrainState`.
-WEIGHTS, OPTIMIZER, TRAINED, LOSS_SCALE = "weights", *TrainState._fields
+WEIGHTS, OPTIMIZER, TRAINED, LOSS_SCALE, PENDING = "weights", *TrainState._fields
 
 
 class Checkpoint(NamedTuple):
@@ -295,6 +295,7 @@ def read_checkpoint(
         read_group(path, OPTIMIZER, [value.shape for value in new.optimizer]),
         read_group(path, TRAINED, shapes) if TRAINED in groups else [],
         [read_group(path, LOSS_SCALE, [v.shape])[0] if LOSS_SCALE in groups else v for v in new.loss_scale],
+        read_group(path, PENDING, [v.shape for v in new.pending]) if PENDING in groups and new.pending else new.pending,
     )
     return Checkpoint(progress, read_group(path, WEIGHTS, shapes), state), changes
 

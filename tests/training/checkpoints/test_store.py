@@ -134,17 +134,19 @@ def test_space_is_checked_before_the_first_checkpoint(work_dir: Path, monkeypatc
     [("float16", "float16", [[-3, 7]]), ("float16", "float32", []), ("float32", "float16", [[0, 0]])],
 )
 def test_loss_scale_is_resumed_by_float16_alone(then: str, now: str, scale: list[list[int]], work_dir: Path) -> None:
-    """Without one in the checkpoint, it begins anew."""
+    """Without one in the checkpoint, it begins anew. Pending gradients are resumed by every precision."""
 
     def state_of(precision: str) -> TrainState:
         loss_scale = [np.array([-3, 7], np.float32)] if precision == "float16" else []
-        return TrainState([np.asarray(5, np.int64), np.array([1, 2, 3], np.float32)], [], loss_scale)
+        return TrainState(
+            [np.asarray(5, np.int64), np.array([1, 2, 3], np.float32)], [], loss_scale, [np.array([4, 5], np.float32)]
+        )
 
     DIRECTORY.mkdir(parents=True)
     checkpoints = Checkpoints(DIRECTORY, model_of(5))
     checkpoints.save(Progress(step=5), state_of(then), best=False)
     checkpoints.finish()
     new = tf.nest.map_structure(np.zeros_like, state_of(now))
-    _, ((updates, slot), _, loss_scale) = checkpoints.restore(new)
-    assert (int(updates), slot.tolist()) == (5, [1, 2, 3])
+    _, ((updates, slot), _, loss_scale, (pending,)) = checkpoints.restore(new)
+    assert (int(updates), slot.tolist(), pending.tolist()) == (5, [1, 2, 3], [4, 5])
     assert [value.tolist() for value in loss_scale] == scale
