@@ -141,5 +141,6 @@ class OpenedStep:
         began = time.perf_counter()
         for _ in range(steps):
             self.update(self.window.next_batch(), self._rate)
-        record = self.window.record(0, self._rate, self.update.finished_steps())
+        results = self.update.finished_steps()
+        record = self.window.end(0, self._rate).record(results)
         return {**record, "step_s": (time.perf_counter() - began) / steps}

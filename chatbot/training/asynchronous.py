@@ -22,7 +22,7 @@ from chatbot.training.machines.cluster import WORKER
 from chatbot.training.optimizer import Clipped, average_and_clip, is_overflow, update_scalars
 from chatbot.training.replica import Replica, TrainState
 from chatbot.training.share import Buffer, Preparation, Prepared, Share
-from chatbot.training.step import Graph, StepResult, VariableUpdate, packed_result
+from chatbot.training.step import Graph, VariableUpdate, packed_result
 
 CHIEF_DEVICE = "/job:chief/replica:0/task:0/device:CPU:0"
 # Scheduled steps for each worker: one that it computes and one in its queue.
@@ -108,11 +108,11 @@ class Asynchronous(VariableUpdate):
         if len(self._in_flight) > STEPS_PER_WORKER * len(self.tower_names):
             self._collect_oldest()
 
-    def finished_steps(self) -> list[StepResult]:
-        """Return the results of the steps that finished since the last call; wait for one if there is none."""
+    def take_results(self) -> list[tf.Tensor]:
+        """Return the packed results of the steps that finished since the last call; wait for one if there is none."""
         if not self._finished:
             self._collect_oldest()
-        return super().finished_steps()
+        return super().take_results()
 
     def _collect_oldest(self) -> None:
         """Wait for the result of the step that was scheduled first."""

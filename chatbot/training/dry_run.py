@@ -14,6 +14,7 @@ from chatbot.memory import peak_memory
 from chatbot.training.attempt import TrainingResult
 from chatbot.training.devices.memory import peak_growth
 from chatbot.training.groups import part_names, size_of
+from chatbot.training.loop import Window
 from chatbot.training.reporting.terminal import print_lines, steps_left, time_left
 from chatbot.training.run import Run
 from chatbot.training.share import Prepared
@@ -67,14 +68,15 @@ def train(run: Run, batch: Prepared) -> None:
 
 
 def seconds_per_step(run: Run) -> float:
-    """Return the mean time of consecutive steps, as in a run."""
-    with closing(run.batches_ahead()) as batches:
-        train(run, next(batches))
+    """Return the mean time of consecutive steps. As in a run, only the last one is waited for."""
+    with closing(Window(run.batches_ahead(), run.train_step.begin_copies)) as window:
+        train(run, window.next_batch())
         started = time.perf_counter()
         count = 0
         while count < STEPS and time.perf_counter() - started < MOST_SECONDS:
-            train(run, next(batches))
+            run.train_step(window.next_batch(), run.rate)
             count += 1
+        run.train_step.finished_steps()
         return (time.perf_counter() - started) / count
 
 

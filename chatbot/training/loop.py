@@ -7,7 +7,8 @@ import itertools
 import math
 import time
 from collections.abc import Callable, Generator, Sequence
-from typing import Any
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -19,11 +20,12 @@ from chatbot.training.attempt import INTERRUPTED, TIME_UP, TrainingResult, remov
 from chatbot.training.devices.failures import lost_gpu
 from chatbot.training.machines.team import tower_names
 from chatbot.training.profiling import Profile, TowerTimes, profiled
+from chatbot.training.replica import TrainState
 from chatbot.training.reporting.reporter import Reporter, conclude
 from chatbot.training.run import Run
 from chatbot.training.schedule import Due
 from chatbot.training.share import COPIED_AHEAD, Prepared
-from chatbot.training.step import StepResult
+from chatbot.training.step import StepResult, unpacked_results
 from chatbot.training.watch import GRACE_SECONDS, Interrupts, StepWatch, interrupts
 
 
@@ -35,8 +37,11 @@ def train(run: Run) -> TrainingResult:
     """
     announce(run)
     first = run.progress.step
-    timeout = 60 * run.settings.parallel.step_timeout or math.inf
-    watch = StepWatch(run.team.chief, lambda: run.train_step.is_tracing, lambda: lost_gpu(run.towers), timeout)
+    # Without an exchange, a step that takes long computes: an error would end it.
+    timeout = 60 * run.settings.parallel.step_timeout if run.train_step.has_exchange else 0
+    watch = StepWatch(
+        run.team.chief, lambda: run.train_step.is_tracing, lambda: lost_gpu(run.towers), timeout or math.inf
+    )
     names = tower_names(run.team, run.train_step.tower_names)
 
     def leave() -> bool:
@@ -89,73 +94,135 @@ class Loop:
         self._divergence = Divergence(len(run.data.vocabulary), run.progress)
         self._skipped = SkippedUpdates(run.progress)
         self._saved = run.progress.step  # the last step saved, or 0
+        # A thread reads results: at a log, the device still computes the last steps, and must not wait for the next.
+        self._reader = ThreadPoolExecutor(1, "results")
+        self._unread: collections.deque[Unread] = collections.deque()
+        self._most_unread = 0  # windows that a log leaves unread: none at the first one, which shows that it trains
 
     def run_steps(self) -> None:
         """Train until there is a reason to stop, and save."""
         run, progress, team = self._run, self._run.progress, self._run.team
         due = run.calendar.due(progress.step)
+        self._finish_validation()
         self.stop = team.agree(INTERRUPTED if self._interrupted else run.reason_to_stop())
-        while not self.stop:
-            rate, batch, number = run.rate, self._window.next_batch(), progress.step + 1
-            with self._profile.step(number), self._watch.step(number):
-                run.train_step(batch, rate)
-            progress.step = number
-            self._reporter.advance()
-            due = run.due(progress.step)
-            # Several machines stop together, at a step at which all of them log.
-            if due.log or (team.alone and (self._interrupted or run.time_is_up)):
-                self._log(due, batch, rate)
+        try:
+            while not self.stop:
+                rate, batch, number = run.rate, self._window.next_batch(), progress.step + 1
+                with self._profile.step(number), self._watch.step(number):
+                    run.train_step(batch, rate)
+                progress.step = number
+                self._reporter.advance()
+                with self._watch.step(number):
+                    due = run.due(number)
+                # Several machines stop together, at a step at which all of them log.
+                if due.log or (team.alone and (self._interrupted or run.time_is_up)):
+                    self._log(due, batch, rate)
+        except BaseException:
+            with contextlib.suppress(Exception):  # a device that has failed has no results
+                for record in self._read(0):
+                    self._reporter.record(record)
+            raise
         if self._saved < progress.step and not self._divergence.diverges:
-            run.save(run.gather_state(), best=False)
+            run.save(self._gather_state())
         if self.stop == TIME_UP and not due.validate and not self._divergence.diverges:
             self._show_likelihood()
         self._reporter.stopped = self.stop
 
     def _log(self, due: Due, batch: Prepared, rate: float) -> None:
-        """Report the steps since the last log, validate and save if that is due, and see whether the run is over."""
+        """Report the window before this log, also this one if it is saved or the last, and save if that is due."""
         run, progress, team, reporter = self._run, self._run.progress, self._run.team, self._reporter
+        window = self._window.end(progress.step, rate)
         with self._watch.step(progress.step):  # waits for the other machines, then for the device
+            results = self._reader.submit(unpacked_results, run.train_step.take_results())
+            self._unread.append(Unread(window, due.log, results))
             self.stop = team.agree(INTERRUPTED if self._interrupted else TIME_UP if run.time_is_up else "")
-            results = run.train_step.finished_steps()
-            self._count_skipped(results)
+            records = self._read(0 if due.save or self.stop else self._most_unread)
+        self._most_unread = 1
         if self._skipped.due:
             self._go_back()
             return
-        record = self._window.record(progress.step, rate, results) | {"skipped_updates": progress.skipped_updates}
-        if due.save and team.alone:
+        for warning in run.checkpoints.warnings():
+            reporter.warn(warning)
+        saved = records.pop() if due.save else None
+        for record in records:
+            reporter.record(record)
+        if saved is not None:
+            self._save(due, batch, saved)
+
+    def _read(self, unread: int) -> list[dict[str, Any]]:
+        """Return the records of all windows but this many, up to one after which the run has to go back."""
+        run, records = self._run, []
+        while len(self._unread) > unread:
+            window, is_planned, reading = self._unread.popleft()
+            results = reading.result()
+            self._count_skipped(results)
+            if self._skipped.due:
+                break
+            records.append(window.record(results) | {"skipped_updates": run.progress.skipped_updates})
+            if is_planned and self._divergence.record(window.step, results[-1]) and run.team.chief:
+                failure = self._divergence.describe(run.settings.learning.learning_rate)
+                self._reporter.warn(f"{failure}; nothing is saved meanwhile")
+        return records
+
+    def _save(self, due: Due, batch: Prepared, record: dict[str, Any]) -> None:
+        """Save, validate if that is due, and see whether the run is over. record: the metrics of this step.
+
+        What is saved before a validation says that it is to come, so that a process that is killed in it loses nothing.
+        """
+        run, progress, team, reporter = self._run, self._run.progress, self._run.team, self._reporter
+        self._window.drained()
+        if team.alone:
             with self._watch.step(progress.step):
                 seconds = self._times.measure(batch)
             record |= {"tower_seconds": seconds} if seconds else {}
-        state = run.gather_state() if due.save else None
-        for warning in run.checkpoints.warnings():
-            reporter.warn(warning)
-        if due.log and self._divergence.record(progress.step, results[-1]) and team.chief:
-            failure = self._divergence.describe(run.settings.learning.learning_rate)
-            reporter.warn(f"{failure}; nothing is saved meanwhile")
-        best = due.validate and team.chief and self._validate(record)
-        if due.save and team.chief and run.data.validation is None and run.data.probe:
+        state = self._gather_state()
+        validates = due.validate and team.chief
+        progress.unvalidated = record if validates else None
+        if not validates:
+            reporter.record(record)
+            reporter.flush()  # a process that is killed when the step is saved does not repeat it
+        if not self._divergence.diverges:
+            run.save(state)
+            self._saved = progress.step
+        del state  # the arrays are freed as they are written
+        self._finish_validation()
+        if team.chief and run.data.validation is None and run.data.probe:
             reporter.replies(run.validator.replies())
-        reporter.record(record)
         for warning in self._times.slow(record.get("tower_seconds", ())):
             reporter.warn(warning)
-        if state is not None and not self._divergence.diverges:
-            run.save(state, best)
-            del state  # the arrays are freed as they are written
-            self._saved = progress.step
         self.stop = self.stop or team.agree(INTERRUPTED if self._interrupted else run.reason_to_stop())
         self._window.restart()
 
-    def _validate(self, record: dict[str, Any]) -> bool:
-        """Validate, add the result to the record, and return whether it is the best."""
-        data, progress = self._run.data, self._run.progress
-        assert data.validation is not None, "no validation is due without validation pairs"
-        validation = self._run.validator.validate(data.validation)
-        best = data.validation_decides and progress.validated(validation.values)
-        record.update({f"validation.{name}": value for name, value in validation.values.items()})
-        if progress.best_nats is not None:
-            record["best.nats_per_character"] = progress.best_nats
-        self._reporter.validation(validation, best)
-        return best
+    def _gather_state(self) -> TrainState:
+        """Return the state to save, when the checkpoint before is written."""
+        self._run.finish_saving()
+        with self._watch.step(self._run.progress.step):
+            return self._run.gather_state()
+
+    def _finish_validation(self) -> None:
+        """Validate this step if that is to come; report it, and write the result into the checkpoint if there is one.
+
+        What is not saved cannot be the best. A resumed run may have no validation any more.
+        """
+        data, progress, reporter = self._run.data, self._run.progress, self._reporter
+        if progress.unvalidated is None or not self._run.team.chief:
+            return
+        record, best, is_saved = dict(progress.unvalidated), False, self._saved == progress.step
+        if data.validation is not None:
+            validation = self._run.validator.validate(data.validation)
+            values = validation.values
+            best = data.validation_decides and progress.validated(
+                values if is_saved else {**values, progress.best_by: None}
+            )
+            record |= {f"validation.{name}": value for name, value in values.items()}
+            if progress.best_nats is not None:
+                record["best.nats_per_character"] = progress.best_nats
+            reporter.validation(validation, best)
+        progress.unvalidated = None
+        reporter.record(record)
+        if is_saved:
+            reporter.flush()
+            self._run.checkpoints.amend(progress, best)
 
     def _show_likelihood(self) -> None:
         """Show a validation of the last step of a limited run. It decides nothing: a resumed run goes on without it."""
@@ -184,7 +251,10 @@ class Loop:
                 failure += f", after the run had gone back {MOST_RETURNS} times"
             lower = "with a lower --learning-rate, or with --precision float32"
             raise UserError(f"{failure}; {self._kept_checkpoint()} {lower}")
-        run.go_back()
+        run.finish_saving()
+        with self._watch.step(progress.step):
+            run.go_back()
+        self._unread.clear()
         self._skipped.went_back()
         if run.team.chief:
             times = f"{progress.rate_halvings} of at most {MOST_RETURNS} times"
@@ -193,6 +263,7 @@ class Loop:
         self._reporter.went_back()
         self._window.restart(run.batches_ahead())
         self._saved = progress.step
+        self._finish_validation()
 
     def check_converging(self) -> None:
         """Raise UserError when the loss of the last steps was far above its start."""
@@ -207,25 +278,92 @@ class Loop:
         return "no checkpoint was saved: start again"
 
 
+class Ended(NamedTuple):
+    """A window of steps that has ended.
+
+    step: the last one, from 1. seconds: from the end of the window before. waited: for batches. padding: the share of
+    the positions of this machine's shares.
+    """
+
+    step: int
+    learning_rate: float
+    seconds: float
+    waited: float
+    padding: float
+
+    def record(self, results: Sequence[StepResult]) -> dict[str, Any]:
+        """Return the metrics. Losses are in nats per real target token, None for a tower without tokens.
+
+        results: of the steps, of which those whose loss, or gradient, is not finite do not count; NaN if none does.
+        tower_skew: by how much the largest number of target tokens of a tower exceeds the mean.
+        """
+        losses = np.array([r.loss_sums for r in results], np.float64)  # [steps, towers]
+        tokens = np.array([r.weight_sums for r in results], np.float64)  # [steps, towers]
+        tower_tokens = tokens.sum(axis=0)  # of all steps
+        finite = np.isfinite(losses).all(axis=1)
+        losses, tokens = losses[finite].sum(axis=0), tokens[finite].sum(axis=0)  # [towers]
+        norm = next((r.gradient_norm for r in reversed(results) if math.isfinite(r.gradient_norm)), math.nan)
+        return {
+            "step": self.step,
+            "loss": float(losses.sum() / tokens.sum()) if tokens.any() else math.nan,
+            "tower_losses": [float(x / count) if count else None for x, count in zip(losses, tokens, strict=True)],
+            "gradient_norm": norm,
+            "learning_rate": self.learning_rate,
+            "examples_per_s": sum(r.examples for r in results) / self.seconds,
+            "target_tokens_per_s": float(tower_tokens.sum()) / self.seconds,
+            "tower_target_tokens_per_s": [float(count) / self.seconds for count in tower_tokens],
+            "tower_skew": float(tower_tokens.max() / tower_tokens.mean()) - 1,
+            "padding": self.padding,
+            "input_wait": self.waited / self.seconds,
+        }
+
+
+class Unread(NamedTuple):
+    """A window whose results are being read. is_planned: whether it ended by the calendar, not by a signal or limit."""
+
+    window: Ended
+    is_planned: bool
+    results: Future[list[StepResult]]
+
+
 class Window:
-    """Times the steps between two records, waits for their batches, and begins to copy them to the devices."""
+    """Times the steps between two logs, waits for their batches, and begins to copy them to the devices."""
 
     def __init__(
         self, batches: Generator[Prepared, None, None], begin_copies: Callable[[Prepared], None] = lambda _: None
     ) -> None:
         self._batches, self._begin_copies = batches, begin_copies
         self._copied: collections.deque[Prepared] = collections.deque()
+        self._backlog = 0.0  # seconds for which the devices computed steps of windows that had ended
         self.restart()
 
     def restart(self, batches: Generator[Prepared, None, None] | None = None) -> None:
-        """Start a new window, with other batches if they are given."""
+        """Start a new window after a pause in which nothing was trained, with other batches if they are given."""
         if batches is not None:
             self.close()
             self._batches = batches
             self._copied.clear()
-        self._waited = 0.0
+        self._begin(time.perf_counter() - self._backlog)
+        self._backlog = 0.0
+
+    def end(self, step: int, learning_rate: float) -> Ended:
+        """End the window with this step, and begin the next one, without a pause."""
+        now = time.perf_counter()
+        padding = 1 - self._real / max(1, self._positions)
+        ended = Ended(step, learning_rate, now - self._started, self._waited, padding)
+        self._begin(now)
+        return ended
+
+    def drained(self) -> None:
+        """Count the time since the end of the window, in which the devices computed its last steps, after the pause.
+
+        The first steps after it do not wait for such steps; each window has the time of as many.
+        """
+        self._backlog = time.perf_counter() - self._started
+
+    def _begin(self, started: float) -> None:
+        self._waited, self._started = 0.0, started
         self._real = self._positions = 0
-        self._started = time.perf_counter()
 
     def close(self) -> None:
         """Stop the preparation of batches."""
@@ -244,32 +382,3 @@ class Window:
                 self._real += np.count_nonzero(ids != PAD)
                 self._positions += ids.size
         return batch
-
-    def record(self, step: int, learning_rate: float, results: Sequence[StepResult]) -> dict[str, Any]:
-        """Return the metrics of the window. Losses are in nats per real target token, None for a tower without tokens.
-
-        step: the last of the window, from 1. results: of its steps, of which those whose loss, or gradient, is not
-        finite do not count; NaN if none does. padding: in the shares of this machine. tower_skew: by how much the
-        largest number of target tokens of a tower exceeds the mean.
-        """
-        losses = np.array([r.loss_sums for r in results], np.float64)  # [steps, towers]
-        tokens = np.array([r.weight_sums for r in results], np.float64)  # [steps, towers]
-        tower_tokens = tokens.sum(axis=0)  # of all steps
-        finite = np.isfinite(losses).all(axis=1)
-        losses, tokens = losses[finite].sum(axis=0), tokens[finite].sum(axis=0)  # [towers]
-        examples = sum(r.examples for r in results)
-        norm = next((r.gradient_norm for r in reversed(results) if math.isfinite(r.gradient_norm)), math.nan)
-        seconds = time.perf_counter() - self._started
-        return {
-            "step": step,
-            "loss": float(losses.sum() / tokens.sum()) if tokens.any() else math.nan,
-            "tower_losses": [float(x / count) if count else None for x, count in zip(losses, tokens, strict=True)],
-            "gradient_norm": norm,
-            "learning_rate": learning_rate,
-            "examples_per_s": examples / seconds,
-            "target_tokens_per_s": float(tower_tokens.sum()) / seconds,
-            "tower_target_tokens_per_s": [float(count) / seconds for count in tower_tokens],
-            "tower_skew": float(tower_tokens.max() / tower_tokens.mean()) - 1,
-            "padding": 1 - self._real / max(1, self._positions),
-            "input_wait": self._waited / seconds,
-        }

@@ -108,9 +108,13 @@ class Run:
         late = self.team.chief and self.checkpoints.minutes_since_save() >= minutes
         return due._replace(save=bool(self.team.agree("late" if late else "")))
 
+    def finish_saving(self) -> None:
+        """Wait until the checkpoint before is written: the host has memory for one copy more. All machines call it."""
+        self.checkpoints.forget_lost_best(self.progress)
+        self.team.barrier()
+
     def gather_state(self) -> TrainState:
         """Give the model the weights to validate and save; return the rest of a checkpoint. All machines call it."""
-        self.checkpoints.forget_lost_best(self.progress)  # waits: the host has memory for one copy more
         self._agree_on_pieces()
         return self.train_step.gather_state()
 
@@ -128,9 +132,8 @@ class Run:
         """Restore the last checkpoint, and halve the learning rate.
 
         The halved rate is written, so that a process that starts again counts on. All machines call it at the same
-        step. Raises UserError when the checkpoint has vanished.
+        step, after `finish_saving`. Raises UserError when the checkpoint has vanished.
         """
-        self.checkpoints.wait()
         if self.team.chief and not self.checkpoints.exist:
             raise UserError(f"{self.checkpoints.directory}: the checkpoint to go back to is gone; start again")
         progress, halvings, skipped = Progress(), self.progress.rate_halvings + 1, self.progress.skipped_updates
@@ -149,10 +152,10 @@ class Run:
         if self.team.chief:
             self.checkpoints.amend(self.progress)
 
-    def save(self, state: TrainState, best: bool) -> None:
-        """Begin to write a checkpoint, on the chief only. best: whether this step's validation is the best so far."""
+    def save(self, state: TrainState) -> None:
+        """Begin to write a checkpoint, on the chief only."""
         if self.team.chief:
-            self.checkpoints.save(self.progress, state, best)
+            self.checkpoints.save(self.progress, state)
 
 
 def open_run(settings: Settings, data: Data, towers: Sequence[Tower], team: Team = ALONE) -> Run:

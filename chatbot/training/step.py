@@ -104,10 +104,12 @@ class VariableUpdate(abc.ABC):
     """A training step and its state, on devices of one or several machines.
 
     tower_names: in the order of the losses. num_shares: of a global batch, in this process. most_positions: of a piece
-    of a share, source and target together, since a device ran out of memory with more; None before.
+    of a share, source and target together, since a device ran out of memory with more; None before. has_exchange:
+    whether a step waits for other devices or machines, which might be for ever if one of them has failed.
     """
 
     preparation: Preparation
+    has_exchange = True
 
     def __init__(self, tower_names: list[str], num_shares: int) -> None:
         self.tower_names, self.num_shares = tower_names, num_shares
@@ -131,10 +133,14 @@ class VariableUpdate(abc.ABC):
     def __call__(self, prepared: Prepared, rate: float) -> None:
         """Train on a global batch. rate: the learning rate."""
 
+    def take_results(self) -> list[tf.Tensor]:
+        """Return the packed results of the steps since the last call, at least one; devices may still compute them."""
+        finished, self._finished = self._finished, []
+        return finished
+
     def finished_steps(self) -> list[StepResult]:
         """Return the results of the steps since the last call, at least one, when the devices have computed them."""
-        finished, self._finished = self._finished, []
-        return unpacked_results(finished)
+        return unpacked_results(self.take_results())
 
     @abc.abstractmethod
     def gather_state(self) -> TrainState:
@@ -175,6 +181,7 @@ class Synchronous(VariableUpdate):
         team: Team = ALONE,
     ) -> None:
         self._model, self._team, self._exchange = model, team, exchange
+        self.has_exchange = exchange is not no_exchange
         self.replicas = [replica for replica, _ in replicas]
         self._towers = [tower for _, towers in replicas for tower in towers]
         super().__init__([tower.name for tower in self._towers], len(self._towers))

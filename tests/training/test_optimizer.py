@@ -92,7 +92,7 @@ def saved(learning: LearningSettings, step: int) -> None:
     for weight in replica.weights if learning.average else []:
         weight.assign(weight + 10)
     checkpoints = Checkpoints(Path(), model)
-    checkpoints.save(Progress(step=step), replica.gather_state(), best=False)
+    checkpoints.save(Progress(step=step), replica.gather_state())
     checkpoints.finish()
 
 

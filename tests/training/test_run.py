@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import math
+import threading
 import time
 from collections.abc import Generator
 from pathlib import Path
@@ -19,6 +20,7 @@ from chatbot.training.checkpoints.manifest import Progress
 from chatbot.training.checkpoints.store import Checkpoints
 from chatbot.training.data import prepare
 from chatbot.training.loop import Window
+from chatbot.training.reporting.tensorboard import TensorBoard
 from chatbot.training.run import Run
 from chatbot.training.share import COPIED_AHEAD
 from chatbot.training.step import StepResult
@@ -142,7 +144,7 @@ def test_window_adds_up_its_steps(monkeypatch: pytest.MonkeyPatch) -> None:
         window.next_batch()
         clock.now += 3  # computation
     steps = [result([6.0, 4.0, 0.0], [2.0, 1.0, 0.0], 5, 7.0), result([2.0, 8.0, 0.0], [2.0, 3.0, 0.0], 4, 1.5)]
-    assert window.record(9, 0.1, steps) == {
+    assert window.end(9, 0.1).record(steps) == {
         "step": 9,
         "loss": pytest.approx(20 / 8),  # per token, not the mean of the towers' means
         "tower_losses": [pytest.approx(8 / 4), pytest.approx(12 / 4), None],
@@ -155,6 +157,17 @@ def test_window_adds_up_its_steps(monkeypatch: pytest.MonkeyPatch) -> None:
         "padding": pytest.approx(4 / 16),
         "input_wait": pytest.approx(3 / 9),
     }
+    clock.now += 1  # what follows counts in the next window
+    assert window.end(10, 0.1).seconds == pytest.approx(1)
+    clock.now += 2
+    window.drained()
+    clock.now += 50
+    window.restart()
+    clock.now += 1
+    assert window.end(11, 0.1).seconds == pytest.approx(3), "the first steps after a save wait for none before them"
+    window.restart()
+    clock.now += 1
+    assert window.end(12, 0.1).seconds == pytest.approx(1)
 
 
 def test_other_batches_replace_those_that_were_copied() -> None:
@@ -176,13 +189,50 @@ def test_losses_and_norms_that_are_not_finite_do_not_count(monkeypatch: pytest.M
     batches: list[Any] = []
     window = Window(batch for batch in batches)
     clock.now += 2
-    record = window.record(3, 0.1, steps)
+    ended = window.end(3, 0.1)
+    record = ended.record(steps)
     assert (record["loss"], record["tower_losses"], record["gradient_norm"]) == (2.0, [2.0, 2.0], 3.0)
     assert record["target_tokens_per_s"] == 5
-    none = window.record(3, 0.1, steps[1:2])
+    none = ended.record(steps[1:2])
     assert math.isnan(none["loss"])
     assert math.isnan(none["gradient_norm"])
     assert none["tower_losses"] == [None, None]
+
+
+def test_a_log_waits_for_no_step_and_a_save_for_all(pairs_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The results of a window are there after the next step has begun, and its record is written later still."""
+    begun = [threading.Event() for _ in range(7)]
+    unpack, write, save, windows = loop.unpacked_results, TensorBoard.record, Checkpoints.save, iter(range(1, 7))
+    saved: list[tuple[int, int]] = []
+
+    def unpack_late(results: Any) -> Any:
+        window = next(windows)
+        assert window in (1, 3, 6) or begun[window + 1].wait(60), "the first one, and those that are saved"
+        return unpack(results)
+
+    def write_late(tensorboard: TensorBoard, record: dict[str, Any]) -> None:
+        assert record["step"] > 1 or begun[2].wait(60)
+        write(tensorboard, record)
+
+    def noted_save(checkpoints: Checkpoints, progress: Progress, *arguments: Any) -> None:
+        saved.append((progress.step, metrics()[-1]["step"]))
+        save(checkpoints, progress, *arguments)
+
+    monkeypatch.setattr(loop, "unpacked_results", unpack_late)
+    monkeypatch.setattr(TensorBoard, "record", write_late)
+    monkeypatch.setattr(Checkpoints, "save", noted_save)
+    train_untraced(strike=lambda step: begun[step].set(), steps=6, save_every=3, report_to="tensorboard")
+    assert saved == [(3, 3), (6, 6)]
+    assert [line["step"] for line in metrics()] == [1, 2, 3, 4, 5, 6]
+
+
+def test_an_error_loses_no_window_that_has_ended(pairs_file: Path) -> None:
+    def fail(step: int) -> None:
+        assert step < 6, "injected"
+
+    with pytest.raises(AssertionError, match="injected"):
+        train_untraced(strike=fail, log_every=2, steps=8)
+    assert [line["step"] for line in metrics()] == [1, 2, 4]
 
 
 def test_time_of_saving_does_not_count(pairs_file: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,6 +14,8 @@ import tensorflow as tf
 from chatbot.errors import EXIT_LOST, LostError
 from chatbot.training import watch as module
 from chatbot.training.checkpoints.store import Checkpoints
+from chatbot.training.loop import Loop
+from chatbot.training.run import Run
 from chatbot.training.step import Graph
 from chatbot.training.validation import Validator
 from chatbot.training.watch import CAUSES, LIMIT, StepWatch, interrupts
@@ -99,20 +101,30 @@ def test_step_has_all_its_time_and_without_a_limit_any(monkeypatch: pytest.Monke
         assert ended.qsize() == expected
 
 
-def test_steps_of_a_run_are_watched_and_nothing_else(held_out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """While a step computes, and while its results are read; not in a validation and a save."""
+@pytest.mark.parametrize(
+    ("step_timeout", "has_exchange", "limit"), [(0, True, math.inf), (2, False, math.inf), (2, True, 120)]
+)
+def test_steps_of_a_run_are_watched_and_nothing_else(
+    step_timeout: float, has_exchange: bool, limit: float, held_out: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While a step computes, its results are read, and machines exchange something; not in a validation and a save.
+
+    A step has a limit where it waits for other devices or machines. The second one is skipped, and the run goes back.
+    """
     watched: list[tuple[str, int | None]] = []
     made: list[StepWatch] = []
+    failures = {2}
 
     class Kept(StepWatch):
         def __init__(self, *arguments: Any) -> None:
             super().__init__(*arguments)
-            assert arguments[-1] == math.inf
+            assert arguments[-1] == limit
             made.append(self)
+            watched.clear()
 
     def noted(place: str, function: Callable[..., Any]) -> Callable[..., Any]:
         def note(*arguments: Any) -> Any:
-            watched.append((place, made[0]._step))
+            watched.append((place, made[0]._step if made else None))
             return function(*arguments)
 
         return note
@@ -120,12 +132,22 @@ def test_steps_of_a_run_are_watched_and_nothing_else(held_out: Path, monkeypatch
     validation = validation_of(1.0, ["子"])
     monkeypatch.setattr(Validator, "validate", noted("validation", lambda *_: validation))
     monkeypatch.setattr(Checkpoints, "save", noted("save", Checkpoints.save))
-    monkeypatch.setattr(UntracedUpdate, "finished_steps", noted("results", UntracedUpdate.finished_steps))
+    monkeypatch.setattr(Checkpoints, "forget_lost_best", noted("disk", Checkpoints.forget_lost_best))
+    monkeypatch.setattr(Run, "due", noted("due", Run.due))
+    monkeypatch.setattr(Run, "go_back", noted("back", Run.go_back))
+    monkeypatch.setattr(Loop, "_read", noted("results", Loop._read))
+    monkeypatch.setattr(UntracedUpdate, "gather_state", noted("state", UntracedUpdate.gather_state))
+    monkeypatch.setattr(UntracedUpdate, "has_exchange", has_exchange)
     monkeypatch.setattr("chatbot.training.loop.StepWatch", Kept)
-    strike = noted("step", lambda step: None)
-    train_untraced(strike=strike, validation=str(held_out), steps=2, validate_every=1, step_timeout=0)
-    of_step = [("step", 1), ("results", 1), ("validation", None), ("save", None)]
-    assert watched == [*of_step, *((place, number and 2) for place, number in of_step)]
+    monkeypatch.setattr("chatbot.training.alarms.PATIENCE", 1)
+    strike = noted("step", lambda step: failures.clear() if step == 2 else None)
+    run = {"validation": str(held_out), "steps": 2, "validate_every": 1, "step_timeout": step_timeout}
+    train_untraced(**run, strike=strike, not_finite=failures)
+    trained, saved = ["step", "due", "results"], ["disk", "state", "save", "validation"]
+    places = [*trained, *saved], [*trained, "disk", "back", "state", *trained, *saved]
+    by_disk_or_chief = "disk", "save", "validation"
+    expected = [(place, None if place in by_disk_or_chief else n) for n in (1, 2) for place in places[n - 1]]
+    assert watched == expected
 
 
 def test_thread_of_the_signals_prints_the_line(

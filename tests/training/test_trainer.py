@@ -13,7 +13,7 @@ from chatbot.model.saved import load_trained
 from chatbot.training.data import prepare
 from chatbot.training.loop import train
 from chatbot.training.validation import Validator
-from tests.training.attempts import metrics, weights
+from tests.training.attempts import metrics, saved_step, weights
 from tests.training.small_run import open_with, small_settings, train_small, validation_of
 from tests.training.untraced_update import UntracedUpdate, train_untraced
 
@@ -87,6 +87,48 @@ def test_validation_keeps_the_best_checkpoint_and_stops_early(
     assert train_untraced(**{**run, "validation": "none"}, steps=18)[1].step == 18
     assert "the best checkpoint so far, of step 14, is used" in capsys.readouterr().out
     assert best_step() == 14
+
+
+class KilledError(BaseException):
+    """In place of a SIGKILL."""
+
+
+@pytest.mark.parametrize("error", [KilledError, UserError])
+def test_validation_that_does_not_end_loses_nothing(
+    held_out: Path, monkeypatch: pytest.MonkeyPatch, error: type[BaseException]
+) -> None:
+    """The run that goes on validates what is saved, and then has the files of one that was not interrupted."""
+    run: dict[str, Any] = {"validation": str(held_out), "validate_every": 2, "log_every": 3, "average": 0.5}
+    validated(monkeypatch, 2.0, 1.9, 1.95)
+    train_untraced(**run, steps=6, attempt="whole")
+    trained = []
+    for nats in ([2.0], [], [1.9], [1.95], []):  # three processes end in a validation, one with nothing to do
+        values = iter(nats)
+
+        def validate(validator: Validator, _: Any, values: Any = values) -> Any:
+            if (value := next(values, None)) is None:
+                raise error("it does not end")
+            return validation_of(value, [""] * len(validator._questions))
+
+        monkeypatch.setattr(Validator, "validate", validate)
+        try:
+            resumed, _ = train_untraced(**run, steps=6, attempt="parts")
+            trained.append([number + 1 for number, *_ in resumed.train_step.steps])
+        except error:
+            trained.append([saved_step("parts")])
+    assert trained == [[4], [4], [6], [], []]
+    for name in ("last", "best"):
+        whole, parts = (json.loads(Path("checkpoints", attempt, name).read_text()) for attempt in ("whole", "parts"))
+        assert whole == parts
+    lines = [
+        [
+            {name: value for name, value in line.items() if "per_s" not in name and name != "input_wait"}
+            for line in lines
+        ]
+        for lines in (metrics("whole"), metrics("parts"))
+    ]
+    assert [line["step"] for line in lines[0]] == [1, 2, 3, 4, 6]
+    assert lines[1] == lines[0]
 
 
 def test_few_validation_pairs_decide_nothing(

@@ -44,6 +44,12 @@ class Progress:
     high_losses: int = 0  # logged losses in a row that were far above the first one
     most_positions: int | None = None  # of a piece of a share, since memory ran out; see `VariableUpdate`
     device_memory: int | None = None  # bytes, of the smallest device when it ran out
+    unvalidated: dict | None = None  # type: ignore[type-arg]  # the metrics of this step, whose validation is to come
+
+    @property
+    def recorded_step(self) -> int:
+        """The last step whose metrics are written."""
+        return self.step - (self.unvalidated is not None)
 
     def measured_on(self, validation: str, best_by: str = NATS) -> None:
         """Set the fingerprint of the validation pairs, and the measure. A different one resets the best validation."""

@@ -44,11 +44,11 @@ WEIGHTS, OPTIMIZER, TRAINED, LOSS_SCALE, PENDING = "weights", *TrainState._field
 
 
 class Checkpoint(NamedTuple):
-    """The content of a checkpoint. best: whether its validation was the best when it was saved."""
+    """The content of a checkpoint. state: None if the tensors are on the disk. best: whether it is the best so far."""
 
     progress: Progress
-    weights: Values
-    state: TrainState
+    weights: Values = ()
+    state: TrainState | None = None
     best: bool = False
 
 
@@ -108,6 +108,7 @@ class Checkpoints:
         for change in changes:
             print(change)
         progress, weights, state, _ = checkpoint
+        assert state is not None, "it was read"
         with suppress(OSError):  # the run goes on, and reports it at the next save
             if damage is not None:
                 print(f"Warning: {damage.found}; the checkpoint of step {step:,} is used instead.", file=sys.stderr)
@@ -142,8 +143,8 @@ class Checkpoints:
                 "are free: free some space, or run in a folder on another disk"
             )
 
-    def save(self, progress: Progress, state: TrainState, best: bool) -> None:
-        """Begin to write a checkpoint, and to name it in `last`, and in `best` if it is the best.
+    def save(self, progress: Progress, state: TrainState) -> None:
+        """Begin to write a checkpoint, and to name it in `last`.
 
         Returns when the weights are copied, once the checkpoint before is written. A pointer is written after the files
         that it names are on the disk; files are removed when no pointer names them. Raises UserError when a number is
@@ -156,18 +157,20 @@ class Checkpoints:
             if not all(map(is_finite, values)):
                 failure = f"{what} is not a number at step {progress.step}; {self._kept()}"
                 raise UserError(f"{failure}: start again with a lower --learning-rate")
-        self._unsaved = Checkpoint(dataclasses.replace(progress), weights, state, best)
-        self._writing = self._writer.submit(self._write_or_warn, self._unsaved)
+        self._begin_to_write(Checkpoint(dataclasses.replace(progress), weights, state))
 
-    def amend(self, progress: Progress) -> None:
-        """Write another progress into the last checkpoint, which is of its step; a failure is a warning."""
+    def amend(self, progress: Progress, best: bool = False) -> None:
+        """Begin to write another progress into the last checkpoint, of the same step, and to name it if it is the best.
+
+        Returns once the checkpoint is written.
+        """
         self.wait()
-        path = checkpoint_path(self.directory, progress.step)
-        try:
-            amend_manifest(path, {"progress": dataclasses.asdict(progress)})
-            self._point(LAST, progress)
-        except OSError as error:
-            self._warnings.append(f"{path}: cannot be written ({error.strerror}); training goes on")
+        unsaved = self._unsaved or Checkpoint(progress)
+        self._begin_to_write(unsaved._replace(progress=dataclasses.replace(progress), best=best))
+
+    def _begin_to_write(self, checkpoint: Checkpoint) -> None:
+        self._unsaved = checkpoint
+        self._writing = self._writer.submit(self._write_or_warn, checkpoint)
 
     def minutes_since_save(self) -> float:
         """Return the time since the last checkpoint began to be written, or since the run began."""
@@ -236,8 +239,10 @@ class Checkpoints:
                 print(f"Warning: {found}; the weights of step {progress.step:,} are used instead.", file=sys.stderr)
 
     def _write_or_warn(self, checkpoint: Checkpoint) -> None:
-        if failure := self._write(checkpoint):
-            self._warnings.append(f"{failure}; training goes on, and tries again at the next checkpoint")
+        failure = self._write(checkpoint)
+        warning = f"{failure}; training goes on, and tries again at the next checkpoint"
+        if failure and warning not in self._warnings:  # a validation tries what has failed before it
+            self._warnings.append(warning)
 
     def _write(self, checkpoint: Checkpoint) -> str:
         """Write a checkpoint and its pointers, then remove old ones. Return why it cannot be written, or ""."""
@@ -249,19 +254,23 @@ class Checkpoints:
                 self._locks.enter_context(lock_of(self.directory))  # the run's own was removed with the folder
                 made_again = f"{self.directory}: the folder had been removed and was made again"
                 self._warnings.append(f"{made_again}; earlier checkpoints and metrics are lost")
-            if not self.exist:
-                write_file(self.directory / SAVING, b"")
-            content = self._provenance.content() if self._provenance else {}
-            tensors = {WEIGHTS: weights, **state._asdict()}
-            write_checkpoint(path, tensors, {"progress": dataclasses.asdict(progress), **content})
+            content = {"progress": dataclasses.asdict(progress)}
+            if state is None:
+                amend_manifest(path, content)
+            else:
+                if not self.exist:
+                    write_file(self.directory / SAVING, b"")
+                content |= self._provenance.content() if self._provenance else {}
+                write_checkpoint(path, {WEIGHTS: weights, **state._asdict()}, content)
             self._point(LAST, progress)
             if best:
                 self._point(BEST, progress)
                 self._best = progress
-        except OSError as error:
+        except (OSError, DamagedError) as error:
             with suppress(OSError, UserError):
                 remove_unnamed(self.directory, self._keep)  # what was written in part takes space
-            failure = f"{path}: cannot be written ({error.strerror or error}); {self._kept()}"
+            reason = error.found if isinstance(error, DamagedError) else error.strerror or error
+            failure = f"{path}: cannot be written ({reason}); {self._kept()}"
             return f"{failure}: free some space, or check the folder"
         self._unsaved = None
         with suppress(OSError, UserError):  # they are removed after the next save

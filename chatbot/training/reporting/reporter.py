@@ -3,6 +3,7 @@
 import os
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -62,13 +63,15 @@ class Reporter:
 
     Metrics and validations are lines on standard output, the bar and warnings are on standard error. There is no bar
     where that is no terminal, or TERM is "dumb". With --quiet, and on all machines but the chief, only warnings are
-    shown. Training goes on when a file cannot be written: a warning says so once, and the next record is tried again.
+    shown. A thread writes the files, in order. Training goes on when one cannot be written: a warning says so once, and
+    the next record is tried again.
     """
 
     def __init__(self, run: Run, towers: Sequence[str], now: Callable[[], float] = time.monotonic) -> None:
         """towers: the names of the towers of all machines. now: the time in seconds."""
-        settings, step, last = run.settings.run, run.progress.step, run.calendar.last_step
+        settings, step, last = run.settings.run, run.progress.recorded_step, run.calendar.last_step
         self._run, self._now = run, now
+        self._writer = ThreadPoolExecutor(1, "report")
         self.stopped = ""  # the reason of the end of the run, in words
         self._failing: set[str] = set()  # what could not be written at the last attempt
         self._prints = run.team.chief and not settings.quiet
@@ -82,7 +85,7 @@ class Reporter:
         self._bar = tqdm(
             desc="compiling",  # until the first record
             total=last,
-            initial=step,
+            initial=run.progress.step,
             leave=False,
             file=self._errors,
             disable=not with_bar,
@@ -159,21 +162,26 @@ class Reporter:
 
     def went_back(self) -> None:
         """Begin again at the step of the run, which is earlier than the last record's, after which nothing counts."""
-        step = self._run.progress.step
+        step = self._run.progress.recorded_step
         self._since_line = []
-        self._bar.update(step - self._bar.n)
+        self._bar.update(self._run.progress.step - self._bar.n)
         if self._run.team.chief:
-            drop_after(self._metrics, step)
+            self._try("metrics.jsonl", drop_after, self._metrics, step)
         self._chart(TensorBoard.begin_after, step)
 
+    def flush(self) -> None:
+        """Wait until all that was passed on is written."""
+        self._writer.submit(int).result()
+
     def close(self) -> None:
-        """Show the metrics since the last line, remove the bar, and close the files."""
+        """Show the metrics since the last line, remove the bar, and close the files when all is written."""
         if self._since_line:
             self._print_metrics()
         self._bar.close()
         self._chart(TensorBoard.close)
         if self._wandb:
             self._try("wandb", self._wandb.finish, 0 if self.stopped else 1)
+        self._writer.shutdown()
 
     def _print(self, line: str) -> None:
         """Print a line above the bar."""
@@ -212,7 +220,11 @@ class Reporter:
         if self._tensorboard:
             self._try("TensorBoard", write, self._tensorboard, *arguments)
 
-    def _try(self, name: str, write: Callable[..., object], *arguments: Any) -> None:
+    def _try(self, *writing: Any) -> None:
+        """Let the thread write, as `_write` does, after all before it."""
+        self._writer.submit(self._write, *writing)
+
+    def _write(self, name: str, write: Callable[..., object], *arguments: Any) -> None:
         """Write; if that fails, warn once until it works again."""
         try:
             write(*arguments)

@@ -91,10 +91,12 @@ class TensorBoard:
                 if key in record and record[key][i] is not None:  # the loss of a tower without tokens is
                     summary.MergeFrom(scalar_pb(tag, record[key][i]))
             append_event(file, step=step, summary=summary)
+        summary = Summary()
+        for name, value in record.items():
+            if name != "step" and isinstance(value, int | float):  # not a list with a value of each tower
+                summary.MergeFrom(scalar_pb(TAGS.get(name, name.replace(".", "/")), value))
         with self._writer.as_default():
-            for name, value in record.items():
-                if name != "step" and isinstance(value, int | float):  # not a list with a value of each tower
-                    tf.summary.scalar(TAGS.get(name, name.replace(".", "/")), value, step)
+            tf.summary.experimental.write_raw_pb(summary.SerializeToString(), step)
         self._writer.flush()
 
     def replies(self, samples: Sequence[Sample], replies: Sequence[str], step: int) -> None:

@@ -95,9 +95,12 @@ def values_of(weights: Sequence[Any]) -> set[float]:
 
 def save(step: int, best: bool = True, **options: Any) -> None:
     """Save the checkpoint of a step. options: of Checkpoints."""
-    progress = Progress(step=step, best_step=step if best else 1, best_nats=1.0)
+    progress = Progress(step=step, best_step=1, best_nats=1.0)
     checkpoints = Checkpoints(DIRECTORY, model_of(step), **options)
-    checkpoints.save(progress, state_of(step), best)
+    checkpoints.save(progress, state_of(step))
+    if best:
+        progress.best_step = step
+        checkpoints.amend(progress, best)
     checkpoints.finish()
 
 

@@ -3,6 +3,7 @@
 import contextlib
 import errno
 import io
+import json
 import os
 import tempfile
 from pathlib import Path
@@ -26,7 +27,7 @@ from tests.training.checkpoints.step_checkpoints import (
     values_of,
 )
 
-CALLS = st.integers(0, 20)  # a save syncs, names and removes about 15 files
+CALLS = st.integers(0, 30)  # a save and the result of a validation sync, name and remove about 25 files
 
 
 def pointed() -> dict[str, int]:
@@ -50,7 +51,7 @@ class Store(RuleBasedStateMachine):
         DIRECTORY.mkdir(parents=True)
         self.model = model_of(0)
         self.damaged: set[int] = set()
-        self.best_of = {0: 0}  # the best step that was known when a step was saved
+        self.best_of = {0: {0}}  # the best step that was known before a step was validated, and after it
 
     def teardown(self) -> None:
         os.chdir(self.before)
@@ -65,15 +66,16 @@ class Store(RuleBasedStateMachine):
         return step in manifests() - self.damaged and (DIRECTORY / f"ckpt-{step}.safetensors").exists()
 
     def save(self, is_best: bool) -> None:
-        """Train a step, and save it."""
+        """Train a step, save it, validate it, and write the result."""
         step = self.progress.step = self.progress.step + 1
-        if is_best:
-            self.progress.best_step = step
-        self.best_of[step] = self.progress.best_step
+        self.best_of[step] = {self.progress.best_step, step if is_best else self.progress.best_step}
         self.damaged.discard(step)
         fill(self.model, step)
-        self.checkpoints.save(self.progress, state_of(step), is_best)
+        self.checkpoints.save(self.progress, state_of(step))
         fill(self.model, -1)  # training goes on while the checkpoint is written
+        if is_best:
+            self.progress.best_step = step
+        self.checkpoints.amend(self.progress, is_best)
         self.checkpoints.wait()
 
     def check_saved(self, before: set[int]) -> None:
@@ -152,7 +154,8 @@ class Store(RuleBasedStateMachine):
         assert (self.progress.step, int(*state.optimizer)) == (step, step)
         assert values_of(self.model.trainable_variables) == {float(step)}
         # What was the best is forgotten where its file was found damaged, and the next validation is the best.
-        best = self.best_of[step]
+        best = json.loads((DIRECTORY / f"ckpt-{step}.json").read_text())["progress"]["best_step"] if step else 0
+        assert best in self.best_of[step]
         kept = step if best == step else named["best"] if named["best"] <= step else 0
         assert pointed() == {"last": step, "best": kept}
         assert self.progress.best_step == (best if best in (step, named["best"]) else 0)

@@ -42,13 +42,13 @@ def test_training_changes_the_weights_while_they_are_written(work_dir: Path, gat
     DIRECTORY.mkdir(parents=True)
     model, progress = model_of(1), Progress(step=1)
     checkpoints = Checkpoints(DIRECTORY, model, keep=2)
-    checkpoints.save(progress, state_of(1), best=False)
+    checkpoints.save(progress, state_of(1))
     for weight in model.trainable_variables:
         weight.assign(weight + 1)
     progress.step = 2
     assert steps_on_disk() == set()
     threading.Timer(0.1, gate.set).start()
-    checkpoints.save(progress, state_of(2), best=False)  # waits for the first one
+    checkpoints.save(progress, state_of(2))  # waits for the first one
     assert read_pointer(DIRECTORY / "last")["step"] >= 1
     checkpoints.finish()
     assert (restored().step, steps_on_disk()) == (2, {1, 2})
@@ -66,7 +66,7 @@ def test_write_is_finished_however_training_ends(
         if end is not None:
             stack.enter_context(pytest.raises(end))
         with checkpoints.finished():
-            checkpoints.save(Progress(step=1), state_of(1), best=False)
+            checkpoints.save(Progress(step=1), state_of(1))
             threading.Timer(0.1, gate.set).start()
             if end is not None:
                 raise end

@@ -46,7 +46,8 @@ def test_best_checkpoint_replies_and_last_one_resumes(model: Seq2Seq, work_dir: 
     for step, nats in ((1, 5.0), (2, 3.0), (3, 4.0)):
         fill(model, step)
         progress.step = step
-        checkpoints.save(progress, TrainState([np.full(3, step)]), progress.validated({NATS: nats}))
+        checkpoints.save(progress, TrainState([np.full(3, step)]))
+        checkpoints.amend(progress, progress.validated({NATS: nats}))
     checkpoints.finish()
     checkpoints.load_best(progress)
     assert values_of(model.trainable_variables) == {2.0}
@@ -63,7 +64,7 @@ def test_number_that_is_not_finite_is_not_saved(model: Seq2Seq, work_dir: Path, 
     if what == "a weight":
         model.bias.assign(numbers)
     with pytest.raises(UserError, match=f"{what} is not a number at step 4; no checkpoint was saved before"):
-        Checkpoints(work_dir, model).save(Progress(step=4), TrainState([numbers]), best=False)
+        Checkpoints(work_dir, model).save(Progress(step=4), TrainState([numbers]))
     assert not [*work_dir.iterdir()]
 
 
