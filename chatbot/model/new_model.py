@@ -27,13 +27,14 @@ def built_model(
     spellings: npt.NDArray[np.int64] | None = None,
     ngrams: Ngrams | None = None,
     label_smoothing: float = 0.0,
+    part_devices: Sequence[str] = (),
 ) -> Seq2Seq:
     """Return a new model, whose weights are a function of the seed.
 
     Kernels have the variance of Glorot and Bengio (2010), 2 / (inputs + outputs). If one consists of several products,
     and has their number as the attribute `parts`, the outputs are those of one of them.
     """
-    model = Seq2Seq(settings, vocabulary_size, precision, loss_size, spellings, ngrams, label_smoothing)
+    model = Seq2Seq(settings, vocabulary_size, precision, loss_size, spellings, ngrams, label_smoothing, part_devices)
     for number, weight in enumerate(model.trainable_variables):
         weight_seed = seed + 1000 * number
         # The layers have set the others: biases to zeros, and ones for an LSTM's forget gate; gains to ones.

@@ -1,5 +1,6 @@
 """The whole model: embedding -> encoder -> attention decoder -> logits."""
 
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -32,7 +33,8 @@ class Seq2Seq(keras.Model):
 
     precision: see `chatbot.model.operations`. loss_size: the limits of the loss. spellings: from `spelling_table`, for
     a model that copies; None: tokens are copied whole. ngrams: those that decoding and validation mix in, if
-    settings.ngrams. label_smoothing: of `summed_loss`.
+    settings.ngrams. label_smoothing: of `summed_loss`. part_devices: of the weights of encoder, decoder and
+    projection, the last of which is also the caller's; empty: all are on the caller's.
     """
 
     def __init__(
@@ -44,6 +46,7 @@ class Seq2Seq(keras.Model):
         spellings: npt.NDArray[np.int64] | None = None,
         ngrams: Ngrams | None = None,
         label_smoothing: float = 0.0,
+        part_devices: Sequence[str] = (),
     ) -> None:
         super().__init__()
         self.precision, self._settings = precision, settings
@@ -56,8 +59,11 @@ class Seq2Seq(keras.Model):
         self.embedding = keras.layers.Embedding(vocabulary_size, settings.embedding_size, "zeros")
         self.embedding.build()
         self.is_transformer = settings.architecture == TRANSFORMER
-        self.encoder = (TransformerEncoder if self.is_transformer else Encoder)(settings, precision)
-        self.decoder = (TransformerDecoder if self.is_transformer else Decoder)(settings, precision)
+        encoder_device, decoder_device, _ = part_devices or 3 * [self.device]
+        with tf.device(encoder_device):
+            self.encoder = (TransformerEncoder if self.is_transformer else Encoder)(settings, precision)
+        with tf.device(decoder_device):
+            self.decoder = (TransformerDecoder if self.is_transformer else Decoder)(settings, precision)
         has_bias = settings.form is None or settings.form.biases  # else `_silence`
         self.bias = self.add_weight(shape=(vocabulary_size,), initializer="zeros", trainable=has_bias, name="bias")
         self._silence = np.where(np.isin(np.arange(vocabulary_size), UNSPOKEN), np.float32(SILENCE), np.float32(0))
@@ -84,7 +90,7 @@ class Seq2Seq(keras.Model):
 
     @property
     def device(self) -> str:
-        """The device of the weights."""
+        """The device of the weights, but for those on `part_devices`."""
         return str(self.embedding.embeddings.value.device)
 
     def placed(self) -> AbstractContextManager[None]:

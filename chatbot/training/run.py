@@ -249,12 +249,13 @@ def resolved(settings: Settings, data: Data, towers: Sequence[Tower], team: Team
 
 
 def new_model(settings: Settings, data: Data, towers: Sequence[Tower], team: Team, ngrams: Ngrams | None) -> Seq2Seq:
-    """Return a model with weights drawn at random, on the device of the first tower."""
+    """Return a model with weights drawn at random, on the device of the first tower, or on those of its parts."""
     learning, tokens = settings.learning, len(data.vocabulary)
     with tf.device(towers[0].device):
         size = loss_size(settings, towers, team.machines)
         tables = spelling_table(data.vocabulary.spellings()), ngrams, learning.label_smoothing
-        return built_model(settings.model, tokens, learning.seed, learning.precision, size, *tables)
+        parts = towers[0].parts or ()
+        return built_model(settings.model, tokens, learning.seed, learning.precision, size, *tables, parts)
 
 
 def set_initial_weights(model: Seq2Seq, settings: Settings, data: Data) -> None:

@@ -73,7 +73,8 @@ def train_model(
     """Train a new model; return its weights, the result of each step, and the training step."""
     with tf.device(towers[0].device):
         precision = "float32" if settings.learning.precision == AUTO else settings.learning.precision
-        model = built_model(settings.model, VOCABULARY, settings.learning.seed, precision)
+        parts = towers[0].parts or ()
+        model = built_model(settings.model, VOCABULARY, settings.learning.seed, precision, part_devices=parts)
     update = open_update(model, settings, towers)
     update.scatter_state(update.gather_state())
     learning = settings.learning

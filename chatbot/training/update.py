@@ -79,8 +79,8 @@ def chosen_update(settings: Settings, towers: Sequence[Tower]) -> Settings:
 def parameter_server(model: Seq2Seq, settings: Settings, groups: Sequence[Group], first: Tower) -> Replica:
     """Return the replica of all towers: the model's own weights, or a copy on the CPU (--local-parameter-device cpu).
 
-    This needs the least memory and starts fastest: no copies, one trace of the update. With --model-parallel each
-    weight is where the first tower uses it. Raises UserError for --local-parameter-device gpu without a GPU.
+    This needs the least memory and starts fastest: no copies, one trace of the update. With --model-parallel the model
+    has each weight where the first tower uses it. Raises UserError for --local-parameter-device gpu without a GPU.
     """
     device = settings.parallel.local_parameter_device
     if device == "gpu" and "GPU" not in first.device:
@@ -88,8 +88,7 @@ def parameter_server(model: Seq2Seq, settings: Settings, groups: Sequence[Group]
             "--local-parameter-device gpu: the towers run on the CPU; leave it out, or name GPUs with --gpus"
         )
     if first.parts is not None:
-        devices = [getattr(first.parts, group.stage) for group in groups]
-        return Replica(model, settings.learning, groups, devices, copies=True)
+        return Replica(model, settings.learning, groups)
     is_on_cpu = device == "cpu"
     return Replica(model, settings.learning, groups, "/CPU:0" if is_on_cpu else first.device, copies=is_on_cpu)
 

@@ -1,6 +1,7 @@
 """Every variable update equals the slow twin, skips what is not finite, and goes back and on to the bit."""
 
 import functools
+from collections import Counter
 from collections.abc import Iterator
 from itertools import islice
 from types import SimpleNamespace
@@ -17,6 +18,7 @@ from chatbot.model.new_model import built_model
 from chatbot.training import asynchronous
 from chatbot.training.asynchronous import Asynchronous, Server
 from chatbot.training.devices.towers import Tower, spread
+from chatbot.training.groups import part_names, size_of
 from chatbot.training.replica import Replica
 from chatbot.training.selftest import SETTINGS, VOCABULARY, random_pairs
 from chatbot.training.step import StepResult
@@ -92,17 +94,20 @@ class Opened:
         self.way, self.name = WAYS[name], name
         batch = {"batch_size": 19 // self.way.settings.get("accumulate", 1)}
         self.settings: Settings = replace(SETTINGS, **{**batch, **self.way.settings})
-        learning, towers = self.settings.learning, CPUS[: self.way.devices]
+        learning, self.towers = self.settings.learning, CPUS[: self.way.devices]
+        if self.settings.parallel.model_parallel:
+            self.towers = spread(self.towers)
         self.is_float16, self.is_asynchronous = learning.precision == "float16", name.startswith("asynchronous")
         self.tolerance = 0.01 if self.is_float16 else 2e-5
         precision = "float16" if self.is_float16 else "float32"
-        self.model = built_model(self.settings.model, VOCABULARY, learning.seed, precision)
+        parts = self.towers[0].parts or ()
+        with tf.device(self.towers[0].device):
+            self.model = built_model(self.settings.model, VOCABULARY, learning.seed, precision, part_devices=parts)
         self.update: Any
         if self.is_asynchronous:
             self.update = Asynchronous(self.model, learning, SimpleNamespace(schedule=at_once), 3, 2)
             self.replicas = [self.update._replica]
         else:
-            self.towers = spread(towers) if self.settings.parallel.model_parallel else towers
             self.update = open_update(self.model, self.settings, self.towers)
             self.replicas = self.update.replicas
         self.start = [weight.numpy() for weight in self.model.trainable_variables], self.update.gather_state()
@@ -267,11 +272,22 @@ def test_towers_compute_on_devices_of_their_own_and_wait_for_no_other() -> None:
         assert not ancestors & set(towers)
 
 
-def test_weights_are_where_their_part_of_the_model_runs() -> None:
-    way = opened("model parallel, Transformer")
-    parts = way.towers[0].parts
+@pytest.mark.parametrize(("name", "vectors"), [("model parallel", 4), ("model parallel, Transformer", 3)])
+def test_each_device_has_the_bytes_of_its_part_alone(name: str, vectors: int) -> None:
+    """The weights, two slots of what is trained, and an average, wherever they are held."""
+    way = opened(name)
+    replica, variables, parts = way.replicas[0], way.model.trainable_variables, way.towers[0].parts
     assert parts
-    assert {weight.device.rsplit("device:", 1)[-1] for weight in way.replicas[0].weights} == {p[1:] for p in parts}
+    slots = [slot for of_group in replica._slots.values() for slot in of_group]
+    held = [*(variable.value for variable in variables), *replica.weights, *replica._averages, *slots]
+    sizes, expected = Counter[str](), Counter[str]()
+    for variable in {id(variable): variable for variable in held}.values():
+        sizes[f"/{variable.device.rpartition('device:')[2]}"] += size_of(variable)
+    devices = {"encoder": parts.encoder, "decoder": parts.decoder, "attention": parts.decoder}
+    for part, variable in zip(part_names(way.model), variables, strict=True):
+        copies = vectors - 2 if part in way.settings.learning.frozen else vectors
+        expected[devices.get(part, parts.projection)] += copies * size_of(variable)
+    assert sizes == expected
 
 
 def test_repeated_asynchronous_step_is_not_applied_again() -> None:
