@@ -142,5 +142,5 @@ class OpenedStep:
         for _ in range(steps):
             self.update(self.window.next_batch(), self._rate)
         results = self.update.finished_steps()
-        record = self.window.end(0, self._rate).record(results)
+        record = self.window.end(0, self._rate)(results)
         return {**record, "step_s": (time.perf_counter() - began) / steps}

@@ -148,7 +148,7 @@ def write_checkpoint(path: Path, tensors: Mapping[str, Sequence[Array]], content
 
 def amend_manifest(path: Path, content: Mapping[str, Any]) -> None:
     """Write values of JSON into the manifest of a checkpoint. Raises OSError and DamagedError."""
-    _write_manifest(path, {**_read_manifest(path), **content})
+    _write_manifest(path, {**verified_manifest(path), **content})
 
 
 def _write_manifest(path: Path, manifest: dict[str, Any]) -> None:
@@ -173,27 +173,18 @@ def _write_tensors(path: Path, tensors: Mapping[str, Array]) -> None:
             file.write(np.ascontiguousarray(value).data)
 
 
-def _read_manifest(path: Path) -> dict[str, Any]:
-    """Return the manifest of a checkpoint, which has its own checksum and that of the tensors. Raises DamagedError."""
+def verified_manifest(path: Path) -> dict[str, Any]:
+    """Return the manifest of a checkpoint, whose tensors have its checksum. Raises DamagedError if they have not."""
     file, manifest_file = tensors_path(path), manifest_path(path)
     try:
-        manifest: dict[str, Any] = read_json(manifest_file)
+        manifest = read_json(manifest_file)
         if manifest.pop("checksum") != _own_checksum(manifest):
             raise ValueError("it does not have its own checksum")
-        for key in ("bytes", "xxh3_128"):
-            manifest["files"][file.name][key]
+        size, checksum = (manifest["files"][file.name][key] for key in ("bytes", "xxh3_128"))
     except FileNotFoundError:
         raise DamagedError(path, "missing", f"no file {manifest_file.name}") from None
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise DamagedError(path, "damaged", f"{manifest_file.name}: {_one_line(error)}") from None
-    return manifest
-
-
-def verified_manifest(path: Path) -> dict[str, Any]:
-    """Return the manifest of a checkpoint, whose tensors have its checksum. Raises DamagedError if they have not."""
-    file, manifest_file = tensors_path(path), manifest_path(path)
-    manifest = _read_manifest(path)
-    size, checksum = (manifest["files"][file.name][key] for key in ("bytes", "xxh3_128"))
     try:
         size_on_disk = file.stat().st_size
         if size_on_disk != size:

@@ -6,9 +6,9 @@ import dataclasses
 import itertools
 import math
 import time
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -20,13 +20,15 @@ from chatbot.training.attempt import INTERRUPTED, TIME_UP, TrainingResult, remov
 from chatbot.training.devices.failures import lost_gpu
 from chatbot.training.machines.team import tower_names
 from chatbot.training.profiling import Profile, TowerTimes, profiled
-from chatbot.training.replica import TrainState
 from chatbot.training.reporting.reporter import Reporter, conclude
 from chatbot.training.run import Run
 from chatbot.training.schedule import Due
 from chatbot.training.share import COPIED_AHEAD, Prepared
 from chatbot.training.step import StepResult, unpacked_results
 from chatbot.training.watch import GRACE_SECONDS, Interrupts, StepWatch, interrupts
+
+# The metrics of a window of steps, by its results.
+Record = Callable[[Sequence[StepResult]], dict[str, Any]]
 
 
 def train(run: Run) -> TrainingResult:
@@ -94,9 +96,9 @@ class Loop:
         self._divergence = Divergence(len(run.data.vocabulary), run.progress)
         self._skipped = SkippedUpdates(run.progress)
         self._saved = run.progress.step  # the last step saved, or 0
-        # A thread reads results: at a log, the device still computes the last steps, and must not wait for the next.
+        # A thread reads results, so that a log does not wait for the last steps.
         self._reader = ThreadPoolExecutor(1, "results")
-        self._unread: collections.deque[Unread] = collections.deque()
+        self._unread: collections.deque[tuple[Record, Future[list[StepResult]]]] = collections.deque()  # of each window
         self._most_unread = 0  # windows that a log leaves unread: none at the first one, which shows that it trains
 
     def run_steps(self) -> None:
@@ -110,10 +112,9 @@ class Loop:
                 rate, batch, number = run.rate, self._window.next_batch(), progress.step + 1
                 with self._profile.step(number), self._watch.step(number):
                     run.train_step(batch, rate)
+                    due = run.due(number)
                 progress.step = number
                 self._reporter.advance()
-                with self._watch.step(number):
-                    due = run.due(number)
                 # Several machines stop together, at a step at which all of them log.
                 if due.log or (team.alone and (self._interrupted or run.time_is_up)):
                     self._log(due, batch, rate)
@@ -123,7 +124,7 @@ class Loop:
                     self._reporter.record(record)
             raise
         if self._saved < progress.step and not self._divergence.diverges:
-            run.save(self._gather_state())
+            run.save(run.gather_state(self._watch.step(progress.step)))
         if self.stop == TIME_UP and not due.validate and not self._divergence.diverges:
             self._show_likelihood()
         self._reporter.stopped = self.stop
@@ -131,10 +132,10 @@ class Loop:
     def _log(self, due: Due, batch: Prepared, rate: float) -> None:
         """Report the window before this log, also this one if it is saved or the last, and save if that is due."""
         run, progress, team, reporter = self._run, self._run.progress, self._run.team, self._reporter
-        window = self._window.end(progress.step, rate)
+        record_of = self._window.end(progress.step, rate)
         with self._watch.step(progress.step):  # waits for the other machines, then for the device
             results = self._reader.submit(unpacked_results, run.train_step.take_results())
-            self._unread.append(Unread(window, due.log, results))
+            self._unread.append((record_of, results))
             self.stop = team.agree(INTERRUPTED if self._interrupted else TIME_UP if run.time_is_up else "")
             records = self._read(0 if due.save or self.stop else self._most_unread)
         self._most_unread = 1
@@ -143,23 +144,25 @@ class Loop:
             return
         for warning in run.checkpoints.warnings():
             reporter.warn(warning)
-        saved = records.pop() if due.save else None
-        for record in records:
+        for record in records[: len(records) - due.save]:
             reporter.record(record)
-        if saved is not None:
-            self._save(due, batch, saved)
+        if due.save:
+            with self._window.paused():
+                self._save(due, batch, records[-1])
 
     def _read(self, unread: int) -> list[dict[str, Any]]:
         """Return the records of all windows but this many, up to one after which the run has to go back."""
         run, records = self._run, []
         while len(self._unread) > unread:
-            window, is_planned, reading = self._unread.popleft()
+            record_of, reading = self._unread.popleft()
             results = reading.result()
             self._count_skipped(results)
             if self._skipped.due:
                 break
-            records.append(window.record(results) | {"skipped_updates": run.progress.skipped_updates})
-            if is_planned and self._divergence.record(window.step, results[-1]) and run.team.chief:
+            record = record_of(results) | {"skipped_updates": run.progress.skipped_updates}
+            records.append(record)
+            step, is_planned = record["step"], run.calendar.due(record["step"]).log  # not by a signal or --time-limit
+            if is_planned and self._divergence.record(step, results[-1]) and run.team.chief:
                 failure = self._divergence.describe(run.settings.learning.learning_rate)
                 self._reporter.warn(f"{failure}; nothing is saved meanwhile")
         return records
@@ -170,15 +173,13 @@ class Loop:
         What is saved before a validation says that it is to come, so that a process that is killed in it loses nothing.
         """
         run, progress, team, reporter = self._run, self._run.progress, self._run.team, self._reporter
-        self._window.drained()
         if team.alone:
             with self._watch.step(progress.step):
                 seconds = self._times.measure(batch)
             record |= {"tower_seconds": seconds} if seconds else {}
-        state = self._gather_state()
-        validates = due.validate and team.chief
-        progress.unvalidated = record if validates else None
-        if not validates:
+        state = run.gather_state(self._watch.step(progress.step))
+        progress.unvalidated = record if due.validate and team.chief else None
+        if progress.unvalidated is None:
             reporter.record(record)
             reporter.flush()  # a process that is killed when the step is saved does not repeat it
         if not self._divergence.diverges:
@@ -191,13 +192,6 @@ class Loop:
         for warning in self._times.slow(record.get("tower_seconds", ())):
             reporter.warn(warning)
         self.stop = self.stop or team.agree(INTERRUPTED if self._interrupted else run.reason_to_stop())
-        self._window.restart()
-
-    def _gather_state(self) -> TrainState:
-        """Return the state to save, when the checkpoint before is written."""
-        self._run.finish_saving()
-        with self._watch.step(self._run.progress.step):
-            return self._run.gather_state()
 
     def _finish_validation(self) -> None:
         """Validate this step if that is to come; report it, and write the result into the checkpoint if there is one.
@@ -210,11 +204,9 @@ class Loop:
         record, best, is_saved = dict(progress.unvalidated), False, self._saved == progress.step
         if data.validation is not None:
             validation = self._run.validator.validate(data.validation)
-            values = validation.values
-            best = data.validation_decides and progress.validated(
-                values if is_saved else {**values, progress.best_by: None}
-            )
-            record |= {f"validation.{name}": value for name, value in values.items()}
+            values = validation.values if is_saved else {**validation.values, progress.best_by: None}
+            best = data.validation_decides and progress.validated(values)
+            record |= {f"validation.{name}": value for name, value in validation.values.items()}
             if progress.best_nats is not None:
                 record["best.nats_per_character"] = progress.best_nats
             reporter.validation(validation, best)
@@ -251,10 +243,8 @@ class Loop:
                 failure += f", after the run had gone back {MOST_RETURNS} times"
             lower = "with a lower --learning-rate, or with --precision float32"
             raise UserError(f"{failure}; {self._kept_checkpoint()} {lower}")
-        run.finish_saving()
-        with self._watch.step(progress.step):
-            run.go_back()
         self._unread.clear()
+        run.go_back(self._watch.step(progress.step))
         self._skipped.went_back()
         if run.team.chief:
             times = f"{progress.rate_halvings} of at most {MOST_RETURNS} times"
@@ -278,54 +268,6 @@ class Loop:
         return "no checkpoint was saved: start again"
 
 
-class Ended(NamedTuple):
-    """A window of steps that has ended.
-
-    step: the last one, from 1. seconds: from the end of the window before. waited: for batches. padding: the share of
-    the positions of this machine's shares.
-    """
-
-    step: int
-    learning_rate: float
-    seconds: float
-    waited: float
-    padding: float
-
-    def record(self, results: Sequence[StepResult]) -> dict[str, Any]:
-        """Return the metrics. Losses are in nats per real target token, None for a tower without tokens.
-
-        results: of the steps, of which those whose loss, or gradient, is not finite do not count; NaN if none does.
-        tower_skew: by how much the largest number of target tokens of a tower exceeds the mean.
-        """
-        losses = np.array([r.loss_sums for r in results], np.float64)  # [steps, towers]
-        tokens = np.array([r.weight_sums for r in results], np.float64)  # [steps, towers]
-        tower_tokens = tokens.sum(axis=0)  # of all steps
-        finite = np.isfinite(losses).all(axis=1)
-        losses, tokens = losses[finite].sum(axis=0), tokens[finite].sum(axis=0)  # [towers]
-        norm = next((r.gradient_norm for r in reversed(results) if math.isfinite(r.gradient_norm)), math.nan)
-        return {
-            "step": self.step,
-            "loss": float(losses.sum() / tokens.sum()) if tokens.any() else math.nan,
-            "tower_losses": [float(x / count) if count else None for x, count in zip(losses, tokens, strict=True)],
-            "gradient_norm": norm,
-            "learning_rate": self.learning_rate,
-            "examples_per_s": sum(r.examples for r in results) / self.seconds,
-            "target_tokens_per_s": float(tower_tokens.sum()) / self.seconds,
-            "tower_target_tokens_per_s": [float(count) / self.seconds for count in tower_tokens],
-            "tower_skew": float(tower_tokens.max() / tower_tokens.mean()) - 1,
-            "padding": self.padding,
-            "input_wait": self.waited / self.seconds,
-        }
-
-
-class Unread(NamedTuple):
-    """A window whose results are being read. is_planned: whether it ended by the calendar, not by a signal or limit."""
-
-    window: Ended
-    is_planned: bool
-    results: Future[list[StepResult]]
-
-
 class Window:
     """Times the steps between two logs, waits for their batches, and begins to copy them to the devices."""
 
@@ -334,36 +276,24 @@ class Window:
     ) -> None:
         self._batches, self._begin_copies = batches, begin_copies
         self._copied: collections.deque[Prepared] = collections.deque()
-        self._backlog = 0.0  # seconds for which the devices computed steps of windows that had ended
         self.restart()
 
     def restart(self, batches: Generator[Prepared, None, None] | None = None) -> None:
-        """Start a new window after a pause in which nothing was trained, with other batches if they are given."""
+        """Start a new window, with other batches if they are given."""
         if batches is not None:
             self.close()
             self._batches = batches
             self._copied.clear()
-        self._begin(time.perf_counter() - self._backlog)
-        self._backlog = 0.0
-
-    def end(self, step: int, learning_rate: float) -> Ended:
-        """End the window with this step, and begin the next one, without a pause."""
-        now = time.perf_counter()
-        padding = 1 - self._real / max(1, self._positions)
-        ended = Ended(step, learning_rate, now - self._started, self._waited, padding)
-        self._begin(now)
-        return ended
-
-    def drained(self) -> None:
-        """Count the time since the end of the window, in which the devices computed its last steps, after the pause.
-
-        The first steps after it do not wait for such steps; each window has the time of as many.
-        """
-        self._backlog = time.perf_counter() - self._started
-
-    def _begin(self, started: float) -> None:
-        self._waited, self._started = 0.0, started
+        self._waited = 0.0
         self._real = self._positions = 0
+        self._started = time.perf_counter()
+
+    @contextlib.contextmanager
+    def paused(self) -> Iterator[None]:
+        """Leave the time of the block, in which nothing is trained, out of the window that has begun."""
+        began = time.perf_counter()
+        yield
+        self._started += time.perf_counter() - began
 
     def close(self) -> None:
         """Stop the preparation of batches."""
@@ -382,3 +312,38 @@ class Window:
                 self._real += np.count_nonzero(ids != PAD)
                 self._positions += ids.size
         return batch
+
+    def end(self, step: int, learning_rate: float) -> Record:
+        """End the window with this step, counted from 1, and begin the next one. Return its metrics as a function.
+
+        It takes the results of the steps, of which those whose loss, or gradient, is not finite do not count; NaN if
+        none does. Losses are in nats per real target token, None for a tower without tokens. padding: in the shares of
+        this machine. tower_skew: by how much the largest number of target tokens of a tower exceeds the mean.
+        """
+        seconds, waited = time.perf_counter() - self._started, self._waited
+        padding = 1 - self._real / max(1, self._positions)
+        self.restart()
+
+        def record(results: Sequence[StepResult]) -> dict[str, Any]:
+            losses = np.array([r.loss_sums for r in results], np.float64)  # [steps, towers]
+            tokens = np.array([r.weight_sums for r in results], np.float64)  # [steps, towers]
+            tower_tokens = tokens.sum(axis=0)  # of all steps
+            finite = np.isfinite(losses).all(axis=1)
+            losses, tokens = losses[finite].sum(axis=0), tokens[finite].sum(axis=0)  # [towers]
+            examples = sum(r.examples for r in results)
+            norm = next((r.gradient_norm for r in reversed(results) if math.isfinite(r.gradient_norm)), math.nan)
+            return {
+                "step": step,
+                "loss": float(losses.sum() / tokens.sum()) if tokens.any() else math.nan,
+                "tower_losses": [float(x / count) if count else None for x, count in zip(losses, tokens, strict=True)],
+                "gradient_norm": norm,
+                "learning_rate": learning_rate,
+                "examples_per_s": examples / seconds,
+                "target_tokens_per_s": float(tower_tokens.sum()) / seconds,
+                "tower_target_tokens_per_s": [float(count) / seconds for count in tower_tokens],
+                "tower_skew": float(tower_tokens.max() / tower_tokens.mean()) - 1,
+                "padding": padding,
+                "input_wait": waited / seconds,
+            }
+
+        return record

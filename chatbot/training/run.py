@@ -6,6 +6,7 @@ import itertools
 import json
 import time
 from collections.abc import Generator, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import numpy as np
@@ -108,15 +109,16 @@ class Run:
         late = self.team.chief and self.checkpoints.minutes_since_save() >= minutes
         return due._replace(save=bool(self.team.agree("late" if late else "")))
 
-    def finish_saving(self) -> None:
-        """Wait until the checkpoint before is written: the host has memory for one copy more. All machines call it."""
-        self.checkpoints.forget_lost_best(self.progress)
-        self.team.barrier()
+    def gather_state(self, watched: AbstractContextManager[None]) -> TrainState:
+        """Give the model the weights to validate and save; return the rest of a checkpoint. All machines call it.
 
-    def gather_state(self) -> TrainState:
-        """Give the model the weights to validate and save; return the rest of a checkpoint. All machines call it."""
-        self._agree_on_pieces()
-        return self.train_step.gather_state()
+        watched: entered while machines exchange what they have, not while they wait for the chief's disk.
+        """
+        self.checkpoints.forget_lost_best(self.progress)  # waits: the host has memory for one copy more
+        self.team.barrier()
+        with watched:
+            self._agree_on_pieces()
+            return self.train_step.gather_state()
 
     def _agree_on_pieces(self) -> None:
         """Take the smallest `most_positions` of all machines, and write it into the progress.
@@ -128,21 +130,24 @@ class Run:
         self.train_step.most_positions = self.progress.most_positions = min(found, default=None)
         self.progress.device_memory = least_memory(self.towers) if found else None
 
-    def go_back(self) -> None:
+    def go_back(self, watched: AbstractContextManager[None]) -> None:
         """Restore the last checkpoint, and halve the learning rate.
 
         The halved rate is written, so that a process that starts again counts on. All machines call it at the same
-        step, after `finish_saving`. Raises UserError when the checkpoint has vanished.
+        step. watched: as for `gather_state`. Raises UserError when the checkpoint has vanished.
         """
+        self.checkpoints.wait()
+        self.team.barrier()
         if self.team.chief and not self.checkpoints.exist:
             raise UserError(f"{self.checkpoints.directory}: the checkpoint to go back to is gone; start again")
         progress, halvings, skipped = Progress(), self.progress.rate_halvings + 1, self.progress.skipped_updates
-        state = tf.nest.map_structure(np.zeros_like, self.train_step.gather_state())
-        if self.team.chief:
-            progress, state = self.checkpoints.restore(state)
-        progress = broadcast_progress(self.team, progress)
-        self.train_step.scatter_state(state)
-        self._agree_on_pieces()
+        with watched:
+            state = tf.nest.map_structure(np.zeros_like, self.train_step.gather_state())
+            if self.team.chief:
+                progress, state = self.checkpoints.restore(state)
+            progress = broadcast_progress(self.team, progress)
+            self.train_step.scatter_state(state)
+            self._agree_on_pieces()
         progress.most_positions, progress.device_memory = self.progress.most_positions, self.progress.device_memory
         progress.rate_halvings, progress.halved_rate = halvings, self.settings.learning.learning_rate
         progress.skipped_updates, progress.skipped_in_a_row = skipped, 0

@@ -71,9 +71,9 @@ def test_run_goes_back_to_its_checkpoint_with_half_the_rate(
     """All that has changed since is as it was; what a run has counted stays."""
     bad, go_back = {6, 7}, Run.go_back
 
-    def healed(run: Run) -> None:
+    def healed(run: Run, *watched: Any) -> None:
         run.train_step.most_positions = 7  # since the checkpoint, memory has run out
-        go_back(run)
+        go_back(run, *watched)
         assert (run.progress.most_positions, run.train_step.most_positions) == (7, 7)
         bad.clear()
         bad.add(10)
@@ -107,8 +107,8 @@ def test_run_ends_after_it_went_back_three_times(
     """In all its processes, one of which ends after the second time. Another --learning-rate is not halved."""
     go_back, returns = Run.go_back, []
 
-    def ended_after_two(run: Run) -> None:
-        go_back(run)
+    def ended_after_two(run: Run, *watched: Any) -> None:
+        go_back(run, *watched)
         returns.append(run.progress.step)
         if len(returns) == 2:
             raise EndedError

@@ -144,8 +144,8 @@ def test_steps_of_a_run_are_watched_and_nothing_else(
     run = {"validation": str(held_out), "steps": 2, "validate_every": 1, "step_timeout": step_timeout}
     train_untraced(**run, strike=strike, not_finite=failures)
     trained, saved = ["step", "due", "results"], ["disk", "state", "save", "validation"]
-    places = [*trained, *saved], [*trained, "disk", "back", "state", *trained, *saved]
-    by_disk_or_chief = "disk", "save", "validation"
+    places = [*trained, *saved], [*trained, "back", "state", *trained, *saved]
+    by_disk_or_chief = "disk", "save", "validation", "back"
     expected = [(place, None if place in by_disk_or_chief else n) for n in (1, 2) for place in places[n - 1]]
     assert watched == expected
 

@@ -113,6 +113,7 @@ def test_validation_that_does_not_end_loses_nothing(
         monkeypatch.setattr(Validator, "validate", validate)
         try:
             resumed, _ = train_untraced(**run, steps=6, attempt="parts")
+            assert isinstance(resumed.train_step, UntracedUpdate)
             trained.append([number + 1 for number, *_ in resumed.train_step.steps])
         except error:
             trained.append([saved_step("parts")])

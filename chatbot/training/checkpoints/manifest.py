@@ -44,7 +44,7 @@ class Progress:
     high_losses: int = 0  # logged losses in a row that were far above the first one
     most_positions: int | None = None  # of a piece of a share, since memory ran out; see `VariableUpdate`
     device_memory: int | None = None  # bytes, of the smallest device when it ran out
-    unvalidated: dict | None = None  # type: ignore[type-arg]  # the metrics of this step, whose validation is to come
+    unvalidated: dict | None = None  # the metrics of this step, whose validation is to come
 
     @property
     def recorded_step(self) -> int:

@@ -157,20 +157,20 @@ class Checkpoints:
             if not all(map(is_finite, values)):
                 failure = f"{what} is not a number at step {progress.step}; {self._kept()}"
                 raise UserError(f"{failure}: start again with a lower --learning-rate")
-        self._begin_to_write(Checkpoint(dataclasses.replace(progress), weights, state))
+        self._unsaved = Checkpoint(dataclasses.replace(progress), weights, state)
+        self._writing = self._writer.submit(self._write_or_warn, self._unsaved)
 
     def amend(self, progress: Progress, best: bool = False) -> None:
         """Begin to write another progress into the last checkpoint, of the same step, and to name it if it is the best.
 
-        Returns once the checkpoint is written.
+        If that one could not be written, it will be with this progress. Returns as `wait` does.
         """
         self.wait()
-        unsaved = self._unsaved or Checkpoint(progress)
-        self._begin_to_write(unsaved._replace(progress=dataclasses.replace(progress), best=best))
-
-    def _begin_to_write(self, checkpoint: Checkpoint) -> None:
-        self._unsaved = checkpoint
-        self._writing = self._writer.submit(self._write_or_warn, checkpoint)
+        self._unsaved = (self._unsaved or Checkpoint(progress))._replace(
+            progress=dataclasses.replace(progress), best=best
+        )
+        if self._unsaved.state is None:
+            self._writing = self._writer.submit(self._write_or_warn, self._unsaved)
 
     def minutes_since_save(self) -> float:
         """Return the time since the last checkpoint began to be written, or since the run began."""
@@ -239,10 +239,8 @@ class Checkpoints:
                 print(f"Warning: {found}; the weights of step {progress.step:,} are used instead.", file=sys.stderr)
 
     def _write_or_warn(self, checkpoint: Checkpoint) -> None:
-        failure = self._write(checkpoint)
-        warning = f"{failure}; training goes on, and tries again at the next checkpoint"
-        if failure and warning not in self._warnings:  # a validation tries what has failed before it
-            self._warnings.append(warning)
+        if failure := self._write(checkpoint):
+            self._warnings.append(f"{failure}; training goes on, and tries again at the next checkpoint")
 
     def _write(self, checkpoint: Checkpoint) -> str:
         """Write a checkpoint and its pointers, then remove old ones. Return why it cannot be written, or ""."""

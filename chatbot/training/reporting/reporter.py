@@ -122,7 +122,7 @@ class Reporter:
         if not self._rows or now - self._last_line >= min(max(least, SHARE * (now - self._started)), MOST_BETWEEN):
             self._print_metrics()
         if self._run.team.chief:
-            self._try("metrics.jsonl", append_record, self._metrics, record)
+            self._writer.submit(self._try, "metrics.jsonl", append_record, self._metrics, record)
         self._chart(TensorBoard.record, record)
 
     def validation(self, validation: Validation, best: bool | None) -> None:
@@ -166,7 +166,7 @@ class Reporter:
         self._since_line = []
         self._bar.update(self._run.progress.step - self._bar.n)
         if self._run.team.chief:
-            self._try("metrics.jsonl", drop_after, self._metrics, step)
+            self._writer.submit(self._try, "metrics.jsonl", drop_after, self._metrics, step)
         self._chart(TensorBoard.begin_after, step)
 
     def flush(self) -> None:
@@ -180,7 +180,7 @@ class Reporter:
         self._bar.close()
         self._chart(TensorBoard.close)
         if self._wandb:
-            self._try("wandb", self._wandb.finish, 0 if self.stopped else 1)
+            self._writer.submit(self._try, "wandb", self._wandb.finish, 0 if self.stopped else 1)
         self._writer.shutdown()
 
     def _print(self, line: str) -> None:
@@ -218,13 +218,9 @@ class Reporter:
     def _chart(self, write: Callable[..., None], *arguments: Any) -> None:
         """Write to TensorBoard if the run has it. write: a method of `TensorBoard`."""
         if self._tensorboard:
-            self._try("TensorBoard", write, self._tensorboard, *arguments)
+            self._writer.submit(self._try, "TensorBoard", write, self._tensorboard, *arguments)
 
-    def _try(self, *writing: Any) -> None:
-        """Let the thread write, as `_write` does, after all before it."""
-        self._writer.submit(self._write, *writing)
-
-    def _write(self, name: str, write: Callable[..., object], *arguments: Any) -> None:
+    def _try(self, name: str, write: Callable[..., object], *arguments: Any) -> None:
         """Write; if that fails, warn once until it works again."""
         try:
             write(*arguments)
