@@ -67,7 +67,10 @@ class ParallelSettings(Flags, stored=False):
         least=1,
     )
     step_timeout: float = setting(
-        10, "end, to be started again, after so many minutes without progress of a step; 0: never", least=0
+        10,
+        "where GPUs or machines wait for each other: end, to be started again, after this many minutes without "
+        "progress of a step; 0: never",
+        least=0,
     )
 
     def __post_init__(self) -> None:

@@ -124,6 +124,7 @@ class Loop:
                     self._reporter.record(record)
             raise
         if self._saved < progress.step and not self._divergence.diverges:
+            self._reporter.flush()
             run.save(run.gather_state(self._watch.step(progress.step)))
         if self.stop == TIME_UP and not due.validate and not self._divergence.diverges:
             self._show_likelihood()
@@ -161,8 +162,8 @@ class Loop:
                 break
             record = record_of(results) | {"skipped_updates": run.progress.skipped_updates}
             records.append(record)
-            step, is_planned = record["step"], run.calendar.due(record["step"]).log  # not by a signal or --time-limit
-            if is_planned and self._divergence.record(step, results[-1]) and run.team.chief:
+            is_planned = run.calendar.due(record["step"]).log  # a window may end by a signal or --time-limit
+            if is_planned and self._divergence.record(record["step"], results[-1]) and run.team.chief:
                 failure = self._divergence.describe(run.settings.learning.learning_rate)
                 self._reporter.warn(f"{failure}; nothing is saved meanwhile")
         return records
