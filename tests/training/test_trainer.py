@@ -10,6 +10,7 @@ import pytest
 from chatbot.errors import UserError
 from chatbot.evaluation.likelihood import Scorer
 from chatbot.model.saved import load_trained
+from chatbot.training.checkpoints.store import Checkpoints
 from chatbot.training.data import prepare
 from chatbot.training.loop import train
 from chatbot.training.validation import Validator
@@ -101,9 +102,17 @@ def test_validation_that_does_not_end_loses_nothing(
     run: dict[str, Any] = {"validation": str(held_out), "validate_every": 2, "log_every": 3, "average": 0.5}
     validated(monkeypatch, 2.0, 1.9, 1.95)
     train_untraced(**run, steps=6, attempt="whole")
-    trained = []
-    for nats in ([2.0], [], [1.9], [1.95], []):  # three processes end in a validation, one with nothing to do
+    trained, amend = [], Checkpoints.amend
+    # Three processes end in a validation, one before its result is in the checkpoint, the last with nothing to do.
+    for process, nats in enumerate(([2.0], [], [1.9], [1.9], [1.95], [])):
         values = iter(nats)
+
+        def amend_or_end(*arguments: Any, process: int = process) -> None:
+            if process == 2:
+                raise error("it does not end")
+            amend(*arguments)
+
+        monkeypatch.setattr(Checkpoints, "amend", amend_or_end)
 
         def validate(validator: Validator, _: Any, values: Any = values) -> Any:
             if (value := next(values, None)) is None:
@@ -117,7 +126,9 @@ def test_validation_that_does_not_end_loses_nothing(
             trained.append([number + 1 for number, *_ in resumed.train_step.steps])
         except error:
             trained.append([saved_step("parts")])
-    assert trained == [[4], [4], [6], [], []]
+        steps = [line["step"] for line in metrics("parts")]
+        assert steps == sorted(set(steps))
+    assert trained == [[4], [4], [4], [6], [], []]
     for name in ("last", "best"):
         whole, parts = (json.loads(Path("checkpoints", attempt, name).read_text()) for attempt in ("whole", "parts"))
         assert whole == parts
