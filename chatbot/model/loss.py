@@ -58,13 +58,13 @@ def projection_loss(
     precision: str = "float32",
     size: LossSize = LossSize(),  # noqa: B008  # immutable
     mixture: tuple[tf.Tensor, ...] = (),
-    label_smoothing: float = 0.0,
+    smoothing: npt.NDArray[np.float32] | None = None,
 ) -> tf.Tensor:
     """Return the weighted cross-entropy in nats, summed: scalar float32.
 
     The logits are attended embeddings^T + bias. With a mixture (log_generate, log_copied), both [tokens], the
-    probability of a target is exp(log_generate) softmax(logits)[target] + exp(log_copied). label_smoothing, without a
-    mixture: the part of a target's probability that is spread evenly over the vocabulary (Szegedy et al., 2016).
+    probability of a target is exp(log_generate) softmax(logits)[target] + exp(log_copied). smoothing, without a
+    mixture: [vocabulary], the part of a target's probability that each token gets (`smoothing_of`).
 
     attended [tokens, units], embeddings [vocabulary, units], bias [vocabulary], targets [tokens] int64,
     weights [tokens]. Tokens are computed in chunks of the given size.
@@ -82,9 +82,9 @@ def projection_loss(
             )
             of_targets = targets_of_chunk, weights_of_chunk
             results = plain(of_chunk, factor, bias, *of_targets, precision, tuple(mixture_of_chunk))
-            if not label_smoothing:
+            if smoothing is None:
                 return results
-            terms = _smoothing_terms(of_chunk, factor, bias, targets_of_chunk, label_smoothing * weights_of_chunk)
+            terms = _smoothing_terms(of_chunk, factor, bias, *of_targets, smoothing)
             return tf.nest.map_structure(tf.add, results, terms)
 
         (d_attended, *d_mixture), (loss, d_embeddings, d_bias) = in_chunks(
@@ -216,24 +216,38 @@ def _chunk(
     return (d_attended, *d_mixture), (tf.reduce_sum(losses * weights), d_embeddings, d_bias)
 
 
+def smoothing_of(label_smoothing: float, is_said: npt.NDArray[np.bool_]) -> npt.NDArray[np.float32] | None:
+    """Return the part of a target's probability that each token gets by label smoothing (Szegedy et al., 2016).
+
+    It is spread evenly over the tokens that can be said. Returns None for no smoothing. is_said: [vocabulary].
+    """
+    return (label_smoothing / is_said.sum() * is_said).astype(np.float32) if label_smoothing else None
+
+
 def _smoothing_terms(
-    attended: tf.Tensor, factor: tf.Tensor, bias: tf.Tensor, targets: tf.Tensor, weights: tf.Tensor
+    attended: tf.Tensor,
+    factor: tf.Tensor,
+    bias: tf.Tensor,
+    targets: tf.Tensor,
+    weights: tf.Tensor,
+    smoothing: npt.NDArray[np.float32],
 ) -> tuple[OfTokens, OfWeights]:
     """Return what label smoothing adds to the results of a chunk without a mixture.
 
-    Its loss is the sum of weight * (the target's logit - the mean logit). It is linear in the logits, so the mean is
-    that of the embeddings and needs no logits. weights [tokens]: those of the tokens, times the label smoothing.
+    Its loss is the sum of weight * smoothing * (the target's logit - the token's) over all tokens of the vocabulary. It
+    is linear in the logits, so the mean is that of the embeddings and needs no logits.
     """
-    factor = tf.cast(factor, attended.dtype)
-    vocabulary, target_rows, row_weights = factor.shape[0], targets[:, None], weights[:, None]
-    differences = tf.gather_nd(factor, target_rows) - tf.reduce_mean(factor, 0)  # [tokens, units]
-    bias_differences = tf.gather(bias, targets) - tf.reduce_mean(bias)  # [tokens]
+    factor, share = tf.cast(factor, attended.dtype), float(smoothing.sum())
+    column, target_rows, row_weights = tf.constant(smoothing)[:, None], targets[:, None], weights[:, None]
+    mean = tf.matmul(column, factor, transpose_a=True)  # [1, units], times the share
+    differences = share * tf.gather_nd(factor, target_rows) - mean  # [tokens, units]
+    bias_differences = share * tf.gather(bias, targets) - tf.reduce_sum(smoothing * bias)  # [tokens]
     weighted = attended * row_weights
     loss = tf.reduce_sum(weighted * differences) + tf.reduce_sum(weights * bias_differences)
-    d_embeddings = tf.zeros_like(factor) - tf.reduce_sum(weighted, 0) / vocabulary
-    d_bias = tf.zeros_like(bias) - tf.reduce_sum(weights) / vocabulary
-    d_embeddings = scatter_add(d_embeddings, target_rows, weighted)
-    d_bias = scatter_add(d_bias, target_rows, weights)
+    d_embeddings = column * -tf.reduce_sum(weighted, 0)
+    d_bias = smoothing * -tf.reduce_sum(weights)
+    d_embeddings = scatter_add(d_embeddings, target_rows, share * weighted)
+    d_bias = scatter_add(d_bias, target_rows, share * weights)
     return (differences * row_weights,), (loss, d_embeddings, d_bias)
 
 

@@ -15,7 +15,7 @@ from chatbot.corpus.vocabulary import ASK, BOS
 from chatbot.decoding.ngrams import NgramMixture
 from chatbot.model.copying import GENERATE, Copies, log_copied, mixture, with_copies
 from chatbot.model.decoder import Alike, Decoded, Decoder, DecoderState
-from chatbot.model.loss import LossSize, projection_loss, sampled_loss
+from chatbot.model.loss import LossSize, projection_loss, sampled_loss, smoothing_of
 from chatbot.model.operations import matmul, on_gpu, placed_on
 from chatbot.model.recurrent import Encoder, is_packed
 from chatbot.model.sequences import Sequences, padded_ids, rows_of_tokens, sequences_of
@@ -66,7 +66,10 @@ class Seq2Seq(keras.Model):
             self.decoder = (TransformerDecoder if self.is_transformer else Decoder)(settings, precision)
         has_bias = settings.form is None or settings.form.biases  # else `_silence`
         self.bias = self.add_weight(shape=(vocabulary_size,), initializer="zeros", trainable=has_bias, name="bias")
-        self._silence = np.where(np.isin(np.arange(vocabulary_size), UNSPOKEN), np.float32(SILENCE), np.float32(0))
+        is_silent = np.isin(np.arange(vocabulary_size), UNSPOKEN)
+        self._silence = np.where(is_silent, np.float32(SILENCE), np.float32(0))
+        # Only a published model has tokens that are never said, whose logits would be nearly all of the mean.
+        self._smoothing = smoothing_of(label_smoothing, ~is_silent if settings.form else np.full_like(is_silent, True))
         if not self.tied:
             shape = (vocabulary_size, settings.embedding_size)
             self._projection = self.add_weight(shape=shape, initializer="zeros", name="projection")
@@ -209,7 +212,7 @@ class Seq2Seq(keras.Model):
         if copies:
             copied = log_copied(copies, question, targets, tf.constant(self._spellings))
             parts = copies.log_actions[:, GENERATE], copied
-        options = self.precision, self.loss_size, parts, self.label_smoothing
+        options = self.precision, self.loss_size, parts, self._smoothing
         return projection_loss(attended, projection, bias, targets, weights, *options)
 
     def log_probabilities(self, decoded: Decoded, targets: tf.Tensor, alike: Alike | None = None) -> tf.Tensor:

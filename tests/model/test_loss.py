@@ -10,8 +10,9 @@ import tensorflow as tf
 from hypothesis import given, settings
 
 from chatbot.model import loss, operations
-from chatbot.model.loss import LOGITS, LossSize, draw_samples, logits_in, projection_loss, sampled_loss
+from chatbot.model.loss import LOGITS, LossSize, draw_samples, logits_in, projection_loss, sampled_loss, smoothing_of
 from chatbot.model.operations import computed_on, matmul
+from chatbot.model.seq2seq import SILENCE
 
 Values = tuple[list[tf.Tensor], tf.Tensor, tf.Tensor]
 
@@ -31,13 +32,17 @@ def random_values(tokens: int, units: int, vocabulary: int, seed: int, mixes: bo
     return [tf.constant(x, tf.float32) for x in values], tf.constant(targets), tf.constant(weights, tf.float32)
 
 
-def plain(values: list[tf.Tensor], targets: tf.Tensor, weights: tf.Tensor, smoothing: float = 0.0) -> list[tf.Tensor]:
-    by_keras = keras.losses.CategoricalCrossentropy(from_logits=True, label_smoothing=smoothing, reduction="none")
+def plain(
+    values: list[tf.Tensor], targets: tf.Tensor, weights: tf.Tensor, smoothing: float = 0.0, silent: int = 0
+) -> list[tf.Tensor]:
+    """silent: the number of the first ids, whose tokens are never said."""
+    by_keras = keras.losses.CategoricalCrossentropy(from_logits=True, reduction="none")
     with tf.GradientTape() as tape:
         tape.watch(values)
         attended, embeddings, bias, *mixture = values
         logits = tf.matmul(attended, embeddings, transpose_b=True) + bias
-        losses = by_keras(tf.one_hot(targets, logits.shape[-1]), logits)
+        evenly = tf.cast(tf.range(logits.shape[-1]) >= silent, tf.float32) / (logits.shape[-1] - silent)
+        losses = by_keras((1 - smoothing) * tf.one_hot(targets, logits.shape[-1]) + smoothing * evenly, logits)
         if mixture:
             losses = -tf.reduce_logsumexp(tf.stack([mixture[0] - losses, mixture[1]]), 0)
         loss = tf.reduce_sum(weights * losses)
@@ -51,11 +56,13 @@ def chunked(
     dtype: str,
     logits: int,
     smoothing: float = 0.0,
+    silent: int = 0,
 ) -> list[tf.Tensor]:
     with tf.GradientTape() as tape:
         tape.watch(values)
         attended, embeddings, bias, *mixture = values
-        options = dtype, LossSize(logits), tuple(mixture), smoothing
+        of_tokens = smoothing_of(smoothing, np.arange(bias.shape[0]) >= silent)
+        options = dtype, LossSize(logits), tuple(mixture), of_tokens
         loss = projection_loss(attended, embeddings, bias, targets, weights, *options)
     return [loss, *tape.gradient(loss, values)]
 
@@ -89,19 +96,27 @@ def test_chunked_loss_and_gradients_equal_plain_loss(
         ("/CPU:0", "float16", 0.002, False),
     ],
 )
-@pytest.mark.parametrize(("scale", "smoothing"), [(1.0, 0.0), (300.0, 0.0), (1.0, 0.2), (300.0, None)])
+@pytest.mark.parametrize(
+    ("scale", "smoothing", "silent"),
+    [(1.0, 0.0, 0), (300.0, 0.0, 0), (1.0, 0.2, 0), (1.0, 0.2, 7), (1.0, 0.0, 7), (300.0, None, 0)],
+)
 def test_loss_and_gradients_on_any_device_equal_plain_loss(
     device: str, dtype: str, tolerance: float, deterministic: bool, scale: float, smoothing: float | None,
-    monkeypatch: pytest.MonkeyPatch,
+    silent: int, monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    """Where probabilities underflow, too. The fused operation has no deterministic kernel on GPUs."""
+    """Where probabilities underflow, too, and where tokens are never said.
+
+    The fused operation has no deterministic kernel on GPUs.
+    """
     for module in (loss, operations):
         monkeypatch.setattr(module, "is_op_determinism_enabled", lambda: deterministic)
     values, targets, weights = random_values(40, 3, 70, seed=1, mixes=smoothing is None)
     values[0] *= tf.where(tf.range(40) % 2 == 0, scale, 1.0)[:, None]
+    values[2], targets = tf.where(tf.range(70) < silent, SILENCE, values[2]), tf.maximum(targets, silent)
     with computed_on(device):
-        results = chunked(values, targets, weights, dtype, 700, smoothing or 0.0)
-    for actual, expected in zip(results, plain(values, targets, weights, smoothing or 0.0), strict=True):
+        results = chunked(values, targets, weights, dtype, 700, smoothing or 0.0, silent)
+    assert not any(tf.math.count_nonzero(gradient[:silent]) for gradient in results[2:4])
+    for actual, expected in zip(results, plain(values, targets, weights, smoothing or 0.0, silent), strict=True):
         assert actual.dtype == tf.float32
         difference = tf.norm(actual - expected) / tf.norm(expected)
         assert difference <= tolerance

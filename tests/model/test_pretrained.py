@@ -43,12 +43,12 @@ def published_model(name: str) -> PublishedModel:
     return found
 
 
-def loaded(name: str) -> tuple[Seq2Seq, npt.NDArray[np.int64]]:
+def loaded(name: str, label_smoothing: float = 0.0) -> tuple[Seq2Seq, npt.NDArray[np.int64]]:
     """The model of a family as one of ours, and the id there of each token."""
     there = published_model(name)
     values = {**settings_of(there.config, name), "tied_embeddings": not there.has_projection()}
     rows = rows_of(there.config)
-    model = Seq2Seq(ModelSettings(**values, max_length=19), len(rows))
+    model = Seq2Seq(ModelSettings(**values, max_length=19), len(rows), label_smoothing=label_smoothing)
     read_weights(model, there, rows)
     return model, rows
 
@@ -126,6 +126,30 @@ def scattered(gradient: npt.NDArray[np.float32], rows: npt.NDArray[np.int64]) ->
     sums = np.zeros([VOCABULARY, *gradient.shape[1:]], np.float32)
     np.add.at(sums, rows[rows >= 0], gradient[rows >= 0])
     return sums
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_label_smoothing_leaves_out_tokens_that_are_never_said(name: str) -> None:
+    """The loss and its gradients are those of the logits of all other tokens."""
+    model, rows = loaded(name, label_smoothing=0.3)
+    source, target, replies = batch(model, rows)
+    targets = packed_array(padded(replies), target.packing, 0).astype(np.int64)
+    weights = packed_array(padded([[1] * len(row) for row in replies]), target.packing, 0).astype(np.float32)
+    said = [i for i in range(len(rows)) if i not in UNSPOKEN]
+    with tf.GradientTape(persistent=True) as tape:
+        decoded = model.decoded(source, target)
+        loss = model.summed_loss(decoded, targets, weights)
+        log_probabilities = tf.gather(tf.nn.log_softmax(model(source, target)), said, axis=1)
+        of_targets = tf.gather(log_probabilities, np.searchsorted(said, targets), batch_dims=1)
+        smoothed = 0.7 * of_targets + 0.3 * tf.reduce_mean(log_probabilities, 1)
+        expected = -tf.reduce_sum(smoothed * weights)
+    np.testing.assert_allclose(loss, expected, rtol=1e-5)
+    for variable in model.trainable_variables:
+        found, wanted = (
+            tf.convert_to_tensor(tape.gradient(x, variable.value, unconnected_gradients="zero")).numpy()
+            for x in (loss, expected)
+        )
+        np.testing.assert_allclose(found, wanted, atol=1e-4 * max(1, np.abs(wanted).max()), err_msg=variable.path)
 
 
 def test_padding_may_be_beyond_the_last_position() -> None:
