@@ -13,7 +13,7 @@ from chatbot.model.sequences import Sequences, mirror, unpack
 
 PHILOX = 1  # the number of the generator in TensorFlow (Salmon et al., 2011)
 
-# The numbers of the dropouts of a model. Those of a stack's layers follow its first.
+# The numbers of the dropouts of a model. Those of a stack's or a Transformer's layers follow the first.
 FORWARD_ENCODER, BACKWARD_ENCODER, DECODER, PROJECTION = 100, 200, 300, 400
 
 

@@ -133,6 +133,7 @@ class TransformerEncoder(keras.layers.Layer):
         self.normalise = Normalisation(settings.embedding_size, form) if form.norm_first else None
         self.positions = Positions(settings, form, both_directions=True)
         self.dropout = Dropout(settings.keep_prob, FORWARD_ENCODER)
+        self.dropouts = [Dropout(settings.keep_prob, FORWARD_ENCODER + 1 + i) for i in layers]
         self._settings, self._form = settings, form
         self.built = True
 
@@ -142,13 +143,11 @@ class TransformerEncoder(keras.layers.Layer):
         embedded: in the layout of `is_packed`. key: [1] uint64 draws the dropout masks; None: no dropout.
         """
         layout = layout_of(sequences, is_packed(self._settings))
-        x = self.positions(embedded, layout)
-        first, *scales = self.dropout.several(1 + 2 * len(self.attentions), x, key)
-        x = kept(x, first)
+        x = self.dropout(self.positions(embedded, layout), key)
         added = penalties(sequences.mask)[:, None, None]  # [rows, 1, 1, source]
         learned = self.positions.scores(layout.places[None, :, None], layout.places)
         for i, (attention, feed_forward) in enumerate(zip(self.attentions, self.feed_forwards, strict=True)):
-            layer: Callable[..., Any] = functools.partial(self._layer, i, scales[2 * i :], added, layout)
+            layer: Callable[..., Any] = functools.partial(self._layer, i, key, added, layout)
             if self._settings.recompute_activations:
                 layer = recomputed(layer, [attention, feed_forward])
             x = layer(x, *learned)
@@ -157,13 +156,14 @@ class TransformerEncoder(keras.layers.Layer):
     def _layer(
         self,
         number: int,
-        scales: list[tf.Tensor | None],
+        key: tf.Tensor | None,
         added: tf.Tensor,
         layout: Layout,
         x: tf.Tensor,
         *learned: tf.Tensor,
     ) -> tf.Tensor:
-        """Return the sums after a layer. scales: of its dropouts. x: the sums before it. learned: see `call`."""
+        """Return the sums after a layer. x: the sums before it. learned: see `call`."""
+        scales = self.dropouts[number].several(2, x, key)
         attention, feed_forward = self.attentions[number], self.feed_forwards[number]
         x = leaving(x, kept(attention(x, added, learned, layout), scales[0]), attention.normalise, self._form)
         return leaving(x, kept(feed_forward(x), scales[1]), feed_forward.normalise, self._form)
@@ -182,6 +182,7 @@ class TransformerDecoder(keras.layers.Layer):
         self.positions = Positions(settings, form, both_directions=False)
         self.copying = Copying(settings.embedding_size, precision) if settings.copy else None
         self.dropout = Dropout(settings.keep_prob, DECODER)
+        self.dropouts = [Dropout(settings.keep_prob, DECODER + 1 + i) for i in layers]
         self._settings, self._form = settings, form
         self.built = True
 
@@ -246,15 +247,13 @@ class TransformerDecoder(keras.layers.Layer):
 
         layout: of the sequences. The other arguments are those of `call`.
         """
-        x = self.positions(embedded, layout)
-        first, *scales = self.dropout.several(1 + 3 * len(self.attentions), x, key)
-        x, cross = kept(x, first), self.attention
+        x, cross = self.dropout(self.positions(embedded, layout), key), self.attention
         before = penalties(layout.places[None] <= layout.places[:, None])  # [target, target]
         of_question = penalties(state["mask"])[:, None, None]  # [rows, 1, 1, source]
         learned = self.positions.scores(layout.places[None, :, None], layout.places)
         keys = cross.of_heads(state["keys"], state["mask"])
         for i, (attention, feed_forward) in enumerate(zip(self.attentions, self.feed_forwards, strict=True)):
-            layer: Callable[..., Any] = functools.partial(self._layer, i, scales[3 * i :], before, of_question, layout)
+            layer: Callable[..., Any] = functools.partial(self._layer, i, key, before, of_question, layout)
             if self._settings.recompute_activations:
                 parts = [attention, cross.project[i], cross.combine[i], cross.normalise[i], feed_forward]
                 layer = recomputed(layer, parts)
@@ -264,7 +263,7 @@ class TransformerDecoder(keras.layers.Layer):
     def _layer(
         self,
         number: int,
-        scales: list[tf.Tensor | None],
+        key: tf.Tensor | None,
         before: tf.Tensor,
         of_question: tf.Tensor,
         layout: Layout,
@@ -274,6 +273,7 @@ class TransformerDecoder(keras.layers.Layer):
         *learned: tf.Tensor,
     ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
         """Return what `_sums` does, after one layer. x: the sums before it. keys, values: of the question."""
+        scales = self.dropouts[number].several(3, x, key)
         attention, feed_forward = self.attentions[number], self.feed_forwards[number]
         x = leaving(x, kept(attention(x, before, learned, layout), scales[0]), attention.normalise, self._form)
         queries = self.attention.queries(number, x, layout)
@@ -319,7 +319,8 @@ class TransformerDecoder(keras.layers.Layer):
 def recomputed(layer: Callable[..., Any], parts: Sequence[keras.layers.Layer]) -> Callable[..., Any]:
     """Return a function that computes what a layer does, and in the backward pass once more what it has not kept.
 
-    Of the forward pass only the arguments are kept (Chen et al., 2016). parts: all that has the weights of the layer.
+    Of the forward pass only the arguments are kept (Chen et al., 2016): the layer draws its dropout masks itself, and
+    then again. parts: all that has the weights of the layer.
     Gradients are those of the arguments and of the weights.
     """
     variables = [variable for part in parts for variable in part.trainable_variables]

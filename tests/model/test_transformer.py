@@ -14,7 +14,7 @@ from chatbot.corpus.vocabulary import BOS
 from chatbot.model.feed_forward import FeedForward, Normalisation, Product
 from chatbot.model.new_model import built_model
 from chatbot.model.seq2seq import Seq2Seq
-from chatbot.model.sequences import unpack
+from chatbot.model.sequences import specs_of, unpack
 from chatbot.model.transformer import CrossAttention, SelfAttention
 from tests.model.small_transformer import TRANSFORMER
 
@@ -111,33 +111,53 @@ def test_logits_are_those_of_the_slow_twin(model: Seq2Seq, plain: bool) -> None:
         np.testing.assert_allclose(row[: len(reply)], slow_logits(model, question, reply), atol=1e-4)
 
 
+def kept_masks(graph: Any, upstream: Any) -> int:
+    """The number of dropout masks that are drawn before the gradients, and kept for them. upstream: their input."""
+    after, queue = {upstream.op}, [upstream.op]
+    while queue:
+        reached = {consumer for tensor in queue.pop().outputs for consumer in tensor.consumers()} - after
+        after |= reached
+        queue += reached
+    read = {tensor.ref() for operation in after for tensor in operation.inputs if tensor.op not in after}
+    return sum(is_mask(tensor.deref().op) for tensor in read)
+
+
+def is_mask(operation: Any) -> bool:
+    """Whether the operation is one of those between drawn numbers and a mask."""
+    between = operation.type in ("GreaterEqual", "Cast", "Mul", "Unpack") and is_mask(operation.inputs[0].op)
+    return operation.type == "StatelessRandomUniformV2" or between
+
+
 @pytest.mark.parametrize("form", [Form(), Form(norm_first=False, positions="relative", buckets=6, farthest=8)], ids=str)
 def test_activations_that_are_computed_again_change_no_gradient(form: Form) -> None:
-    """But for rounding, of weights and embeddings, with dropout and with copying.
+    """But for rounding, of weights and embeddings, with dropout and with copying. No mask is kept for the gradients.
 
     TensorFlow's optimiser of graphs joins operations whose results are needed once, which rounds otherwise.
     """
-    found, products = [], []
+    found, products, masks = [], [], []
     for recomputes in (False, True):
         settings = dataclasses.replace(SETTINGS, recompute_activations=recomputes, keep_prob=0.7, form=form)
         model = built_model(settings, VOCABULARY, seed=1)
-        sides = (model.sequences(tf.keras.utils.pad_sequences(x, padding="post")) for x in (QUESTIONS, REPLIES))
-        variables, key = model.trainable_variables, tf.constant([3], tf.uint64)
+        sides = [model.sequences(tf.keras.utils.pad_sequences(x, padding="post")) for x in (QUESTIONS, REPLIES)]
+        values = [tf.identity(variable.value) for variable in model.trainable_variables]
+        inputs = values, tf.constant(1.0), [*sides, tf.constant([3], tf.uint64)]
 
-        @tf.function(autograph=False)
-        def gradients(values: list[tf.Tensor], model: Seq2Seq = model, given: Any = (*sides, key)) -> Any:
+        def gradients(values: list[tf.Tensor], upstream: tf.Tensor, given: Any) -> Any:
             with tf.GradientTape() as tape:
                 tape.watch(values)
-                with tf.keras.StatelessScope([*zip(model.trainable_variables, values, strict=True)]):
-                    loss = tf.reduce_sum(tf.sin(model(*given)))
-            return tape.gradient(loss, values, unconnected_gradients="zero")
+                with tf.keras.StatelessScope([*zip(model.trainable_variables, values, strict=True)]):  # noqa: B023
+                    loss = tf.reduce_sum(tf.sin(model(*given)))  # noqa: B023  # traced in this turn
+            return tape.gradient(loss, values, upstream, unconnected_gradients="zero")
 
-        values = [tf.identity(variable.value) for variable in variables]
-        found.append([tf.convert_to_tensor(x).numpy() for x in gradients(values)])
-        graph = gradients.get_concrete_function(values).graph
+        specs = [values, inputs[1], specs_of(inputs[2])]
+        traced = tf.function(gradients, autograph=False).get_concrete_function(*specs)
+        found.append([tf.convert_to_tensor(x).numpy() for x in traced(*tf.nest.map_structure(tf.constant, inputs))])
+        graph = traced.graph
         products.append(sum(operation.type in ("MatMul", "BatchMatMulV2") for operation in graph.get_operations()))
-    for variable, one, other in zip(variables, *found, strict=True):
+        masks.append(kept_masks(graph, graph.inputs[len(values)]))
+    for variable, one, other in zip(model.trainable_variables, *found, strict=True):
         np.testing.assert_allclose(other, one, atol=1e-5 * np.abs(one).max(), rtol=1e-5, err_msg=variable.path)
         assert one.any() or variable.path.endswith("bias")
     layers = SETTINGS.num_layers
+    assert masks == [2 + layers * 2 + layers * 3, 2]  # those of the embeddings are of no layer
     assert products[1] - products[0] == layers * 6 + layers * 10  # four products and two of attention; twice that many
