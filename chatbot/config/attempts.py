@@ -28,6 +28,8 @@ LAST, BEST = "last", "best"
 DICTIONARY = "dictionary.txt"
 # The description of the training pairs.
 DATA = "data.json"
+# The size of batches for which the memory of several GPUs does not suffice in one graph.
+TOO_LARGE = "too_large.json"
 # Says that a folder is an export, which has the settings and the vocabulary of its attempt, too.
 EXPORT = "export.json"
 # Held while a process trains the attempt; there while the first checkpoint is written, which `last` does not name yet.

@@ -15,6 +15,7 @@ from tensorflow.python.framework.config import is_op_determinism_enabled
 
 from chatbot.model.operations import matmul, on_gpu, rounded, scatter_add, size_on_device
 
+Floats = npt.NDArray[np.floating]
 # Logits in memory at a time on a device of unknown memory: 64 MB of float32.
 LOGITS = 1 << 24
 # The most logits of a call, whatever the memory: kernels of TensorFlow index with 32 bits, such as that of
@@ -58,13 +59,13 @@ def projection_loss(
     precision: str = "float32",
     size: LossSize = LossSize(),  # noqa: B008  # immutable
     mixture: tuple[tf.Tensor, ...] = (),
-    smoothing: npt.NDArray[np.float32] | None = None,
+    smoothing: Floats | None = None,
 ) -> tf.Tensor:
     """Return the weighted cross-entropy in nats, summed: scalar float32.
 
     The logits are attended embeddings^T + bias. With a mixture (log_generate, log_copied), both [tokens], the
     probability of a target is exp(log_generate) softmax(logits)[target] + exp(log_copied). smoothing, without a
-    mixture: [vocabulary], the part of a target's probability that each token gets (`smoothing_of`).
+    mixture: [vocabulary], what each token gets of a target's probability (label smoothing, Szegedy et al., 2016).
 
     attended [tokens, units], embeddings [vocabulary, units], bias [vocabulary], targets [tokens] int64,
     weights [tokens]. Tokens are computed in chunks of the given size.
@@ -216,21 +217,8 @@ def _chunk(
     return (d_attended, *d_mixture), (tf.reduce_sum(losses * weights), d_embeddings, d_bias)
 
 
-def smoothing_of(label_smoothing: float, is_said: npt.NDArray[np.bool_]) -> npt.NDArray[np.float32] | None:
-    """Return the part of a target's probability that each token gets by label smoothing (Szegedy et al., 2016).
-
-    It is spread evenly over the tokens that can be said. Returns None for no smoothing. is_said: [vocabulary].
-    """
-    return (label_smoothing / is_said.sum() * is_said).astype(np.float32) if label_smoothing else None
-
-
 def _smoothing_terms(
-    attended: tf.Tensor,
-    factor: tf.Tensor,
-    bias: tf.Tensor,
-    targets: tf.Tensor,
-    weights: tf.Tensor,
-    smoothing: npt.NDArray[np.float32],
+    attended: tf.Tensor, factor: tf.Tensor, bias: tf.Tensor, targets: tf.Tensor, weights: tf.Tensor, smoothing: Floats
 ) -> tuple[OfTokens, OfWeights]:
     """Return what label smoothing adds to the results of a chunk without a mixture.
 
@@ -238,7 +226,7 @@ def _smoothing_terms(
     is linear in the logits, so the mean is that of the embeddings and needs no logits.
     """
     factor, share = tf.cast(factor, attended.dtype), float(smoothing.sum())
-    column, target_rows, row_weights = tf.constant(smoothing)[:, None], targets[:, None], weights[:, None]
+    column, target_rows, row_weights = tf.constant(smoothing[:, None], bias.dtype), targets[:, None], weights[:, None]
     mean = tf.matmul(column, factor, transpose_a=True)  # [1, units], times the share
     differences = share * tf.gather_nd(factor, target_rows) - mean  # [tokens, units]
     bias_differences = share * tf.gather(bias, targets) - tf.reduce_sum(smoothing * bias)  # [tokens]

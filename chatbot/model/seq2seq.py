@@ -15,7 +15,7 @@ from chatbot.corpus.vocabulary import ASK, BOS
 from chatbot.decoding.ngrams import NgramMixture
 from chatbot.model.copying import GENERATE, Copies, log_copied, mixture, with_copies
 from chatbot.model.decoder import Alike, Decoded, Decoder, DecoderState
-from chatbot.model.loss import LossSize, projection_loss, sampled_loss, smoothing_of
+from chatbot.model.loss import LossSize, projection_loss, sampled_loss
 from chatbot.model.operations import matmul, on_gpu, placed_on
 from chatbot.model.recurrent import Encoder, is_packed
 from chatbot.model.sequences import Sequences, padded_ids, rows_of_tokens, sequences_of
@@ -68,8 +68,9 @@ class Seq2Seq(keras.Model):
         self.bias = self.add_weight(shape=(vocabulary_size,), initializer="zeros", trainable=has_bias, name="bias")
         is_silent = np.isin(np.arange(vocabulary_size), UNSPOKEN)
         self._silence = np.where(is_silent, np.float32(SILENCE), np.float32(0))
-        # Only a published model has tokens that are never said, whose logits would be nearly all of the mean.
-        self._smoothing = smoothing_of(label_smoothing, ~is_silent if settings.form else np.full_like(is_silent, True))
+        # Label smoothing leaves out what a published model never says, whose logits would be nearly all of the mean.
+        is_said = ~is_silent | (settings.form is None)
+        self._smoothing = label_smoothing / is_said.sum() * is_said if label_smoothing else None
         if not self.tied:
             shape = (vocabulary_size, settings.embedding_size)
             self._projection = self.add_weight(shape=shape, initializer="zeros", name="projection")

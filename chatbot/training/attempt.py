@@ -10,6 +10,7 @@
                           lock             held while a process trains the attempt
                           saving           there while the first checkpoint is written, which `last` does not name yet
                           metrics.jsonl    one line a logged step
+                          too_large.json   the size of batches that several GPUs have no memory for in one graph
 
 This module creates an attempt, whose settings may follow from the number of its pairs (--preset) and from another
 attempt (--init-from), and checks the settings and data of a resumed one; checkpoints/ reads and writes the
@@ -41,6 +42,7 @@ from chatbot.config.attempts import (
     NGRAMS,
     RETRIEVAL,
     SAVING,
+    TOO_LARGE,
     VOCABULARY,
     trained_directory,
 )
@@ -113,7 +115,7 @@ def remove_unused(directory: Path) -> bool:
         return False
     shutil.rmtree(directory / RETRIEVAL, ignore_errors=True)
     with suppress(OSError):  # the folder has other files, or the one above other attempts
-        for name in (CONFIG, DATA, DICTIONARY, LOCK, NGRAMS, VOCABULARY):
+        for name in (CONFIG, DATA, DICTIONARY, LOCK, NGRAMS, TOO_LARGE, VOCABULARY):
             (directory / name).unlink(missing_ok=True)
         directory.rmdir()
         directory.parent.rmdir()

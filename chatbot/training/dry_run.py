@@ -112,7 +112,7 @@ def memory_table(run: Run, growth: Sequence[int] | None) -> list[str]:
         cells = [f"{size / 1e6:,.1f} MB" for size in (*held, *grown, sum([*held, *grown]))]
         if not growth:
             cells[3:] = ["not measured", f"over {cells[4]}"]
-        rows.append((tower.name, *cells, "" if tower.memory is None else f"{tower.memory / 1e6:,.0f} MB"))
+        rows.append((tower.name, *cells, "" if tower.left is None else f"{tower.left / 1e6:,.0f} MB"))
     peak = None if growth else peak_memory()
     whole = [] if peak is None else [f"  The whole process so far: at most {peak / 1e6:,.0f} MB"]
     return ["Memory, at the largest batch:", *aligned(rows, [True, *[False] * 6], "  "), *whole]

@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import itertools
 import json
+import math
 import time
 from collections.abc import Generator, Sequence
 from contextlib import AbstractContextManager
@@ -12,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import tensorflow as tf
 
-from chatbot.config.attempts import LAST, RETRIEVAL
+from chatbot.config.attempts import LAST, RETRIEVAL, TOO_LARGE
 from chatbot.config.learning import LearningSettings
 from chatbot.config.published import published
 from chatbot.config.training import Settings
@@ -26,6 +27,7 @@ from chatbot.display import counted
 from chatbot.errors import UserError
 from chatbot.flags import replace
 from chatbot.model.copying import spelling_table
+from chatbot.model.loss import MOST_ELEMENTS
 from chatbot.model.new_model import built_model, start_from_frequencies, start_from_trained, start_from_vectors
 from chatbot.model.pretrained import read_weights
 from chatbot.model.saved import load_trained
@@ -35,14 +37,14 @@ from chatbot.training.attempt import other_attempt, write_attempt
 from chatbot.training.checkpoints.manifest import Progress, Provenance, read_progress, value_text
 from chatbot.training.checkpoints.store import Checkpoints
 from chatbot.training.data import Data
-from chatbot.training.devices.memory import least_memory, loss_size
+from chatbot.training.devices.memory import least_memory, loss_size, read_too_large, write_too_large
 from chatbot.training.devices.towers import Tower
 from chatbot.training.machines.team import ALONE, Team
 from chatbot.training.precision import chosen_precision
 from chatbot.training.replica import TrainState
 from chatbot.training.schedule import LEAST_STEPS, Calendar, Due, Schedule, calendar_of, schedule_of
 from chatbot.training.share import Prepared
-from chatbot.training.step import VariableUpdate
+from chatbot.training.step import Synchronous, VariableUpdate
 from chatbot.training.update import open_update
 from chatbot.training.validation import Validator
 
@@ -128,7 +130,6 @@ class Run:
         own = self.train_step.most_positions
         found = [int(text) for text in self.team.all_gather_text("" if own is None else str(own)) if text]
         self.train_step.most_positions = self.progress.most_positions = min(found, default=None)
-        self.progress.device_memory = least_memory(self.towers) if found else None
 
     def go_back(self, watched: AbstractContextManager[None]) -> None:
         """Restore the last checkpoint, and halve the learning rate.
@@ -148,7 +149,8 @@ class Run:
             progress = broadcast_progress(self.team, progress)
             self.train_step.scatter_state(state)
             self._agree_on_pieces()
-        progress.most_positions, progress.device_memory = self.progress.most_positions, self.progress.device_memory
+        for name in ("most_positions", "logits", "device_memory"):
+            setattr(progress, name, getattr(self.progress, name))
         progress.rate_halvings, progress.halved_rate = halvings, self.settings.learning.learning_rate
         progress.skipped_updates, progress.skipped_in_a_row = skipped, 0
         if self.progress.validation is not None:
@@ -208,10 +210,21 @@ def open_run(settings: Settings, data: Data, towers: Sequence[Tower], team: Team
                 of_attempt = one_direction, data.vocabulary, *corpus, data.validation_decides
                 write_retrieval(settings.run.directory / RETRIEVAL, *of_attempt)
     if progress.device_memory != least_memory(towers):
-        progress.most_positions = None  # other devices may have memory for whole shares
+        progress.most_positions = progress.logits = None  # other devices may have memory for whole shares
     progress = broadcast_progress(team, progress)
+    progress.device_memory = least_memory(towers)
+    # Sums are rounded by chunks. A resumed run has those of before unless less memory is left now.
+    logits = min(model.loss_size.logits, progress.logits or MOST_ELEMENTS)
+    progress.logits = min(map(int, team.all_gather_text(str(logits))))
+    model.loss_size = model.loss_size._replace(logits=progress.logits)
     train_step.scatter_state(state)
     train_step.most_positions = progress.most_positions
+    if isinstance(train_step, Synchronous) and progress.device_memory is not None:
+        path, devices = settings.run.directory / TOO_LARGE, f"{shares} x {progress.device_memory}"
+        too_large = read_too_large(path, devices) if team.chief else math.inf
+        train_step.too_large = float(team.broadcast_text(str(too_large)))
+        if team.chief and not settings.run.dry_run:
+            train_step.record = functools.partial(write_too_large, path, devices)
     progress.trains_at(learning.learning_rate)
     if data.validation:
         progress.measured_on(data.validation.fingerprint, learning.best_by)

@@ -166,10 +166,12 @@ class Synchronous(VariableUpdate):
     A step is one graph, in which the exchange of gradients overlaps with the backward pass, or several: those of the
     pieces of each share, whose gradients are added, then that of the update. With several replicas, memory must not run
     out in the one graph, since the replicas that have enough would wait in the exchange for ever. So the first batch of
-    a size takes several graphs, in which no replica waits for another one before all have computed their gradients.
+    a size takes several graphs, in which no replica waits for another one before all have computed their gradients. The
+    one graph needs more memory. So its first run for a size is recorded: a process that must be ended then has failed.
 
     replicas: of this process, each with the towers that read its weights; all machines have as many towers. exchange:
-    sums over the replicas of all processes.
+    sums over the replicas of all processes. too_large: the positions of the smallest batch that had no memory in one
+    graph of several replicas. record: called with it before a first run, as if that failed, and after it.
     """
 
     def __init__(
@@ -190,7 +192,10 @@ class Synchronous(VariableUpdate):
         self.preparation = Preparation(model, settings.seed, [tower.device for tower in self._towers], team.machine)
         self.gradient_functions = gradient_functions(model, self.replicas[0].groups, self._towers)
         self._summation = Summation(model, replicas, exchange)
-        self._proven: list[tuple[int, ...]] = []  # the sizes of batches that did not run out of memory
+        # The sizes of batches that did not run out of memory in several graphs, and in one graph.
+        self._fitted, self._fitted_at_once = list[tuple[int, ...]](), list[tuple[int, ...]]()
+        self.too_large = math.inf
+        self.record: Callable[[float], object] = lambda positions: None
         self._calls = 0  # equals the replicas' own count unless an update failed
         self._exchanging = False  # whether the last step got as far as the exchange
         self._read_weights_graph = Graph(self._read_weights)
@@ -222,6 +227,7 @@ class Synchronous(VariableUpdate):
 
     def __call__(self, prepared: Prepared, rate: float) -> None:
         """Train on a global batch. Raises UserError if memory does not suffice for one pair."""
+        factor = 1
         while True:
             if prepared.pieces != self._pieces(prepared.batch):
                 prepared = self.prepare(prepared.batch, prepared.number)
@@ -233,8 +239,9 @@ class Synchronous(VariableUpdate):
                     raise
                 first_time, rows = self.most_positions is None, _rows(prepared.batch)
                 check_repeatable(error, prepared.number, prepared.pieces < rows, first_time, self._weights_intact())
-                self.most_positions = _positions(prepared.batch) // min(rows, 2 * prepared.pieces)
-                self._proven.clear()
+                factor *= 2  # 2, 8, 64, 1024 pieces: TensorFlow waits for memory for ten seconds before it fails
+                self.most_positions = _positions(prepared.batch) // min(rows, factor * prepared.pieces)
+                self._fitted, self._fitted_at_once = [], []
 
     def _weights_intact(self) -> bool:
         """Return whether no weight of any replica has changed, on any machine, in the step that failed."""
@@ -247,13 +254,25 @@ class Synchronous(VariableUpdate):
         self._exchanging = False
         pieces, size = self.preparation.copied(prepared), prepared.size
         is_alone = len(self.replicas) == 1 and self._team.alone
-        # A batch that was at least as large in every dimension did not run out of memory.
-        is_proven = is_alone or any(all(a >= b for a, b in zip(proven, size, strict=True)) for proven in self._proven)
-        if len(pieces) == 1 and is_proven:
+        if len(pieces) > 1:
+            return self._train_in_order(pieces, rate)
+        if is_alone or _has_as_large(self._fitted_at_once, size):
             return self._train_at_once(pieces[0], rate)
-        result = self._train_in_order(pieces, rate)
-        if len(pieces) == 1:
-            self._proven.append(size)
+        has_fitted, positions = _has_as_large(self._fitted, size), size[0] * sum(size[1:])
+        if not has_fitted or positions >= self.too_large:
+            result = self._train_in_order(pieces, rate)
+            self._fitted += [] if has_fitted else [size]
+            return result
+        self.record(positions)
+        try:
+            result = self._train_at_once(pieces[0], rate)
+        except tf.errors.OpError as error:
+            if not (is_out_of_memory(error, self._towers) and self._weights_intact()):
+                raise
+            self.too_large = positions
+            return self._train_in_order(pieces, rate)
+        self._fitted_at_once.append(size)
+        self.record(self.too_large)
         return result
 
     def _train_at_once(self, shares: Sequence[Share | Buffer], rate: tf.Tensor) -> tf.Tensor:
@@ -356,6 +375,11 @@ class Synchronous(VariableUpdate):
         """Copy the model and a state to every replica of this machine."""
         for replica in self.replicas:
             replica.scatter_state(state)
+
+
+def _has_as_large(sizes: Sequence[tuple[int, ...]], size: tuple[int, ...]) -> bool:
+    """Return whether one of the sizes is at least as large in every dimension."""
+    return any(all(a >= b for a, b in zip(other, size, strict=True)) for other in sizes)
 
 
 def _rows(batch: GlobalBatch) -> int:

@@ -109,7 +109,8 @@ def open_gpu(*megabytes: int) -> list[Tower]:
     limits = [tf.config.LogicalDeviceConfiguration(memory_limit=limit) for limit in megabytes]
     tf.config.set_logical_device_configuration(tf.config.list_physical_devices("GPU")[0], limits)
     return [
-        Tower(f"gpu_{i}", f"/GPU:{i}", gpu.name, limit * MEGABYTE, virtual=True) for i, limit in enumerate(megabytes)
+        Tower(f"gpu_{i}", f"/GPU:{i}", gpu.name, limit * MEGABYTE, None, True, limit * MEGABYTE)
+        for i, limit in enumerate(megabytes)
     ]
 
 

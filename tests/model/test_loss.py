@@ -10,7 +10,7 @@ import tensorflow as tf
 from hypothesis import given, settings
 
 from chatbot.model import loss, operations
-from chatbot.model.loss import LOGITS, LossSize, draw_samples, logits_in, projection_loss, sampled_loss, smoothing_of
+from chatbot.model.loss import LOGITS, LossSize, draw_samples, logits_in, projection_loss, sampled_loss
 from chatbot.model.operations import computed_on, matmul
 from chatbot.model.seq2seq import SILENCE
 
@@ -61,7 +61,8 @@ def chunked(
     with tf.GradientTape() as tape:
         tape.watch(values)
         attended, embeddings, bias, *mixture = values
-        of_tokens = smoothing_of(smoothing, np.arange(bias.shape[0]) >= silent)
+        is_said = np.arange(bias.shape[0]) >= silent
+        of_tokens = smoothing / is_said.sum() * is_said if smoothing else None
         options = dtype, LossSize(logits), tuple(mixture), of_tokens
         loss = projection_loss(attended, embeddings, bias, targets, weights, *options)
     return [loss, *tape.gradient(loss, values)]

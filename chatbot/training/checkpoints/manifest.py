@@ -43,7 +43,8 @@ class Progress:
     first_loss: float | None = None  # nats per token at the first logged step
     high_losses: int = 0  # logged losses in a row that were far above the first one
     most_positions: int | None = None  # of a piece of a share, since memory ran out; see `VariableUpdate`
-    device_memory: int | None = None  # bytes, of the smallest device when it ran out
+    logits: int | None = None  # in memory at a time, by what other processes left; see `LossSize`
+    device_memory: int | None = None  # bytes, of the smallest device, for which both hold
     unvalidated: dict | None = None  # the metrics of this step, whose validation is to come
 
     @property

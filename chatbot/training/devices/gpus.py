@@ -43,6 +43,11 @@ class Gpu:
         """The bytes that no process used when the driver was asked."""
         return self.memory - self.used
 
+    @property
+    def left(self) -> int:
+        """The bytes that other processes leave: all, whatever the driver takes, where none computes on the GPU."""
+        return self.memory if self.used <= USUAL_SHARE * self.memory else self.free
+
 
 def find_gpus() -> list[Gpu]:
     """Return the GPUs of this machine that answer; none without a driver."""
@@ -75,7 +80,7 @@ def warn_without_gpu(found: Sequence[Gpu]) -> None:
 def warn_of_used_memory(gpus: Sequence[Gpu]) -> None:
     """Print on standard error which GPUs other processes use. Raises UserError if one has no room for a model."""
     for gpu in gpus:
-        if gpu.used <= USUAL_SHARE * gpu.memory:
+        if gpu.left == gpu.memory:
             continue
         in_use = f"GPU {gpu.id} has {gpu.used / 2**30:.1f} of {gpu.memory / 2**30:.1f} GiB in use by other processes"
         if gpu.free < LEAST_FREE:

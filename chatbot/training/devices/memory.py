@@ -1,11 +1,14 @@
 """The memory of the devices: how many logits a tower computes at a time, and the peak during a training step."""
 
+import contextlib
 import math
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import tensorflow as tf
 
 from chatbot.config.training import Settings
+from chatbot.durable import read_json, write_json
 from chatbot.errors import UserError
 from chatbot.model.loss import MOST_ELEMENTS, LossSize, logits_in
 from chatbot.model.sequences import MULTIPLE
@@ -24,7 +27,8 @@ def loss_size(settings: Settings, towers: Sequence[Tower], machines: int = 1) ->
             f"--sampled-softmax: {logits:,} logits of a tower's share at once, more than {MOST_ELEMENTS:,}; "
             "use a smaller --batch-size, with --accumulate"
         )
-    return LossSize(logits_in(least_memory(towers)), tokens)
+    left = min((tower.left for tower in towers if tower.left is not None), default=None)
+    return LossSize(logits_in(left), tokens)
 
 
 def least_memory(towers: Sequence[Tower]) -> int | None:
@@ -39,6 +43,23 @@ def most_tokens(settings: Settings, towers: int) -> int:
         return math.ceil(learning.batch_tokens / towers) + 2 * longest + MULTIPLE
     of_share = math.ceil(learning.batch_size * learning.accumulate / towers)
     return math.ceil(of_share / learning.accumulate) * longest + MULTIPLE
+
+
+def read_too_large(path: Path, devices: str) -> float:
+    """Return `Synchronous.too_large` as an earlier process has recorded it for these devices. Raises UserError."""
+    try:
+        return float(read_json(path).get(devices, math.inf)) if path.exists() else math.inf
+    except (OSError, ValueError, TypeError, AttributeError):
+        raise UserError(f"{path}: damaged; remove it") from None
+
+
+def write_too_large(path: Path, devices: str, positions: float) -> None:
+    """Record `Synchronous.too_large` in a file of the attempt, which is there if one graph has failed."""
+    with contextlib.suppress(OSError):  # such as a full disk, which checkpoints report
+        if positions < math.inf:
+            write_json(path, {devices: positions})
+        else:
+            path.unlink(missing_ok=True)
 
 
 def peak_growth(towers: Sequence[Tower], action: Callable[[], object]) -> list[int] | None:

@@ -36,9 +36,10 @@ class Tower:
     name: str  # gpu_<physical id> or cpu_<number>, as in TensorBoard
     device: str  # TensorFlow's logical device, such as /GPU:0
     model: str  # of the hardware
-    memory: int | None  # bytes; None if unknown
+    memory: int | None  # bytes of the device, whatever other processes use; None if unknown
     parts: Parts | None = None  # with --model-parallel, the devices to use instead of `device`
     virtual: bool = False  # one of several logical devices of a GPU
+    left: int | None = None  # bytes of the memory that other processes left when the devices were opened
 
 
 def choose_gpus(requested: str | None, towers: int | None, found: list[Gpu]) -> list[Gpu]:
@@ -143,13 +144,14 @@ def open_towers(gpus: list[Gpu], towers: int | None) -> list[Tower]:
                 "other GPUs with --gpus"
             )
     if len(gpus) == 1 and towers is not None and towers > 1:
-        share = int(gpus[0].free * 0.9) // towers
+        share, memory = int(gpus[0].free * 0.9) // towers, gpus[0].memory // towers
         limit = tf.config.LogicalDeviceConfiguration(memory_limit=share >> 20)
         _split(physical[0], towers, limit)
         name = f"gpu_{gpus[0].number}"
-        return [Tower(f"{name}_{i}", f"/GPU:{i}", gpus[0].name, share, virtual=True) for i in range(towers)]
+        return [Tower(f"{name}_{i}", f"/GPU:{i}", gpus[0].name, memory, None, True, share) for i in range(towers)]
     let_gpu_memory_grow()
-    return [Tower(f"gpu_{g.number}", f"/GPU:{i}", g.name, g.memory) for i, g in enumerate(gpus)]
+    left = [gpu.memory if running else gpu.left for gpu in gpus]
+    return [Tower(f"gpu_{g.number}", f"/GPU:{i}", g.name, g.memory, left=left[i]) for i, g in enumerate(gpus)]
 
 
 def least_capability(build: Mapping[str, Any]) -> tuple[int, int]:

@@ -20,7 +20,7 @@ from chatbot.flags import compose
 from chatbot.model.loss import LOGITS, LossSize, logits_in
 from chatbot.model.sequences import packing_of
 from chatbot.training.devices.gpus import Gpu, find_gpus, nvml_error, silent_gpus, warn_of_used_memory
-from chatbot.training.devices.memory import loss_size, most_tokens
+from chatbot.training.devices.memory import least_memory, loss_size, most_tokens
 from chatbot.training.devices.towers import Tower, choose_gpus, open_towers, table
 from chatbot.training.selftest import random_pairs
 from chatbot.training.start import divide_gpus
@@ -171,12 +171,22 @@ def test_several_gpus_get_memory_growth_and_one_gpu_is_split(monkeypatch: pytest
 
     towers = open_towers(gpus, None)
     assert [(t.name, t.device) for t in towers] == [("gpu_3", "/GPU:0"), ("gpu_1", "/GPU:1")]
+    assert {t.left for t in towers} == {10 << 30}  # this process has used TensorFlow, and what is in use may be its own
     assert calls == [("soft", True), ("A", "grow", True), ("B", "grow", True)]
     assert os.environ["CUDA_VISIBLE_DEVICES"] == "3,1"
+
+    gpus = [Gpu(3, "x", 10 << 30, "", used=1 << 30), Gpu(1, "x", 10 << 30, "", used=7 << 30)]
+    with monkeypatch.context() as patch:
+        patch.delitem(sys.modules, "tensorflow")
+        towers = open_towers(gpus, None)
+    assert [(t.memory >> 30, t.left >> 30) for t in towers] == [(10, 10), (10, 3)]
+    assert loss_size(compose(Settings), towers).logits == logits_in(3 << 30) < logits_in(10 << 30)
+    assert least_memory(towers) == 10 << 30
 
     calls.clear()
     gpus = [Gpu(3, "x", 12 << 30, "", used=2 << 30)]
     towers = open_towers(gpus, 2)
+    assert [(t.memory >> 20, t.left >> 20) for t in towers] == [(6144, 4608)] * 2
     assert [(t.name, t.device, t.virtual) for t in towers] == [("gpu_3_0", "/GPU:0", True), ("gpu_3_1", "/GPU:1", True)]
     assert calls == [("soft", True), ("A", [4608, 4608])]
 
@@ -309,9 +319,9 @@ def test_logits_of_a_sampled_softmax_are_checked() -> None:
     assert len(str(raised.value)) < 200
 
 
-def test_smallest_memory_sets_the_logits() -> None:
+def test_least_memory_that_is_left_sets_the_logits() -> None:
     chosen = compose(Settings)
-    towers = [Tower(f"gpu_{i}", f"/GPU:{i}", "", memory << 30) for i, memory in enumerate((80, 16))]
+    towers = [Tower(f"gpu_{i}", f"/GPU:{i}", "", 80 << 30, left=left << 30) for i, left in enumerate((80, 16))]
     assert LOGITS < loss_size(chosen, towers).logits < loss_size(chosen, towers[:1]).logits
     assert loss_size(chosen, [Tower("cpu_0", "/CPU:0", "", None)]).logits == LOGITS
     assert loss_size(chosen, towers, machines=4).most_tokens < loss_size(chosen, towers).most_tokens  # type: ignore[operator]

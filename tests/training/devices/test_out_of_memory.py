@@ -1,6 +1,8 @@
 """After running out of memory, a step computes shares in pieces with the same result, or ends with an error."""
 
+import contextlib
 import functools
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,11 +15,13 @@ from chatbot.config.training import Settings
 from chatbot.corpus.batches import Batches
 from chatbot.errors import UserError
 from chatbot.flags import replace
+from chatbot.model.loss import LOGITS, LossSize
 from chatbot.model.new_model import built_model
 from chatbot.model.seq2seq import Seq2Seq
 from chatbot.training.checkpoints.manifest import read_progress
 from chatbot.training.data import prepare
 from chatbot.training.devices.failures import is_out_of_memory
+from chatbot.training.devices.memory import read_too_large, write_too_large
 from chatbot.training.devices.towers import Tower
 from chatbot.training.loop import train
 from chatbot.training.run import Run
@@ -49,11 +53,11 @@ def _light_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_out_of_memory_splits_shares_with_the_same_result(
     cpus: list[Tower], changes: dict[str, Any], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The gradient function has memory for three pairs."""
+    """The gradient function has memory for five pairs."""
     settings = replace(CASES["Adam"], **changes)
     pairs = random_pairs(67, 3)
     expected_weights, expected, _ = train_model(settings, cpus[:2], pairs, steps=4)
-    monkeypatch.setattr("chatbot.training.gradients.gradient_function", with_memory_for(3))
+    monkeypatch.setattr("chatbot.training.gradients.gradient_function", with_memory_for(5))
     weights, results, update = train_model(settings, cpus[:2], pairs, steps=4)
     for actual, expected_weight in zip(weights, expected_weights, strict=True):
         np.testing.assert_allclose(actual, expected_weight, atol=TOLERANCE)
@@ -71,8 +75,53 @@ def test_only_batches_that_are_too_large_are_divided(cpus: list[Tower], monkeypa
         update(update.prepare(large, number), 0.1)
         update(update.prepare(small, number), 0.1)
     assert (update.prepare(large, 9).pieces, update.prepare(small, 9).pieces) == (2, 1)
-    assert len(update._proven) == 1  # the small one: it is proven once
+    assert len(update._fitted) == len(update._fitted_at_once) == 1  # the small one
     assert update.step_graph.traced
+
+
+@pytest.mark.parametrize("fails", ["not", "with an error", "for ever"])
+def test_one_graph_of_several_replicas_is_tried_for_each_size_and_not_again_where_it_fails(
+    fails: str, cpus: list[Tower], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """After it has fitted as several. What is tried is recorded: the next process knows, on the same devices."""
+    update, twin = (new_update("replicated", cpus[:2], CASES["SGD"]) for _ in range(2))
+    file, devices, recorded = tmp_path / "too_large.json", "2 x 7", list[float]()
+    small, large = (next(Batches([random_pairs(n, 1)], n, 1).from_step(0, 2)) for n in (9, 24))
+    sizes = [update.prepare(batch, 0).size for batch in (small, large)]
+    of_small, of_large = (pairs * (source + target) for pairs, source, target in sizes)
+    run = Graph.__call__
+
+    def fail(self: Graph, *inputs: Any) -> Any:
+        if self is update.step_graph:
+            recorded.append(read_too_large(file, devices))
+            if fails != "not" and recorded[-1] == of_large:
+                raise (
+                    tf.errors.ResourceExhaustedError(None, None, "") if fails == "with an error" else KeyboardInterrupt
+                )
+        return run(self, *inputs)
+
+    monkeypatch.setattr(Graph, "__call__", fail)
+    update.record = functools.partial(write_too_large, file, devices)
+    twin.too_large = 0
+    order = [small, small, small, large, small, large, large]
+    for number, batch in enumerate(order):
+        twin(twin.prepare(batch, number), 0.1)
+        with contextlib.suppress(KeyboardInterrupt):
+            update(update.prepare(batch, number), 0.1)
+        if fails == "for ever" and number == 5:
+            break
+    assert recorded == [of_small, math.inf, math.inf, of_large, *([math.inf] if fails == "not" else [])]
+    assert file.exists() == (fails != "not")
+    assert twin.step_graph.traced is None
+    assert read_too_large(file, devices) == (math.inf if fails == "not" else of_large)
+    assert read_too_large(file, "4 x 7") == math.inf
+    assert update.most_positions is None
+    if fails != "for ever":
+        for one, other in zip(update.replicas[0].weights, twin.replicas[0].weights, strict=True):
+            np.testing.assert_array_equal(one, other)
+    file.write_text("[]")
+    with pytest.raises(UserError, match="damaged; remove it"):
+        read_too_large(file, devices)
 
 
 def test_memory_that_runs_out_in_a_copy_to_a_device_divides_the_shares(
@@ -93,7 +142,7 @@ def test_memory_that_runs_out_in_a_copy_to_a_device_divides_the_shares(
     weights, _, update = train_model(settings, cpus[:1], pairs, steps=3)
     assert largest_difference(weights, expected) < TOLERANCE
     batch = next(Batches([pairs], settings.learning.batch_size, settings.learning.seed).from_step(0, 1))
-    assert update.prepare(batch, 0).pieces == 2**3
+    assert update.prepare(batch, 0).pieces == min(2 * 4 * 8, settings.learning.batch_size)
 
 
 @functools.cache
@@ -215,9 +264,9 @@ def test_failure_of_cudnn_splits_shares(
     assert len(str(raised.value)) < 200
 
 
-def new_update(variable_update: str, towers: list[Tower]) -> Synchronous:
+def new_update(variable_update: str, towers: list[Tower], settings: Settings = CASES["Adam"]) -> Synchronous:
     """A training step with new weights."""
-    settings = replace(CASES["Adam"], variable_update=variable_update)
+    settings = replace(settings, variable_update=variable_update)
     update = open_update(built_model(settings.model, VOCABULARY, settings.learning.seed), settings, towers)
     update.scatter_state(update.gather_state())
     return update
@@ -253,5 +302,10 @@ def test_resumed_run_divides_the_same_shares(pairs_file: Path, monkeypatch: pyte
     progress = read_progress(Path("checkpoints/default/last"))
     assert (progress.most_positions, progress.device_memory) == (7, None)
     assert opened(2).train_step.most_positions == 7
-    monkeypatch.setattr("chatbot.training.run.least_memory", lambda towers: 1 << 30)
-    assert opened(2).train_step.most_positions is None
+    assert opened(2).model.loss_size.logits == progress.logits == LOGITS
+    for memory, logits in ((None, LOGITS - 1), (1 << 30, LOGITS)):  # less is left of the same device
+        monkeypatch.setattr("chatbot.training.run.least_memory", lambda towers, memory=memory: memory)
+        monkeypatch.setattr("chatbot.training.run.loss_size", lambda *_, logits=logits: LossSize(logits))
+        run = opened(2)
+        assert run.train_step.most_positions == (None if memory else 7)
+        assert run.model.loss_size.logits == run.progress.logits == logits
