@@ -95,16 +95,17 @@ def resumed(folder: Path) -> tuple[Ended, int, Ended]:
     The others wait for the lost one in NCCL.
     """
     flags = *VALIDATED, "--gpus", "0,1,2,3", "--deterministic", "--attempt", "lost", "--steps", str(LAST)
-    return train_in_haste("fallen", *flags), saved_step("lost"), train(*flags)
+    number = AFTER_SAVE + (LOST_AT - 5) * KERNELS + 1
+    return train_in_haste("fallen", number, *flags), saved_step("lost"), train(*flags)
 
 
-def train_in_haste(fault: str, *flags: str) -> Ended:
-    """Train with a fault of GPU 1 in step LOST_AT. The minutes of the step's watch pass in six seconds."""
+def train_in_haste(fault: str, number: int, *flags: str) -> Ended:
+    """Train with a fault of GPU 1 at this one of its kernels BACKWARD. The watch's minutes pass in six seconds."""
     program = (
         "from chatbot import commands; from chatbot.training import watch; "
         "watch.TICK = 0.1; raise SystemExit(commands.main('train'))"
     )
-    faults = f"{fault} gpu=1 operation={BACKWARD} number={AFTER_SAVE + (LOST_AT - 5) * KERNELS + 1}"
+    faults = f"{fault} gpu=1 operation={BACKWARD} number={number}"
     completed = subprocess.run(
         [sys.executable, "-c", program, *FLAGS, *flags],
         env=gpus(faults=faults), capture_output=True, text=True, check=False, timeout=540,
@@ -169,12 +170,31 @@ def test_gpu_that_falls_silent_ends_the_run_and_the_same_command_resumes(
 
 
 def test_a_replica_that_fails_in_the_exchange_does_not_let_the_others_wait_for_ever(folder: Path) -> None:
-    """Memory runs out on one of four GPUs, in one graph with the exchange, at a size that had enough before."""
-    flags = *VALIDATED, "--gpus", "0,1,2,3", "--attempt", "waiting", "--steps", str(LAST), "--step-timeout", "1"
-    ended = train_in_haste("memory", *flags)
+    """Memory runs out on one of four GPUs, in one graph with the exchange, at a size that had enough in several.
+
+    The next process trains such batches in several graphs, in which the same lack of memory divides the shares.
+    """
+    flags = *VALIDATED, "--gpus", "0,1,2,3", "--attempt", "waiting", "--steps", "4", "--step-timeout", "1"
+    of_second_step = KERNELS + 1
+    ended = train_in_haste("memory", of_second_step, *flags)
     assert ended.code == EXIT_LOST
-    assert f"error: step {LOST_AT} has made no progress for 60 seconds (--step-timeout)" in ended.errors
+    assert "error: step 2 has made no progress for 60 seconds (--step-timeout)" in ended.errors
+    again = train_in_haste("memory", of_second_step, *flags)
+    assert again.code == 0
+    assert (again.output + again.errors).count("shares as large as this one are now split into pieces") == 1
     assert saved_step("waiting") == 4
+
+
+def test_loss_takes_what_other_processes_leave(folder: Path) -> None:
+    """The logits of all 10,000 tokens of the batch have 400 MB, a twentieth of the GPU, of which little is free."""
+    characters = np.random.default_rng(1).permutation(np.tile(np.arange(0x4E00, 0x4E00 + 10_000), 2))
+    texts = ["".join(map(chr, row)) for row in characters.reshape(-1, 20)]
+    Path("wide.tsv").write_text("".join(f"{q}\t{a}\n" for q, a in zip(texts[::2], texts[1::2], strict=True)))
+    flags = "--data", "wide.tsv", "--tokenizer", "char", "--vocabulary-size", "11000", "--max-length", "22"
+    of_run = "--batch-size", "500", "--steps", "1", "--attempt", "wide", "--gpus", "0", "--validation", "none"
+    ended = train(*flags, *of_run, used="0:7100", faults=f"memory gpu=0 bytes={300 << 20}")
+    assert ended.code == 0
+    assert "Out of memory" not in ended.output + ended.errors
 
 
 def test_attempt_goes_on_on_a_mig_instance_and_then_in_two_processes(
