@@ -26,10 +26,8 @@ RETRIEVAL = "retrieval"
 LAST, BEST = "last", "best"
 # An attempt's copy of the user dictionary, so that questions are tokenised as the training pairs were.
 DICTIONARY = "dictionary.txt"
-# The description of the training pairs.
-DATA = "data.json"
-# The size of batches for which the memory of several GPUs does not suffice in one graph.
-TOO_LARGE = "too_large.json"
+# The description of the training pairs, and the size of batches that several GPUs have no memory for in one graph.
+DATA, TOO_LARGE = "data.json", "too_large.json"
 # Says that a folder is an export, which has the settings and the vocabulary of its attempt, too.
 EXPORT = "export.json"
 # Held while a process trains the attempt; there while the first checkpoint is written, which `last` does not name yet.

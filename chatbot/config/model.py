@@ -127,9 +127,7 @@ class ModelSettings(Flags, fixed=True):
         if self.form is not None and self.copy:
             raise UserError("--copy: a published model has none; leave it out")
         if self.form is not None and self.sampled_softmax is not None:
-            raise UserError(
-                "--sampled-softmax: draws frequent tokens by their ids, not a published model's; leave it out"
-            )
+            raise UserError("--sampled-softmax: a published model's ids are not sorted by frequency; leave it out")
         if self.copy and self.attention == "none":
             raise UserError("--copy: needs attention; use --attention luong, or leave out --copy")
         if self.copy and self.sampled_softmax is not None:

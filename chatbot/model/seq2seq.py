@@ -66,10 +66,9 @@ class Seq2Seq(keras.Model):
             self.decoder = (TransformerDecoder if self.is_transformer else Decoder)(settings, precision)
         has_bias = settings.form is None or settings.form.biases  # else `_silence`
         self.bias = self.add_weight(shape=(vocabulary_size,), initializer="zeros", trainable=has_bias, name="bias")
-        is_silent = np.isin(np.arange(vocabulary_size), UNSPOKEN)
-        self._silence = np.where(is_silent, np.float32(SILENCE), np.float32(0))
+        self._silence = np.where(np.isin(np.arange(vocabulary_size), UNSPOKEN), np.float32(SILENCE), np.float32(0))
         # Label smoothing leaves out what a published model never says, whose logits would be nearly all of the mean.
-        is_said = ~is_silent | (settings.form is None)
+        is_said = (self._silence == 0) | (settings.form is None)
         self._smoothing = label_smoothing / is_said.sum() * is_said if label_smoothing else None
         if not self.tied:
             shape = (vocabulary_size, settings.embedding_size)

@@ -4,7 +4,6 @@ import dataclasses
 import functools
 import itertools
 import json
-import math
 import time
 from collections.abc import Generator, Sequence
 from contextlib import AbstractContextManager
@@ -27,7 +26,6 @@ from chatbot.display import counted
 from chatbot.errors import UserError
 from chatbot.flags import replace
 from chatbot.model.copying import spelling_table
-from chatbot.model.loss import MOST_ELEMENTS
 from chatbot.model.new_model import built_model, start_from_frequencies, start_from_trained, start_from_vectors
 from chatbot.model.pretrained import read_weights
 from chatbot.model.saved import load_trained
@@ -189,6 +187,11 @@ def open_run(settings: Settings, data: Data, towers: Sequence[Tower], team: Team
             f"--batch-size {learning.batch_size}: less than the {shares} towers; give each at least one pair"
         )
 
+    if isinstance(train_step, Synchronous):
+        path, devices = settings.run.directory / TOO_LARGE, f"{shares} x {least_memory(towers)}"
+        train_step.too_large = float(team.broadcast_text(str(read_too_large(path, devices))))
+        if team.chief and not settings.run.dry_run and least_memory(towers) is not None:
+            train_step.record = functools.partial(write_too_large, path, devices)
     write = functools.partial(write_attempt, settings, data.vocabulary, data.description, ngrams)
     provenance = Provenance(settings, data.description)
     checkpoints = Checkpoints(settings.run.directory, model, settings.run.keep, provenance, write)
@@ -214,17 +217,11 @@ def open_run(settings: Settings, data: Data, towers: Sequence[Tower], team: Team
     progress = broadcast_progress(team, progress)
     progress.device_memory = least_memory(towers)
     # Sums are rounded by chunks. A resumed run has those of before unless less memory is left now.
-    logits = min(model.loss_size.logits, progress.logits or MOST_ELEMENTS)
+    logits = min(model.loss_size.logits, progress.logits or model.loss_size.logits)
     progress.logits = min(map(int, team.all_gather_text(str(logits))))
     model.loss_size = model.loss_size._replace(logits=progress.logits)
     train_step.scatter_state(state)
     train_step.most_positions = progress.most_positions
-    if isinstance(train_step, Synchronous) and progress.device_memory is not None:
-        path, devices = settings.run.directory / TOO_LARGE, f"{shares} x {progress.device_memory}"
-        too_large = read_too_large(path, devices) if team.chief else math.inf
-        train_step.too_large = float(team.broadcast_text(str(too_large)))
-        if team.chief and not settings.run.dry_run:
-            train_step.record = functools.partial(write_too_large, path, devices)
     progress.trains_at(learning.learning_rate)
     if data.validation:
         progress.measured_on(data.validation.fingerprint, learning.best_by)

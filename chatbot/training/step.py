@@ -254,25 +254,24 @@ class Synchronous(VariableUpdate):
         self._exchanging = False
         pieces, size = self.preparation.copied(prepared), prepared.size
         is_alone = len(self.replicas) == 1 and self._team.alone
-        if len(pieces) > 1:
-            return self._train_in_order(pieces, rate)
-        if is_alone or _has_as_large(self._fitted_at_once, size):
+        is_whole, has_fitted = len(pieces) == 1, _has_as_large(self._fitted, size)
+        if is_whole and (is_alone or _has_as_large(self._fitted_at_once, size)):
             return self._train_at_once(pieces[0], rate)
-        has_fitted, positions = _has_as_large(self._fitted, size), size[0] * sum(size[1:])
-        if not has_fitted or positions >= self.too_large:
-            result = self._train_in_order(pieces, rate)
-            self._fitted += [] if has_fitted else [size]
-            return result
-        self.record(positions)
-        try:
-            result = self._train_at_once(pieces[0], rate)
-        except tf.errors.OpError as error:
-            if not (is_out_of_memory(error, self._towers) and self._weights_intact()):
-                raise
-            self.too_large = positions
-            return self._train_in_order(pieces, rate)
-        self._fitted_at_once.append(size)
-        self.record(self.too_large)
+        positions = size[0] * sum(size[1:])
+        if is_whole and has_fitted and positions < self.too_large:
+            self.record(positions)
+            try:
+                result = self._train_at_once(pieces[0], rate)
+            except tf.errors.OpError as error:
+                if not (is_out_of_memory(error, self._towers) and self._weights_intact()):
+                    raise
+                self.too_large = positions
+            else:
+                self._fitted_at_once.append(size)
+                self.record(self.too_large)
+                return result
+        result = self._train_in_order(pieces, rate)
+        self._fitted += [size] if is_whole and not has_fitted else []
         return result
 
     def _train_at_once(self, shares: Sequence[Share | Buffer], rate: tf.Tensor) -> tf.Tensor:
