@@ -80,9 +80,11 @@ def test_new_attempt_starts_from_word_vectors_and_frequencies(
     new = small_settings(data=("pairs.tsv",), attempt="worker")
     texts = iter(["float32", json.dumps(dataclasses.asdict(Progress(step=5)))])
     worker: Any = SimpleNamespace(
-        chief=False, machine=1, machines=1, alone=False, coordinator=None, broadcast_text=lambda text: next(texts)
-    )
-    assert open_with(UntracedUpdate, new, prepare(new), worker).progress.step == 5
+        chief=False, machine=1, machines=1, alone=False, coordinator=None, broadcast_text=lambda text: next(texts),
+        all_gather_text=lambda text: [text, "99"],
+    )  # fmt: skip
+    progress = open_with(UntracedUpdate, new, prepare(new), worker).progress
+    assert (progress.step, progress.logits) == (5, 99)  # those of the machine with the least memory
     assert not counted
     assert not Path("checkpoints/worker").exists()
 
