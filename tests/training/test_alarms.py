@@ -73,8 +73,11 @@ def test_run_goes_back_to_its_checkpoint_with_half_the_rate(
 
     def healed(run: Run, *watched: Any) -> None:
         run.train_step.most_positions = 7  # since the checkpoint, memory has run out
+        run.progress.logits, run.progress.device_memory = 8, 9
         go_back(run, *watched)
-        assert (run.progress.most_positions, run.train_step.most_positions) == (7, 7)
+        progress = run.progress
+        assert (progress.most_positions, run.train_step.most_positions, progress.logits) == (7, 7, 8)
+        assert progress.device_memory == 9
         bad.clear()
         bad.add(10)
 
@@ -97,7 +100,7 @@ def test_run_goes_back_to_its_checkpoint_with_half_the_rate(
     for a, b in zip(state_of(back), state_of(twin), strict=True):
         np.testing.assert_array_equal(a, b)
     first, again = dataclasses.asdict(twin.progress), dataclasses.asdict(back.progress)
-    counted = {"rate_halvings", "halved_rate", "skipped_updates", "most_positions"}
+    counted = {"rate_halvings", "halved_rate", "skipped_updates", "most_positions", "logits", "device_memory"}
     assert {name for name in first if first[name] != again[name]} == counted
 
 

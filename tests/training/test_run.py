@@ -49,6 +49,8 @@ def test_each_step_gets_its_number_rate_and_batch(pairs_file: Path) -> None:
     assert sorted(len(ids) for _, _, ids in steps[:3]) == [2, 4, 4]  # ten pairs
     assert [line["learning_rate"] for line in metrics()] == [rate for _, rate, _ in steps]
     assert (run.model.precision, run.model.label_smoothing) == ("bfloat16", 0.1)
+    assert run.model._smoothing is not None
+    np.testing.assert_allclose(run.model._smoothing, 0.1 / len(run.data.vocabulary))  # all can be said
 
 
 def test_seed_changes_weights_and_batches(pairs_file: Path) -> None:

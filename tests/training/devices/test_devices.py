@@ -159,7 +159,7 @@ def test_gpus_that_tensorflow_cannot_use_are_an_error(seen: int, message: str, m
 def test_several_gpus_get_memory_growth_and_one_gpu_is_split(monkeypatch: pytest.MonkeyPatch) -> None:
     """Records the calls of TensorFlow's configuration, since the tests run without a GPU."""
     calls: list[tuple] = []
-    gpus = [Gpu(3, "x", 10 << 30, ""), Gpu(1, "x", 10 << 30, "")]
+    gpus = [Gpu(3, "x", 10 << 30, "", used=7 << 30), Gpu(1, "x", 10 << 30, "")]
     config = tf.config
     monkeypatch.setattr(config, "list_physical_devices", lambda kind="": ["A", "B"][: len(gpus)])
     monkeypatch.setattr(config, "set_soft_device_placement", lambda on: calls.append(("soft", on)))

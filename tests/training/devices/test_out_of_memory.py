@@ -77,6 +77,11 @@ def test_only_batches_that_are_too_large_are_divided(cpus: list[Tower], monkeypa
     assert (update.prepare(large, 9).pieces, update.prepare(small, 9).pieces) == (2, 1)
     assert len(update._fitted) == len(update._fitted_at_once) == 1  # the small one
     assert update.step_graph.traced
+    larger = next(Batches([random_pairs(26, 1)], 26, 1).from_step(0, 2))
+    update.most_positions = None  # it runs out of memory again, and with it what had enough before may do so
+    update(update.prepare(larger, 9), 0.1)
+    assert not update._fitted
+    assert not update._fitted_at_once
 
 
 @pytest.mark.parametrize("fails", ["not", "with an error", "for ever"])
@@ -113,6 +118,7 @@ def test_one_graph_of_several_replicas_is_tried_for_each_size_and_not_again_wher
     assert recorded == [of_small, math.inf, math.inf, of_large, *([math.inf] if fails == "not" else [])]
     assert file.exists() == (fails != "not")
     assert twin.step_graph.traced is None
+    assert len(twin._fitted) == 2
     assert read_too_large(file, devices) == (math.inf if fails == "not" else of_large)
     assert read_too_large(file, "4 x 7") == math.inf
     assert update.most_positions is None
@@ -272,6 +278,23 @@ def new_update(variable_update: str, towers: list[Tower], settings: Settings = C
     return update
 
 
+def test_one_graph_that_fails_after_its_update_is_not_repeated(
+    cpus: list[Tower], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    update, run = new_update("replicated", cpus[:2]), Graph.__call__
+
+    def fail(self: Graph, *inputs: Any) -> Any:
+        result = run(self, *inputs)
+        if self is update.step_graph:
+            raise tf.errors.ResourceExhaustedError(None, None, "injected")
+        return result
+
+    monkeypatch.setattr(Graph, "__call__", fail)
+    step_of(update)
+    with pytest.raises(UserError, match="out of memory while the weights were updated, at step 0"):
+        step_of(update)
+
+
 @pytest.mark.parametrize("updated", [0, 1])
 def test_out_of_memory_during_the_update_is_an_error(
     updated: int, cpus: list[Tower], monkeypatch: pytest.MonkeyPatch
@@ -303,9 +326,15 @@ def test_resumed_run_divides_the_same_shares(pairs_file: Path, monkeypatch: pyte
     assert (progress.most_positions, progress.device_memory) == (7, None)
     assert opened(2).train_step.most_positions == 7
     assert opened(2).model.loss_size.logits == progress.logits == LOGITS
-    for memory, logits in ((None, LOGITS - 1), (1 << 30, LOGITS)):  # less is left of the same device
+    less, more, of_another = (
+        (None, LOGITS - 1, LOGITS - 1),
+        (None, LOGITS + 1, LOGITS),
+        (1 << 30, LOGITS + 1, LOGITS + 1),
+    )
+    for memory, left, logits in (less, more, of_another):
         monkeypatch.setattr("chatbot.training.run.least_memory", lambda towers, memory=memory: memory)
-        monkeypatch.setattr("chatbot.training.run.loss_size", lambda *_, logits=logits: LossSize(logits))
+        monkeypatch.setattr("chatbot.training.run.loss_size", lambda *_, left=left: LossSize(left))
         run = opened(2)
         assert run.train_step.most_positions == (None if memory else 7)
         assert run.model.loss_size.logits == run.progress.logits == logits
+        assert run.progress.device_memory == memory
