@@ -27,8 +27,7 @@ def loss_size(settings: Settings, towers: Sequence[Tower], machines: int = 1) ->
             f"--sampled-softmax: {logits:,} logits of a tower's share at once, more than {MOST_ELEMENTS:,}; "
             "use a smaller --batch-size, with --accumulate"
         )
-    left = min((tower.left for tower in towers if tower.left is not None), default=None)
-    return LossSize(logits_in(left), tokens)
+    return LossSize(logits_in(min((tower.left for tower in towers if tower.left is not None), default=None)), tokens)
 
 
 def least_memory(towers: Sequence[Tower]) -> int | None:
