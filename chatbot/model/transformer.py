@@ -319,7 +319,7 @@ class TransformerDecoder(keras.layers.Layer):
 def recomputed(layer: Callable[..., Any], parts: Sequence[keras.layers.Layer]) -> Callable[..., Any]:
     """Return a function that computes what a layer does, and in the backward pass once more what it has not kept.
 
-    Only the arguments are kept (Chen et al., 2016); the layer draws its dropout masks itself, and then again. parts: all
+    Only the arguments are kept (Chen et al., 2016); the layer draws its dropout masks itself, then again. parts: all
     that has the weights of the layer. Gradients are those of the arguments and of the weights.
     """
     variables = [variable for part in parts for variable in part.trainable_variables]
