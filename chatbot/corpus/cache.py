@@ -76,8 +76,9 @@ def make_once(folder: Path) -> Iterator[Path | None]:
                 yield None
             else:
                 with temporary_folder(folder.parent, f"{folder.name}{PART}") as part:
-                    yield part
+                    # First: of an unfinished folder, too, `--data FOLDER` reads nothing.
                     (part / CACHE_TAG).write_text(CACHE_TAG_CONTENT, encoding="ascii")
+                    yield part
                     files = {path.name: content_key(path) for path in sorted(part.iterdir())}
                     (part / MANIFEST).write_text(json.dumps({"files": files}), encoding="utf-8")
                     if folder.exists():
@@ -171,12 +172,12 @@ def _remove_abandoned(cache: Path) -> None:
     for part in cache.iterdir():
         name, is_part, _ = part.name.partition(PART)
         if is_part and NAME.fullmatch(name):
-            with suppress(OSError), filelock.FileLock(cache / f"{name}.lock", timeout=0):
+            with suppress(OSError), filelock.FileLock(cache / f".{name}.lock", timeout=0):
                 shutil.rmtree(part)
 
 
 def _lock(folder: Path) -> filelock.BaseFileLock:
-    lock = filelock.FileLock(folder.with_name(f"{folder.name}.lock"))
+    lock = filelock.FileLock(folder.with_name(f".{folder.name}.lock"))  # hidden, so that nobody reads it as pairs
     try:
         lock.acquire(blocking=False)
         lock.release()

@@ -32,6 +32,10 @@ from chatbot.errors import UserError
 
 # Increase this whenever the same files and settings give other tokens than before.
 VERSION = 11
+READING = Path(__file__).with_name("reading")  # whose files of data decide what is read
+# The packages that parse files, whose versions are in the key of all files: which of them reads a file is known only
+# after archives in it are open, and locked versions change seldom. `chatbot/corpus/reading` imports no others.
+PARSERS = ("ijson", "jmespath", "orjson", "pyarrow", "pysubs2", "python-calamine", "pyyaml", "zstandard")
 # Smaller files are tokenised in this process, before worker processes would have started.
 SERIAL_BYTES = 3_000_000
 
@@ -49,12 +53,16 @@ class CorpusFiles:
 
     @functools.cached_property
     def key(self) -> str:
-        """A hash of all inputs of the tokens: the content of the files, what their names decide, and the settings."""
+        """A hash of all inputs of the tokens: the files, what their names decide, the settings, and what reads them."""
         settings, rules = self.settings, [rule for rule in TEXT_RULES if rule in self.settings.clean]
         block_list, dictionary = (path and Path(path) for path in (settings.block_list, settings.dictionary))
         word_lists = [block_list and content_key(block_list), dictionary and content_key(dictionary)]
         if settings.tokenizer == PIECES and dictionary:  # of a vocab.txt, other files decide, too
             word_lists[1] = open_tokenizer(dictionary).to_str()
+        packages = [*PARSERS, "rjieba"]
+        packages += ["jieba"] if settings.dictionary else []  # its dictionary is added to
+        packages += ["tokenizers"] if settings.tokenizer == PIECES else []
+        packages += ["opencc"] if "simplified" in rules else []
         return key_of(
             version=VERSION,
             sources=[
@@ -68,12 +76,10 @@ class CorpusFiles:
                 for source in self.sources
             ],
             options=dataclasses.asdict(self.options),
+            tables={path.name: content_key(path) for path in READING.iterdir() if path.suffix not in ("", ".py")},
             preparation=[rules, word_lists, settings.tokenizer],
-            rjieba=importlib.metadata.version("rjieba"),
-            jieba=importlib.metadata.version("jieba") if settings.dictionary else None,  # its dictionary is added to
-            tokenizers=importlib.metadata.version("tokenizers") if settings.tokenizer == PIECES else None,
+            versions=[[found.version for found in importlib.metadata.distributions(name=name)] for name in packages],
             unicode=unicodedata.unidata_version,
-            opencc=importlib.metadata.version("opencc") if "simplified" in rules else None,
         )
 
     @property

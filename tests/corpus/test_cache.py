@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from chatbot.corpus import cache
-from chatbot.corpus.cache import DAY, MANIFEST, is_complete, key_of, make_once
+from chatbot.corpus.cache import CACHE_TAG, DAY, MANIFEST, is_complete, key_of, make_once
 from chatbot.errors import UserError
 from tests.commands import ENVIRONMENT
 
@@ -36,6 +36,7 @@ def make(folder: Path) -> bool:
     with make_once(folder) as part:
         if part:
             assert part.name.startswith(f"{folder.name}.part-")
+            assert (part / CACHE_TAG).exists()  # so that nobody reads its files as pairs
             (part / "file").write_bytes(CONTENT)
     return part is not None
 
@@ -139,7 +140,7 @@ class CacheMachine(RuleBasedStateMachine):
     @rule(name=NAMES)
     def begin(self, name: str) -> None:
         """Another process begins to make a folder."""
-        self.running[name] = filelock.FileLock(self.folder / f"{name}.lock")
+        self.running[name] = filelock.FileLock(self.folder / f".{name}.lock")
         self.running[name].acquire()
         (self.folder / f"{name}.part-running").mkdir(exist_ok=True)
 
@@ -215,7 +216,7 @@ def test_a_signal_removes_partial_folder(work_dir: Path, number: signal.Signals,
     process.send_signal(number)
     assert process.wait(240) == code
     process.stdout.close()
-    assert [path.name for path in Path("cache").iterdir()] == ["name.lock"]
+    assert [path.name for path in Path("cache").iterdir()] == [".name.lock"]
 
 
 def test_waiting_for_another_process_is_printed(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -1,8 +1,11 @@
 """The folders of the cache: whatever changes tokens or ids changes the key."""
 
+import ast
 import dataclasses
 import functools
 import importlib.metadata
+import shutil
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,8 +15,9 @@ import pytest
 from chatbot.config.corpus import CorpusSettings
 from chatbot.corpus import dataset
 from chatbot.corpus import files as files_module
+from chatbot.corpus.cache import make_once
 from chatbot.corpus.dataset import corpus_folder
-from chatbot.corpus.files import CorpusFiles, training_files
+from chatbot.corpus.files import PARSERS, CorpusFiles, training_files
 from chatbot.corpus.reading.report import ReadOptions
 from chatbot.corpus.reading.sources import TRAINING, VALIDATION
 from chatbot.corpus.selection import Selection
@@ -26,6 +30,7 @@ PREPARED = {
     "tokenizer": "char",
     "dictionary": "words.txt",
 }
+DISTRIBUTIONS = importlib.metadata.distributions
 # The same for `ReadOptions`, where --encoding is `charset`. A reader sets its `part`.
 READ = {"columns": ("1", "3"), "encoding": "gb18030", "format": "csv", "me": "甲", "map": "@", "head": "{name}: "}
 
@@ -43,6 +48,11 @@ def folder(work_dir: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def files(**changes: Any) -> CorpusFiles:
     """The files of a corpus with these settings."""
     return training_files(CorpusSettings(**{"data": ("pairs.csv",), "cache": "cache", **changes}))
+
+
+def with_version(changed: str, found: list[Any], name: str) -> list[Any]:
+    """As importlib.metadata.distributions, where that of one package is found to be another one."""
+    return found if name == changed else [*DISTRIBUTIONS(name=name)]
 
 
 @pytest.mark.parametrize(
@@ -99,17 +109,61 @@ def test_questions_and_answers_are_not_interchangeable(folder: Path) -> None:
     assert files(**given).key != files(data=("pairs.csv", "other.csv")).key
 
 
+def test_every_table_that_decides_what_is_read_changes_the_key(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also one that is new. The code has VERSION."""
+    before = files().key
+    shutil.copytree(files_module.READING, "reading")
+    monkeypatch.setattr(files_module, "READING", Path("reading"))
+    assert files().key == before
+    for name in ("heads.yaml", "layouts.yaml", "names.yaml", "wordings.yaml", "new.json"):
+        with Path("reading", name).open("a") as file:
+            file.write("# changed\n")
+        before, earlier = files().key, before
+        assert before != earlier, name
+    with Path("reading", "wordings.py").open("a") as file:
+        file.write("# changed\n")
+    assert files().key == before
+
+
+def test_every_package_that_parses_changes_the_key(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are what the modules that read files import; one that is not installed has no version."""
+    names = importlib.metadata.packages_distributions()
+    imported: set[str] = set()
+    for path in files_module.READING.glob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            modules = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            modules += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            imported |= {module.partition(".")[0] for module in modules} - sys.stdlib_module_names - {"chatbot"}
+    assert {name.lower() for module in imported for name in names[module]} == {*PARSERS}
+    keys = {files().key}
+    for package in PARSERS:
+        with monkeypatch.context() as patch:
+            patch.setattr(importlib.metadata, "distributions", functools.partial(with_version, package, []))
+            keys.add(files().key)
+    assert len(keys) == 1 + len(PARSERS)
+
+
+def test_a_cache_among_the_files_of_pairs_changes_nothing(folder: Path) -> None:
+    """Neither its complete folders, nor those that another process makes, nor their locks."""
+    Path("f").mkdir()
+    Path("pairs.csv").rename("f/pairs.csv")
+    given = {"data": ("f",), "cache": "f/cache"}
+    before = files(**given).key
+    with make_once(Path("f/cache") / f"tokens-{before}") as part:
+        assert part is not None
+        (part / "chunk.tsv").write_text("a\tb\n")
+        assert files(**given).key == before
+    assert files(**given).key == before
+
+
 def test_versions_change_the_key_of_the_tokens(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """That of jieba counts with a dictionary only."""
     needs_all = {"clean": ("simplified",), "dictionary": "words.txt"}
-    plain, keys, version = files().key, [files(**needs_all).key], importlib.metadata.version
-
-    def with_newer(newer: str, package: str) -> str:
-        return "99" if package == newer else version(package)
-
+    plain, keys = files().key, [files(**needs_all).key]
+    newer = [SimpleNamespace(version="99")]
     for package in ("jieba", "rjieba", "opencc"):
         with monkeypatch.context() as patch:
-            patch.setattr(importlib.metadata, "version", functools.partial(with_newer, package))
+            patch.setattr(importlib.metadata, "distributions", functools.partial(with_version, package, newer))
             keys.append(files(**needs_all).key)
             assert (files().key == plain) == (package != "rjieba")
     monkeypatch.setattr(files_module, "unicodedata", SimpleNamespace(unidata_version="99.0.0"))
