@@ -21,6 +21,7 @@ from chatbot.errors import UserError
 SIDES = QUESTIONS, REPLIES = "questions", "replies"
 MAP, EXPECTED, GRAPH, MODEL = "map.npy", "expected.npy", "graph.usearch", "model"
 DESCRIPTION = "meaning.json"
+VECTORS = "vectors.npy"  # of both sides, [2, pairs, size] float16, while an index is made
 VERSION = 1
 # Up to as many pairs, all are compared with a question: 7,575 in 1.2 ms.
 MOST_COMPARED = 30_000
@@ -122,23 +123,25 @@ def write_meaning(folder: Path, name: str, texts: tuple[Sequence[str], Sequence[
         return
     _usearch()  # or its absence is known after hours
     part = folder.with_name(f"{folder.name}.part")
-    shape = (2, len(texts[0]), len(probe))
-    done = _read(part).get("done", 0) if {**_read(part), "done": 0} == {**description, "done": 0} else 0
-    if not done:
-        shutil.rmtree(part, ignore_errors=True)
-        part.mkdir(parents=True)
-    vectors = np.lib.format.open_memmap(part / "vectors.npy", "r+" if done else "w+", np.float16, shape)
-    for end in _embedded(model, texts, vectors, done):
-        vectors.flush()
-        write_json(part / DESCRIPTION, {**description, "done": end})
-    _finish(part, vectors)
-    del vectors
-    (part / "vectors.npy").unlink()
-    for file in FILES if Path(name).is_dir() else ():
-        if (Path(name) / file).is_file():
-            (part / MODEL / file).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(Path(name) / file, part / MODEL / file)
-    write_json(part / DESCRIPTION, description)
+    if _read(part) != description:
+        shape, is_begun = (2, len(texts[0]), len(probe)), (part / VECTORS).exists()
+        is_begun &= {**_read(part), "done": 0} == {**description, "done": 0}
+        done = _read(part).get("done", 0) if is_begun else 0
+        if not done:
+            shutil.rmtree(part, ignore_errors=True)
+            part.mkdir(parents=True)
+        vectors = np.lib.format.open_memmap(part / VECTORS, "r+" if done else "w+", np.float16, shape)
+        for end in _embedded(model, texts, vectors, done):
+            vectors.flush()
+            write_json(part / DESCRIPTION, {**description, "done": end})
+        _finish(part, vectors)
+        del vectors
+        for file in FILES if Path(name).is_dir() else ():
+            if (Path(name) / file).is_file():
+                (part / MODEL / file).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(Path(name) / file, part / MODEL / file)
+        write_json(part / DESCRIPTION, description)
+    (part / VECTORS).unlink(missing_ok=True)  # only now: with them, each step before can be repeated
     shutil.rmtree(folder, ignore_errors=True)
     part.rename(folder)
 

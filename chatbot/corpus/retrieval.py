@@ -260,11 +260,11 @@ def write_retrieval(
     if (folder / MEANING).exists():
         print(f"{folder / MEANING}: of other pairs, and removed; make it again with --embeddings")
     part_folder = folder.with_name(f"{folder.name}.part")
-    for path in (part_folder, folder):
-        shutil.rmtree(path, ignore_errors=True)
+    shutil.rmtree(part_folder, ignore_errors=True)
     part_folder.mkdir()
     for name in (DESCRIPTION, *(f"{name}.npy" for name in (*ARRAYS, *PAIRS))):
         shutil.copyfile(made / name, part_folder / name)
+    shutil.rmtree(folder, ignore_errors=True)  # now that the disk had room for the other one
     part_folder.rename(folder)
 
 

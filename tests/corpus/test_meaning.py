@@ -1,6 +1,8 @@
 """Looking training pairs up by meaning: against slow twins, after an interruption, and with folders that do not fit."""
 
+import errno
 import json
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -9,7 +11,7 @@ import numpy as np
 import pytest
 
 from chatbot.corpus import meaning
-from chatbot.corpus.embeddings import Vectors, normalised
+from chatbot.corpus.embeddings import FILES, Vectors, normalised
 from chatbot.corpus.meaning import Meaning, write_meaning
 from chatbot.corpus.retrieval import MEANING, Retrieval
 from chatbot.errors import UserError
@@ -151,6 +153,47 @@ def test_an_interrupted_index_goes_on_and_is_the_same(
     assert len(model.texts) == 1
     write_meaning(part, "e5", retrieval.texts(), {**retrieval.key, "most": 7})
     assert len(model.texts) > 2 * len(PAIRS)
+
+
+@pytest.mark.parametrize("failing", ["numpy.save", "shutil.copyfile", "pathlib.Path.unlink", "pathlib.Path.rename"])
+def test_an_index_goes_on_after_a_full_disk(
+    tmp_path: Path, model: GroupEmbeddings, monkeypatch: pytest.MonkeyPatch, failing: str
+) -> None:
+    """Whatever step fails, no text is embedded again, and the files are those of an index without a failure."""
+    source = tmp_path / "model"
+    source.mkdir()
+    (source / FILES[0]).write_bytes(b"weights")
+    retrieval = indexed(tmp_path / "index")
+    folders = [tmp_path / name / MEANING for name in ("whole", "full")]
+    arguments = str(source), retrieval.texts(), retrieval.key
+    write_meaning(folders[0], *arguments)
+
+    def fail(*_: Any, **__: Any) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(meaning, "write_json", lambda path, value: path.write_text(f"{json.dumps(value, indent=1)}\n"))
+        patched.setattr(failing, fail)
+        with pytest.raises(OSError, match="No space left"):
+            write_meaning(folders[1], *arguments)
+    assert not folders[1].exists()
+    model.texts.clear()
+    write_meaning(folders[1], *arguments)
+    assert model.texts == [meaning.PROBE]
+    whole, full = ({path.name: path for path in folder.rglob("*") if path.is_file()} for folder in folders)
+    assert whole.keys() == full.keys()
+    assert all(full[name].read_bytes() == whole[name].read_bytes() for name in whole)
+
+
+def test_an_index_whose_vectors_are_gone_is_made_again(tmp_path: Path, model: GroupEmbeddings) -> None:
+    """As an earlier version left it on a full disk."""
+    retrieval = indexed(tmp_path / "index")
+    folder = tmp_path / "index" / MEANING
+    description = json.loads((folder / meaning.DESCRIPTION).read_text())
+    part = folder.rename(folder.with_name(f"{MEANING}.part"))
+    (part / meaning.DESCRIPTION).write_text(json.dumps({**description, "done": len(PAIRS)}))
+    write_meaning(folder, "e5", retrieval.texts(), retrieval.key)
+    assert Meaning(folder, len(PAIRS), retrieval.key)
 
 
 def test_an_index_that_does_not_fit_is_refused(

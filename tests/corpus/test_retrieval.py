@@ -1,8 +1,10 @@
 """The index of training pairs: similarity of texts against a slow twin, what is looked up, and damaged folders."""
 
+import errno
 import itertools
 import json
 import math
+import os
 import shutil
 from collections import Counter
 from pathlib import Path
@@ -141,6 +143,18 @@ def test_index_is_written_once_for_a_corpus(tmp_path: Path) -> None:
     (folder.with_name("index.part")).mkdir()  # of a process that was killed
     written(folder)
     assert [path.name for path in tmp_path.glob("index*")] == ["index"]
+
+
+def test_a_full_disk_leaves_the_index_that_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    vocabulary = written(tmp_path / "index")
+
+    def fail(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(shutil, "copyfile", fail)
+    with pytest.raises(OSError, match="No space left"):
+        written(tmp_path / "index", PAIRS[:-1])
+    assert len(Retrieval(tmp_path / "index", vocabulary)) == len(PAIRS)
 
 
 def test_index_of_a_corpus_is_made_once_for_all_attempts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
