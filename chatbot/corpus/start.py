@@ -11,9 +11,13 @@ from chatbot.corpus.reading.report import Report
 from chatbot.display import counted
 from chatbot.errors import UserError
 
+OF_PIECES = f"--tokenizer {PIECES}: train.py --init-from encodes with the tokens of the published model"
+
 
 def inspect(settings: InspectSettings) -> int:
-    """Print a report on the files. Return the exit code; no file is left on disk."""
+    """Print a report on the files. Return the exit code; no file is left on disk. Raises UserError for pieces."""
+    if settings.corpus.tokenizer == PIECES:
+        raise UserError(OF_PIECES)
     from chatbot.corpus.cache import temporary_folder
     from chatbot.corpus.files import left_out, training_files, validation_files, without_word_spaces
     from chatbot.corpus.inspection import json_line, measure, report_lines, warnings
@@ -44,7 +48,7 @@ def write(settings: PairsSettings) -> None:
 def encode(settings: EncodeSettings) -> None:
     """Write the encoded pairs to the cache, where training finds them. Raises UserError for pieces."""
     if settings.corpus.tokenizer == PIECES:
-        raise UserError(f"--tokenizer {PIECES}: train.py --init-from encodes with the tokens of the published model")
+        raise UserError(OF_PIECES)
     from chatbot.corpus.dataset import training_set
     from chatbot.corpus.files import without_word_spaces
     from chatbot.corpus.tokenizer import print_unused_words
