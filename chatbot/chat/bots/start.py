@@ -41,8 +41,8 @@ def telegram(settings: TelegramSettings) -> None:
 
 def webhook(settings: WebhookSettings) -> None:
     """Answer signed messages by HTTP until a signal."""
-    for module in ("uvicorn", "starlette", "httptools"):
-        _need(module, module)
+    for module, package in (("uvicorn", "uvicorn~=0.54.0"), ("starlette", "starlette"), ("httptools", "httptools")):
+        _need(module, package)
     secret = read_secret("--secret-file", settings.secret_file)
     if len(secret) < SHORTEST_SECRET:
         raise UserError(f"--secret-file {settings.secret_file}: at least {SHORTEST_SECRET} characters are needed")
@@ -101,4 +101,4 @@ def read_secret(flag: str, file: str) -> str:
 def _need(module: str, package: str) -> None:
     """Raise UserError if a package is not installed."""
     if importlib.util.find_spec(module) is None:
-        raise UserError(f"{package} is not installed; run `make serve`, which installs it, or `pip install {package}`")
+        raise UserError(f"{package.partition('~')[0]} is not installed; run `make serve`, or `pip install {package}`")

@@ -1,7 +1,10 @@
 """Connections on the loopback, and what no good client sends: sizes, times, unread answers, and those who leave."""
 
+import ast
 import contextlib
+import inspect
 import json
+import re
 import socket
 import time
 from collections.abc import Callable, Iterator
@@ -9,6 +12,9 @@ from typing import Any
 
 import httpx
 import pytest
+import uvicorn
+from uvicorn.protocols.http.flow_control import FlowControl
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from chatbot.chat.server.app import create_app
 from chatbot.chat.server.connection import LARGEST_HEAD, Connection, server_config
@@ -16,6 +22,7 @@ from chatbot.chat.server.state import Limits
 from chatbot.inference.questions import Piece
 from tests.chat.server.fake_models import FakeEngine, fake_models
 from tests.chat.server.running import connection, received, running
+from tests.commands import ROOT
 
 GET = b"GET / HTTP/1.1\r\nHost: localhost\r\n"
 CHUNKED = b"POST / HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -198,6 +205,49 @@ MEBIBYTES = [b"100000\r\n" + b" " * (1 << 20) + b"\r\n"] * 3
 def endless() -> FakeEngine:
     """An engine whose replies begin and never end."""
     return FakeEngine(lambda question: [Piece(0, "x")])
+
+
+# What `Connection` takes from uvicorn without a promise: from the class that it extends, and from objects of it.
+NEEDED = {
+    HttpToolsProtocol: {
+        *(
+            "connections",
+            "cycle",
+            "flow",
+            "headers",
+            "limit_concurrency",
+            "loop",
+            "pipeline",
+            "scope",
+            "transport",
+            "url",
+        ),
+        "_unset_keepalive_if_required",
+    },
+    RequestResponseCycle: {"disconnected", "message_event", "more_body", "response_complete", "response_started"},
+    FlowControl: {"drain"},
+}
+CALLED = (
+    *("connection_made", "connection_lost", "data_received", "pause_writing", "resume_writing", "send_400_response"),
+    *("on_message_begin", "on_headers_complete", "on_body", "on_message_complete", "on_response_complete"),
+)
+
+
+def test_uvicorn_has_what_a_connection_needs_of_it() -> None:
+    """Only the minor version that was tested is allowed: another one may lack these names, or not call a method."""
+    pinned = re.findall('"uvicorn(.*?)"', (ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    assert {*pinned} == {f"=={'.'.join(uvicorn.__version__.split('.')[:2])}.*"}
+    owners = {"self": HttpToolsProtocol, "self.cycle": RequestResponseCycle, "self.flow": FlowControl}
+    used: dict[type, set[str]] = {owner: set() for owner in owners.values()}
+    for node in ast.walk(ast.parse(inspect.getsource(Connection))):
+        if isinstance(node, ast.Attribute) and (owner := owners.get(ast.unparse(node.value))):
+            used[owner].add(node.attr)
+    used[HttpToolsProtocol] -= vars(Connection).keys()
+    assert used == NEEDED
+    for owner, names in NEEDED.items():
+        source = inspect.getsource(owner)
+        assert [name for name in names if f"self.{name}" not in source and f"def {name}(" not in source] == []
+    assert [name for name in CALLED if not hasattr(HttpToolsProtocol, name) or name not in vars(Connection)] == []
 
 
 @pytest.fixture(scope="module")
