@@ -119,6 +119,7 @@ def add_model_routes(app: FastAPI) -> None:
     """Add the routes that list models."""
 
     @app.get("/v1/models", tags=["models"])
+    @app.get("/v1/models/", include_in_schema=False)
     async def list_models(request: Request) -> dict[str, Any]:
         """List the models, the default one first."""
         models = await asyncio.to_thread(state_of(request).models.directories)

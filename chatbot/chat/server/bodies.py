@@ -5,6 +5,7 @@ that have arrived together are read one at a time, with a turn for all other req
 """
 
 import asyncio
+import codecs
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -20,6 +21,7 @@ from chatbot.chat.service import ClientLeftError, LargeBodyError, read_body
 
 # Commas, and beginnings of lists and objects, outside of texts: several for each of 2,000 messages.
 MOST_VALUES = 20_000
+REMEDY = "send JSON in UTF-8; curl --data-binary @FILE sends a file as it is, and cmd.exe knows no single quotes"
 
 
 class BodyRequest(Request):
@@ -48,12 +50,20 @@ class BodyRequest(Request):
             raise ApiError(CLIENT_LEFT, "The client left") from None
 
     async def json(self) -> Any:
-        """Return the value of the body. Raises ApiError as `check_values`, ValueError for what is not JSON."""
-        body = await self.body()
+        """Return the value of the body. Raises ApiError as `check_values`, and for what is not JSON in UTF-8."""
+        body = (await self.body()).removeprefix(codecs.BOM_UTF8)
         async with state_of(self).parsing:
             await asyncio.sleep(0)  # other requests have their turn
             check_values(body)
-            return orjson.loads(body)
+            try:
+                return orjson.loads(body.decode())
+            except UnicodeDecodeError as error:
+                reason = f"in UTF-8: byte 0x{body[error.start]:02x} at {error.start}"
+            except orjson.JSONDecodeError as error:
+                reason = f"JSON: {error}"
+        if 0 in body[:4]:
+            reason = "in UTF-8 but in UTF-16"
+        raise ApiError(400, f"The body is not {reason}; {REMEDY}", code="invalid_json")
 
 
 class BodyRoute(APIRoute):

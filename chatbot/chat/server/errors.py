@@ -21,7 +21,8 @@ log = logging.getLogger(__name__)
 CLIENT_LEFT = 499
 # The types of OpenAI's errors by status; of others, invalid_request_error below 500, and server_error from there.
 TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error", 503: "server_error"}
-
+# The field that only the bodies of a path have.
+FIELDS = {"messages": "/v1/chat/completions", "prompt": "/v1/completions", "input": "/v1/responses"}
 
 # For the OpenAPI description of all routes. They take the place of FastAPI's own 422.
 ERROR_RESPONSES: dict[int | str, dict[str, Any]] = {
@@ -83,11 +84,11 @@ def invalid(errors: Sequence[Mapping[str, Any]]) -> ApiError:
     errors: those of Pydantic. Of a union's alternatives, the value fits that one best whose error is deepest in it, and
     not about its type.
     """
-    if errors[0]["type"] == "json_invalid":
-        return ApiError(400, "The body is not JSON", code="invalid_json")
     error = max(errors, key=lambda error: (len(error["loc"]), not error["type"].endswith("_type")))
     field = field_of(error["loc"])
-    return ApiError(400, f"{field or 'The body'}: {error['msg']}", param=field, code="invalid_value")
+    others = [name for name in FIELDS if error["type"] == "missing" and field in FIELDS and name in error["input"]]
+    remedy = f"; a body with {others[0]} is for {FIELDS[others[0]]}" if others else ""
+    return ApiError(400, f"{field or 'The body'}: {error['msg']}{remedy}", param=field, code="invalid_value")
 
 
 def field_of(location: Sequence[int | str]) -> str | None:
@@ -117,8 +118,6 @@ def add_error_handlers(app: FastAPI) -> None:
         message, code, path = str(error.detail), None, request.url.path[:200]
         if error.status_code == 404:
             message, code = f"No such path: {path}{_remedy(path)}", "not_found"
-        if error.status_code == 400:
-            message, code = "The body is not JSON", "invalid_json"
         if error.status_code == 405:
             message = f"{request.method} is not allowed for {path}; use {(error.headers or {}).get('Allow', 'another')}"
         return ApiError(error.status_code, message, code=code, headers=error.headers).response()

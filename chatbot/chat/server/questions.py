@@ -44,6 +44,10 @@ MOST_TOKENS = 2**31 - 1
 
 # In JSON, 2.0 is an integer, too.
 WHOLE = BeforeValidator(lambda value: int(value) if isinstance(value, float) and value.is_integer() else value)
+# Kinds of parts that are text: some clients send those of /v1/responses to /v1/chat/completions.
+TEXT_PARTS = {"text", "input_text", "output_text"}
+# -1: no limit, as llama.cpp has it.
+TokenLimit = Annotated[int, Field(ge=1), WHOLE] | Literal[-1]
 StopText = Annotated[str, Field(max_length=MOST_STOP_CHARACTERS)]
 
 
@@ -69,10 +73,9 @@ class ContentPart(Body):
     text: str | None = None
 
 
-class Message(Body):
-    """A message of a chat. Those of users and of the assistant are its turns, and the others are ignored."""
+class Content(Body):
+    """What a message has in both forms of a chat."""
 
-    role: Literal["system", "developer", "user", "assistant", "tool", "function"]
     content: str | Annotated[list[ContentPart], Field(max_length=MOST_PARTS, fail_fast=True)] | None = None
 
     @property
@@ -80,7 +83,13 @@ class Message(Body):
         """The text of the content."""
         if self.content is None or isinstance(self.content, str):
             return self.content or ""
-        return "\n".join(part.text for part in self.content if part.type == "text" and part.text)
+        return "\n".join(part.text for part in self.content if part.type in TEXT_PARTS and part.text)
+
+
+class Message(Content):
+    """A message of a chat. Those of users and of the assistant are its turns, and the others are ignored."""
+
+    role: Literal["system", "developer", "user", "assistant", "tool", "function"]
 
 
 class StreamOptions(Body):
@@ -118,8 +127,8 @@ class DecodingFields(Body):
     frequency_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
     seed: Annotated[int, WHOLE] | None = None
     stop: StopText | Annotated[list[StopText], Field(max_length=MOST_STOPS)] | None = None
-    max_tokens: Annotated[int, Field(ge=1), WHOLE] | None = None
-    max_completion_tokens: Annotated[int, Field(ge=1), WHOLE] | None = None
+    max_tokens: TokenLimit | None = None
+    max_completion_tokens: TokenLimit | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
 
@@ -139,7 +148,7 @@ class DecodingFields(Body):
     def most_tokens(self) -> int | None:
         """The maximum number of tokens of a reply."""
         most = self.max_completion_tokens or self.max_tokens
-        return None if most is None else min(most, MOST_TOKENS)
+        return None if most in (None, -1) else min(most, MOST_TOKENS)
 
 
 class ChatRequest(DecodingFields):

@@ -10,31 +10,22 @@ from starlette.responses import Response
 
 from chatbot.chat.server.questions import (
     MOST_MESSAGES,
-    MOST_PARTS,
-    WHOLE,
     Body,
     ChatRequest,
-    ContentPart,
+    Content,
     DecodingFields,
     Message,
     TextFormat,
+    TokenLimit,
 )
 from chatbot.chat.server.replies import Completion, respond
 from chatbot.inference.questions import Piece
 
 
-class InputItem(Body):
+class InputItem(Content):
     """A message of a chat. Items of other types, such as calls of tools, have no role and are ignored."""
 
     role: Literal["system", "developer", "user", "assistant"] | None = None
-    content: str | Annotated[list[ContentPart], Field(max_length=MOST_PARTS, fail_fast=True)] | None = None
-
-    @property
-    def text(self) -> str:
-        """The text of the content."""
-        if self.content is None or isinstance(self.content, str):
-            return self.content or ""
-        return "\n".join(part.text for part in self.content if part.type in {"input_text", "output_text"} and part.text)
 
 
 class TextOptions(Body):
@@ -47,7 +38,7 @@ class ResponsesRequest(DecodingFields):
     """The body of /v1/responses."""
 
     input: str | Annotated[list[InputItem], Field(min_length=1, max_length=MOST_MESSAGES, fail_fast=True)]
-    max_output_tokens: Annotated[int, Field(ge=1), WHOLE] | None = None
+    max_output_tokens: TokenLimit | None = None
     text: TextOptions | None = None
     tool_choice: Literal["none", "auto"] | None = None
     previous_response_id: None = None

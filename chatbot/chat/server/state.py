@@ -3,9 +3,11 @@
 import asyncio
 import dataclasses
 import logging
+import math
 import queue
 import re
 import threading
+import time
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Hashable, Sequence
 from typing import Generic, TypeVar
@@ -27,6 +29,7 @@ BODY_TIMEOUT = 30.0
 INVISIBLE = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 log = logging.getLogger(__name__)
 MOST_RECENT = 20_000  # replies that may be rated, and conversations: some megabytes
+REPEAT_SECONDS = 600.0  # after which a question that is asked again gets the best reply once more
 Value = TypeVar("Value")
 MOST_WAITING = 1000  # lines that wait to be written
 LAST_SECONDS = 5.0  # for the lines that wait when the server stops
@@ -38,7 +41,7 @@ class Limits:
 
     keys: one of them is needed; empty: none is; a list may change. hosts: names that the Host header may have, without
     port; None: any. rate: replies, and other requests, a minute of one client; 0: any number. requests: most that are
-    answered at once.
+    answered at once. live_ratings: whether ratings change replies where no key is needed, too.
     """
 
     keys: Sequence[bytes] = ()
@@ -47,6 +50,7 @@ class Limits:
     requests: int = 256
     most_bytes: int = MOST_BYTES
     body_timeout: float = BODY_TIMEOUT
+    live_ratings: bool = False
 
 
 class Metrics:
@@ -120,21 +124,23 @@ class LineLog:
 
 
 class Recent(Generic[Value]):
-    """What was kept last, by a hash of its key, which may be long. It is for the thread of the event loop."""
+    """What was kept last, for some seconds, by a hash of its key, which may be long. For the event loop's thread."""
 
-    def __init__(self) -> None:
-        self._values: OrderedDict[int, Value] = OrderedDict()
+    def __init__(self, seconds: float = math.inf) -> None:
+        self._seconds = seconds
+        self._values: OrderedDict[int, tuple[Value, float]] = OrderedDict()
 
     def keep(self, key: Hashable, value: Value) -> None:
         """Keep a value, also in place of an earlier one."""
-        self._values[hash(key)] = value
+        self._values[hash(key)] = value, time.monotonic()
         self._values.move_to_end(hash(key))
         if len(self._values) > MOST_RECENT:
             self._values.popitem(last=False)
 
     def get(self, key: Hashable) -> Value | None:
         """Return a value; None for one that was not kept, or not lately."""
-        return self._values.get(hash(key))
+        value, kept = self._values.get(hash(key), (None, math.inf))
+        return value if time.monotonic() < kept + self._seconds else None
 
 
 @dataclasses.dataclass
@@ -154,7 +160,7 @@ class ServerState:
     access: LineLog | None = None
     stopping: bool = False
     origins: Recent[Origin] = dataclasses.field(default_factory=Recent)
-    repeats: Recent[int] = dataclasses.field(default_factory=Recent)
+    repeats: Recent[int] = dataclasses.field(default_factory=lambda: Recent(REPEAT_SECONDS))
     # Bodies are parsed one at a time.
     parsing: asyncio.Lock = dataclasses.field(default_factory=asyncio.Lock)
 

@@ -149,6 +149,19 @@ def test_reply_lands_in_its_own_conversation(browser: Browser) -> None:
     assert sorted(texts[0] for texts in stored_texts(browser)) == sorted([SLOW, "你好"])
 
 
+def test_each_tab_asks_for_itself(browser: Browser) -> None:
+    """Those behind one address get the best reply to a question; who asks it once more gets another."""
+    repeats = []
+    browser.ask("for myself")
+    repeats.append(browser.served.engines["weibo"].questions[-1].repeats)
+    with second_tab(browser):
+        for _ in range(2):
+            browser.js("document.getElementById('new').click()")
+            browser.ask("for myself")
+            repeats.append(browser.served.engines["weibo"].questions[-1].repeats)
+    assert repeats == [0, 0, 1]
+
+
 def test_tabs_that_write_at_once_lose_nothing(browser: Browser) -> None:
     """What one adds to a conversation, or deletes, the other shows."""
     browser.ask("one")

@@ -1,5 +1,6 @@
 """Bodies that are refused, and those that must not be: the status, the field, and what was expected."""
 
+import codecs
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,6 +18,7 @@ from tests.chat.server.fake_models import FakeEngine, fake_models, served
 
 CHAT, COMPLETIONS, _ = WAYS = "/v1/chat/completions", "/v1/completions", "/v1/responses"
 HELLO: dict[str, Any] = {"messages": [{"role": "user", "content": "你好"}], "prompt": "你好", "input": "你好"}
+CHINESE = '{"messages": [{"role": "user", "content": "你好"}]}'
 BEGIN = b'{"messages": [{"role": "user", "content": "x"}], '
 REFUSED = yaml.safe_load(Path(__file__).with_name("refused.yaml").read_text(encoding="utf-8"))
 SEARCHES = {
@@ -116,6 +118,10 @@ PARTS, TURN = [{"type": "text"}], {"role": "user", "content": "x"}
         (message(seed=-(2**70)), 200),
         (message(model="a\0"), 404),
         (b'{"messages": 3, ' + BEGIN[1:-2] + b"}", 200),
+        (codecs.BOM_UTF8 + message(), 200),
+        (message(max_tokens=-1, max_completion_tokens=-1.0), 200),
+        (message(max_tokens=0), 400),
+        (message(max_tokens=-2), 400),
         (message("\0\x07\x1b[31m\u202e\u0627\u200f👩‍👩‍👧"), 200),
         (json.dumps({"messages": [TURN] * 1000}).encode(), 200),
         (json.dumps({"messages": [TURN] * 2001}).encode(), 400),
@@ -163,7 +169,22 @@ def posted(content: bytes, content_type: str) -> dict[str, Any]:
         ("POST", CHAT, posted(b"{}", "x/a+json"), 415, "The body must be JSON"),
         ("POST", CHAT, posted(b"{}", "application/a+json"), 400, "messages: Field"),
         ("POST", CHAT, posted(b"{}", "application/json; charset=utf-8"), 400, "messages: Field"),
-        ("POST", CHAT, posted(b"x", "application/json"), 400, "The body is not JSON"),
+        ("POST", CHAT, posted(b"{'a'", "application/json"), 400,
+         "The body is not JSON: unexpected character, expected a string key: line 1 column 2 (char 1); send JSON"),
+        *[
+            ("POST", CHAT, posted(CHINESE.encode(charset), "application/json"), 400,
+             f"The body is not in UTF-8{reason}; send JSON in UTF-8; curl ")
+            for charset, reason in (
+                ("gbk", ": byte 0xc4 at 43"), ("big5", ": byte 0xa7 at 43"), ("utf-16", " but in UTF-16"),
+                ("utf-16-be", " but in UTF-16"),
+            )
+        ],
+        ("POST", CHAT, {"json": {"input": "x"}}, 400,
+         "messages: Field required; a body with input is for /v1/responses"),
+        ("POST", "/v1/responses", {"json": HELLO | {"input": None}}, 400, "input: Input should be a valid string"),
+        ("POST", "/v1/responses", {"json": {"messages": []}}, 400,
+         "input: Field required; a body with messages is for /v1/chat/completions"),
+        ("POST", COMPLETIONS, {"json": {}}, 400, "prompt: Field required"),
     ],
 )  # fmt: skip
 def test_errors_have_openais_form_and_a_remedy(

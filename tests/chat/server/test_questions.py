@@ -3,12 +3,14 @@
 import itertools
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import yaml
 from fastapi.testclient import TestClient
 
+from chatbot.chat.server import state
 from chatbot.chat.server.app import create_app
 from chatbot.chat.server.models import ServedModel
 from chatbot.chat.server.questions import Searches
@@ -119,6 +121,7 @@ def test_decoding_fields(asked: Ask, path: str, model: str, fields: dict[str, An
         ({"min_score": -1, "fallback": "？"}, {"min_score": -1.0, "fallback": "？"}),
         ({"max_tokens": 5}, {"max_tokens": 5}),
         ({"max_tokens": 10**30}, {"max_tokens": 2**31 - 1}),
+        ({"max_tokens": -1}, {}),
     ],
 )
 def test_fields_beside_the_search(asked: Ask, path: str, fields: dict[str, Any], expected: dict[str, Any]) -> None:
@@ -133,7 +136,9 @@ def test_fields_beside_the_search(asked: Ask, path: str, fields: dict[str, Any],
         (CHAT, {"logprobs": False, "top_logprobs": 2}, {}),
         (CHAT, {"max_tokens": 5, "max_completion_tokens": 6}, {"max_tokens": 6}),
         (COMPLETIONS, {"n": 2, "seed": 9, "logprobs": 1}, {"replies": 2, "seed": 9, "top_log_probs": 1}),
+        (CHAT, {"max_tokens": 5, "max_completion_tokens": -1}, {}),
         (RESPONSES, {"n": 2, "max_output_tokens": 4, "max_tokens": 5}, {"max_tokens": 4}),
+        (RESPONSES, {"max_output_tokens": -1}, {}),
     ],
 )
 def test_fields_of_one_way_to_ask(asked: Ask, path: str, fields: dict[str, Any], expected: dict[str, Any]) -> None:
@@ -195,8 +200,17 @@ def test_who_asks_again_is_counted_where_no_field_asks_for_the_same_reply(asked:
         assert [question.repeats for question in asked(COMPLETIONS, ["p", "q"])] == [0, 0]
 
 
+def test_who_asked_long_ago_gets_the_best_reply_again(asked: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 1e6
+    monkeypatch.setattr(state, "time", SimpleNamespace(monotonic=lambda: now))
+    for seconds, repeats in ((0, 0), (1, 1), (state.REPEAT_SECONDS - 1, 2), (state.REPEAT_SECONDS, 0), (1, 1)):
+        now += seconds
+        assert asked(text="long ago", user="u")[0].repeats == repeats
+
+
 Turn = tuple[str, Any]
 TURNS: tuple[Turn, ...] = (("user", "a"), ("assistant", "b"), ("user", "c"), ("assistant", "d"), ("user", "e"))
+MIXED_PARTS = [{"type": "input_text", "text": "a"}, {"type": "text", "text": "b"}]  # as some clients send them
 PARTS = [{"type": "text", "text": "a"}, {"type": "image_url", "image_url": {"url": "x"}}, {"type": "text", "text": "b"}]
 INPUT_PARTS = [{"type": "input_text", "text": "a"}, {"type": "input_image"}, {"type": "output_text", "text": "b"}]
 COUNTED: tuple[Turn, ...] = tuple(("assistant" if i % 2 else "user", str(i)) for i in range(1001))
@@ -237,6 +251,8 @@ def test_parts_of_a_message_are_its_texts(asked: Ask, client: TestClient) -> Non
     tool = {"role": "tool", "content": "t"}
     for path, field, parts, other in (
         (CHAT, "messages", PARTS, tool),
+        (CHAT, "messages", MIXED_PARTS, tool),
+        (RESPONSES, "input", MIXED_PARTS, tool | {"role": "system"}),
         (RESPONSES, "input", INPUT_PARTS, {"type": "function_call_output", "call_id": "1", "output": "x"}),
     ):
         assert client.post(path, json={field: [{"role": "user", "content": parts}, other]}).status_code == 200

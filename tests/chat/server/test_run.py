@@ -114,7 +114,8 @@ def test_models_keys_and_logs_are_those_of_the_command_line(
     def session() -> None:
         with httpx.Client(base_url=url, headers={"Authorization": f"Bearer {KEY}"}, timeout=240) as client:
             assert client.get("/ready").status_code == 200  # the first model is loaded
-            assert [model["id"] for model in client.get("/v1/models").json()["data"]] == ["small", "chatbot-gpt-5"]
+            for path in ("/v1/models", "/v1/models/"):
+                assert [model["id"] for model in client.get(path).json()["data"]] == ["small", "chatbot-gpt-5"]
             assert client.get("/v1/models", headers={"Host": "evil.example"}).status_code == 403
             assert client.get("/chat/models").json()["ratings"] is False
             assert chat(client, "你好").status_code == 200

@@ -1,6 +1,6 @@
 // Questions to the models, and other replies to the same question.
 
-import { addNode, textOf, turnsOf, withoutEmpty } from "./conversation.js";
+import { addNode, newId, textOf, turnsOf, withoutEmpty } from "./conversation.js";
 import { scrollToEnd } from "./elements.js";
 import { announce, clearNotice } from "./messages.js";
 import { loadModels, modelNamed } from "./models.js";
@@ -17,6 +17,8 @@ const MOST_CHARACTERS = 4000; // of each
 
 const DRAW_MILLISECONDS = 30; // between two states of a reply that arrives
 const MORE_SAMPLES = 4; // where the model's own search finds no other reply
+
+const user = newId(); // of this tab: others behind the same key or address ask for themselves
 
 const running = new Map(); // id of a conversation -> the AbortController of the reply that it waits for
 
@@ -111,7 +113,7 @@ async function generate(conversation, node, side, known, varied, signal) {
   const texts = [...historyOf(before, side), questionOf(conversation, node).question];
   const messages = texts.map((content, i) => ({ role: i % 2 ? "assistant" : "user", content }));
   const sent = requestSettings(known.size + (varied ? MORE_SAMPLES : 0), varied);
-  const body = { model: answer.model, messages, stream: true, ...sent };
+  const body = { model: answer.model, messages, user, stream: true, ...sent };
   let drawn = -DRAW_MILLISECONDS;
   for await (const event of eventsOf(await request("v1/chat/completions", body, signal))) {
     for (const choice of event.choices ?? []) {

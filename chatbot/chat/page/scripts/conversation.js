@@ -18,7 +18,7 @@ export function newConversation(models) {
   return { id: newId(), title: "", updated: Date.now(), revision: 0, models, nodes: [], leaf: null };
 }
 
-const newId = () => crypto.getRandomValues(new BigUint64Array(1))[0].toString(16).padStart(16, "0");
+export const newId = () => crypto.getRandomValues(new BigUint64Array(1))[0].toString(16).padStart(16, "0");
 
 /** Adds a version under a parent, or a first question (null). content: the fields of a question or of a reply. */
 export function addNode(conversation, parent, content) {
