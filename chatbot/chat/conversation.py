@@ -101,16 +101,16 @@ class Conversation:
         self.exchanges.append(Exchange(question, reply, self.turns, [reply], rated, model, origin))
 
 
-def rate_last(path: Path, conversation: Conversation, rating: Rating, model: str) -> None:
+def rate_last(path: Path, conversation: Conversation, rating: Rating, model: str, client: str | None = None) -> None:
     """Append a rating of the last reply of a conversation to a file; it replaces another rating of this reply.
 
-    model: its name. Raises UserError if the rating cannot be written.
+    model: its name. client: who rates; None: the operator. Raises UserError if the rating cannot be written.
     """
     last = conversation.last
     assert last is not None
     if last.rating != rating:
         written_to = "" if last.origin is None else last.origin.question
         history = conversation.turns_to_learn
-        record = rating_of(last.question, last.reply, history, rating, model, written_to=written_to)
+        record = rating_of(last.question, last.reply, history, rating, model, client, written_to=written_to)
         append_rating(path, record, last.rated)
         last.rated = record

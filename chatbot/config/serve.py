@@ -25,6 +25,7 @@ class ServeSettings(Flags):
     also: tuple[str, ...] = setting((), "further attempts that requests and the page may choose", metavar="NAME")
     all_attempts: bool = setting(False, "let them choose among all attempts in checkpoints/, also later ones")
     no_ratings: bool = setting(False, "collect no ratings of replies")
+    live_ratings: bool = setting(False, "let ratings change replies where no key is needed, too")
     api_key_file: str | None = setting(
         None, "file of keys, one per line; requests of the API need one of them as bearer", metavar="FILE"
     )

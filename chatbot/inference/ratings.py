@@ -5,19 +5,22 @@ A reply rated good is the answer of its pair. A reply rated bad has another name
     {"written_to": ..., "history": [[question, reply], ...], "question": ..., "answer": ..., "rating": "good", ...}
     {"written_to": ..., "history": [[question, reply], ...], "question": ..., "rejected": ..., "rating": "bad", ...}
 
-They end in "model" and "time". "written_to" is the question of the pair that the reply was looked up in, or "" if the
-model generated it. It is absent if nobody knows whether the model gave the reply: on a page, anyone may rate anything.
+They end in "model", "client" and "time". "written_to" is the question of the pair that the reply was looked up in, ""
+if the model generated it. It is absent where a rating may not change replies: of a client without a key, or of a reply
+that the model is not known to have given. "client" tells clients apart; it is absent for the operator.
 
 A comparison of the replies of two models has both, the better one as the answer; neither if they are equal:
 
     {..., "answer": ..., "rejected": ..., "rating": "better", "model": ..., "rejected_model": ..., "time": ...}
     {..., "equal": [..., ...], "rating": "equal", "models": [..., ...], "time": ...}
 
-The line of a rating that was corrected is blank.
+The line of a rating that was corrected is blank. A full file gets a number, NAME-0001.jsonl, and stays; another begins.
 """
 
 import contextlib
 import datetime
+import glob
+import hashlib
 import json
 import os
 import threading
@@ -27,15 +30,17 @@ from typing import Any, Literal, NamedTuple
 
 import filelock
 
-from chatbot.durable import replacing
+from chatbot.durable import write_file
 from chatbot.errors import UserError
 
 RATINGS = Path("data/ratings.jsonl")
-# Bytes of a line, and of the file: a client that floods the server voids no rating of others, and fills it slowly.
+# Bytes of a line, and of a file before another begins.
 LARGEST_RATING, LARGEST_FILE = 2**12, 2**24
 
 Rating = Literal["good", "bad"]
 Better = Literal["first", "second", "equal"]
+
+OPERATOR = ""  # the client of ratings in the terminal, which decide alone
 
 _lock = threading.Lock()
 
@@ -45,12 +50,13 @@ class TooLongError(UserError):
 
 
 class GivenReply(NamedTuple):
-    """A reply that a model has given, and its rating. written_to: as in the file."""
+    """A reply that a model has given, and its rating. written_to: as in the file. client: a hash, or OPERATOR."""
 
     question: str
     reply: str
     rating: Rating
     written_to: str
+    client: str = OPERATOR
 
 
 def rating_of(
@@ -59,14 +65,15 @@ def rating_of(
     history: Sequence[str],
     rating: Rating,
     model: str,
+    client: str | None = None,
     *,
     written_to: str | None = None,
     time: str | None = None,
 ) -> dict[str, Any]:
     """Return the record of a rated reply.
 
-    history: the turns before the question, alternately question and reply. written_to: as in the file; None: absent.
-    time: in ISO 8601; None: now.
+    history: the turns before the question, alternately question and reply. client: who rates, of whom the record has a
+    hash; None: the operator. written_to: as in the file; None: absent. time: in ISO 8601; None: now.
     """
     name = "answer" if rating == "good" else "rejected"
     return {
@@ -75,7 +82,7 @@ def rating_of(
         name: reply,
         "rating": rating,
         "model": model,
-        "time": time or _now(),
+        **_signature(client, time),
     }
 
 
@@ -84,18 +91,18 @@ def comparison_of(
     compared: tuple[tuple[str, str], tuple[str, str]],
     histories: Sequence[Sequence[str]],
     better: Better,
+    client: str | None = None,
     time: str | None = None,
 ) -> dict[str, Any]:
     """Return the record of a comparison of two replies.
 
-    compared: each reply and its model. histories: the turns before the question, of each model. time: in ISO 8601;
-    None: now.
+    compared: each reply and its model. histories: the turns before the question, of each model. client, time: as for
+    `rating_of`.
     """
-    time = time or _now()
     if better == "equal":
         replies, models = zip(*compared, strict=True)
         both = {"equal": [*replies], "rating": "equal", "models": [*models]}
-        return {**_fields_of(question, histories[0]), **both, "time": time}
+        return {**_fields_of(question, histories[0]), **both, **_signature(client, time)}
     chosen = 0 if better == "first" else 1
     (reply, model), (rejected, rejected_model) = compared[chosen], compared[1 - chosen]
     return {
@@ -105,7 +112,7 @@ def comparison_of(
         "rating": "better",
         "model": model,
         "rejected_model": rejected_model,
-        "time": time,
+        **_signature(client, time),
     }
 
 
@@ -121,16 +128,16 @@ def append_rating(path: Path, record: Mapping[str, Any], replaced: Mapping[str, 
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with _lock_of(path):
+            if path.exists() and path.stat().st_size + len(line) > LARGEST_FILE:
+                number = 1 + max((int(full.stem[-4:]) for full in files_of(path)[:-1]), default=0)
+                path.rename(path.with_stem(f"{path.stem}-{number:04}"))
             with path.open("a+b") as file:
-                size = file.seek(0, os.SEEK_END)
-                if size + len(line) > LARGEST_FILE:
-                    raise UserError(f"{path}: {LARGEST_FILE:,} bytes of ratings; move the file away to collect others")
-                file.seek(max(0, size - 1))
+                file.seek(max(0, file.seek(0, os.SEEK_END) - 1))
                 if file.read(1) not in (b"", b"\n"):  # an editor saved the file without an end of its last line
                     line = b"\n" + line
                 file.write(line)  # one write: another process may append, too
             if replaced is not None:
-                _blank(path, replaced)
+                _blank(files_of(path)[:-3:-1], replaced)  # the one that was full last may have it
     except OSError as error:
         raise UserError(f"{path}: the rating cannot be written: {error.strerror}; check the disk") from error
 
@@ -146,16 +153,30 @@ def _last_turns(record: Mapping[str, Any]) -> list[Any]:
     return kept[::-1]
 
 
-def given_replies(path: Path, names: Collection[str]) -> list[GivenReply]:
-    """Return the rated replies that a model with one of these names has given, the oldest first.
+def files_of(path: Path) -> list[Path]:
+    """Return the files of ratings that there are, the oldest first: the full ones, and the one that grows."""
+    full = path.parent.glob(f"{glob.escape(path.stem)}-{4 * '[0-9]'}{path.suffix}")
+    return [file for file in (*sorted(full), path) if file.is_file()]
 
-    Damaged lines are left out. There is none if the file cannot be read.
+
+def given_replies(content: bytes, names: Collection[str]) -> Iterator[GivenReply]:
+    """Yield the rated replies that a model with one of these names has given, the oldest first.
+
+    content: lines of a file. Damaged ones are left out.
     """
-    try:
-        lines = path.read_bytes().split(b"\n")
-    except OSError:
-        return []
-    return [given for line in lines if b'"written_to"' in line for given in _given(line, names)]
+    for line in content.split(b"\n"):
+        if b'"written_to"' not in line:
+            continue
+        try:
+            record = json.loads(line)
+            rating = record["rating"]
+            reply = record[{"good": "answer", "bad": "rejected"}[rating]]
+            given = GivenReply(record["question"], reply, rating, record["written_to"], record.get("client", OPERATOR))
+            "".join(given).encode()  # or an error: texts that can be written
+        except (ValueError, LookupError, TypeError, RecursionError):  # damaged, or a comparison
+            continue
+        if record.get("model") in names:
+            yield given
 
 
 def rename_model(path: Path, old: str, new: str) -> int:
@@ -163,15 +184,16 @@ def rename_model(path: Path, old: str, new: str) -> int:
 
     Raises OSError.
     """
-    if not path.exists():
+    if not files_of(path):
         return 0
     count = 0
-    with _lock_of(path), replacing(path) as part:
-        lines = path.read_bytes().split(b"\n")
-        for number, line in enumerate(lines):
-            if _json(old) in line and (record := _renamed(line, old, new)):
-                lines[number], count = _line_of(record)[:-1], count + 1
-        part.write_bytes(b"\n".join(lines))
+    with _lock_of(path):
+        for file in files_of(path):
+            lines = file.read_bytes().split(b"\n")
+            for number, line in enumerate(lines):
+                if _json(old) in line and (record := _renamed(line, old, new)):
+                    lines[number], count = _line_of(record)[:-1], count + 1
+            write_file(file, b"\n".join(lines))
     return count
 
 
@@ -194,19 +216,6 @@ def _lock_of(path: Path) -> Iterator[None]:
         yield
 
 
-def _given(line: bytes, names: Collection[str]) -> Iterator[GivenReply]:
-    try:
-        record = json.loads(line)
-        rating = record["rating"]
-        reply = record[{"good": "answer", "bad": "rejected"}[rating]]
-        given = GivenReply(record["question"], reply, rating, record["written_to"])
-        "".join(given).encode()  # or an error: texts that can be written
-    except (ValueError, LookupError, TypeError, RecursionError):  # damaged, or a comparison
-        return
-    if record.get("model") in names:
-        yield given
-
-
 def _line_of(record: Mapping[str, Any]) -> bytes:
     return _json(record) + b"\n"
 
@@ -215,24 +224,29 @@ def _json(value: object) -> bytes:
     return json.dumps(value, ensure_ascii=False).encode("utf-8", "replace")
 
 
-def _blank(path: Path, record: Mapping[str, Any]) -> None:
-    """Overwrite the line of a record with spaces, so that no line moves while another process appends.
+def _blank(files: Sequence[Path], record: Mapping[str, Any]) -> None:
+    """Overwrite the line of a record with spaces in the first file that has it, so that no line moves.
 
     The time tells the ratings of equal replies apart. What is before the question may differ: ratings of the turns
     before it change the history.
     """
     end = _line_of({name: value for name, value in record.items() if name not in ("written_to", "history")})[1:]
-    lines = path.read_bytes()
-    start = lines.rfind(b" " + end)
-    if start >= 0:
-        begin = lines.rfind(b"\n", 0, start) + 1
-        with path.open("r+b") as file:
-            file.seek(begin)
-            file.write(b" " * (start + len(end) - begin))
+    for path in files:
+        lines, status = path.read_bytes(), path.stat()
+        start = lines.rfind(b" " + end)
+        if start >= 0:
+            begin = lines.rfind(b"\n", 0, start) + 1
+            with path.open("r+b") as file:
+                file.seek(begin)
+                file.write(b" " * (start + len(end) - begin))
+            os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))  # who reads what was appended knows it
+            return
 
 
-def _now() -> str:
-    return datetime.datetime.now().astimezone().isoformat(timespec="seconds")
+def _signature(client: str | None, time: str | None) -> dict[str, str]:
+    """Return the last fields of a record. client: an address or a key, which nobody needs to know."""
+    voice = {} if client is None else {"client": hashlib.sha256(client.encode()).hexdigest()[:16]}
+    return {**voice, "time": time or datetime.datetime.now().astimezone().isoformat(timespec="seconds")}
 
 
 def _fields_of(question: str, history: Sequence[str]) -> dict[str, Any]:

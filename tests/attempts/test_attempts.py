@@ -90,7 +90,7 @@ def test_rename_moves_both_folders_and_keeps_the_ratings(run: Run) -> None:
     moved = "checkpoints/a is now checkpoints/微博, and tensorboard/a is tensorboard/微博"
     assert run("rename", "a", "微博") == f"{moved}\ndata/ratings.jsonl: 1 rating of a, now of 微博\n"
     assert (names("checkpoints"), names("tensorboard")) == (["微博"], ["微博"])
-    assert len(given_replies(RATINGS, ["微博"])) == 1
+    assert len([*given_replies(RATINGS.read_bytes(), ["微博"])]) == 1
     assert load_trained(Path("checkpoints/微博")).step == 1
     Path("tensorboard/微博/all").rmdir()
     Path("tensorboard/微博").rmdir()

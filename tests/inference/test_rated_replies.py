@@ -1,6 +1,8 @@
 """Ratings of replies, which change what is looked up at once."""
 
+import math
 import os
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 import pytest
@@ -8,9 +10,11 @@ import pytest
 from chatbot.config.training import Settings
 from chatbot.corpus.meaning import write_meaning
 from chatbot.corpus.retrieval import ELSEWHERE, MEANING, Retrieved
+from chatbot.corpus.similarity import CharacterIndex
 from chatbot.flags import compose
+from chatbot.inference import rated_replies, ratings
 from chatbot.inference.rated_replies import RatedRetrieval
-from chatbot.inference.ratings import Rating, append_rating, rating_of
+from chatbot.inference.ratings import GivenReply, Rating, append_rating, rating_of
 from tests.corpus.test_meaning import use_groups
 from tests.corpus.test_retrieval import PAIRS, written
 
@@ -26,9 +30,17 @@ class Rated:
         self.path = folder / "ratings.jsonl"
         self.retrieval = RatedRetrieval(folder / "index", self.vocabulary, SETTINGS, self.path, "weibo")
 
-    def rate(self, rating: Rating, question: str, reply: str, written_to: str | None, model: str = "weibo") -> None:
+    def rate(
+        self,
+        rating: Rating,
+        question: str,
+        reply: str,
+        written_to: str | None,
+        model: str = "weibo",
+        client: str | None = None,
+    ) -> None:
         """Append a rating, as any process may."""
-        append_rating(self.path, rating_of(question, reply, [], rating, model, written_to=written_to))
+        append_rating(self.path, rating_of(question, reply, [], rating, model, client, written_to=written_to))
 
     def replies(self, question: str) -> dict[str, Retrieved]:
         """What is looked up, by the text of the reply, the most similar first."""
@@ -85,11 +97,11 @@ def test_a_reply_rated_good_is_looked_up(rated: Rated) -> None:
     assert "可能吧" not in rated.replies("晚安")
 
 
-@pytest.mark.parametrize("ratings", [("good", "bad"), ("bad", "good"), ("bad", "good", "bad", "good")])
-def test_the_last_rating_of_a_pair_counts(rated: Rated, ratings: tuple[Rating, ...]) -> None:
-    for rating in ratings:
+@pytest.mark.parametrize("given", [("good", "bad"), ("bad", "good"), ("bad", "good", "bad", "good")])
+def test_the_last_rating_of_a_pair_counts(rated: Rated, given: tuple[Rating, ...]) -> None:
+    for rating in given:
         rated.rate(rating, "几岁了", REPLY, QUESTION)
-    assert (REPLY in rated.replies(QUESTION)) == (REPLY in rated.replies("几岁了")) == (ratings[-1] == "good")
+    assert (REPLY in rated.replies(QUESTION)) == (REPLY in rated.replies("几岁了")) == (given[-1] == "good")
 
 
 def test_a_reply_rated_good_can_be_rated_bad_by_those_who_get_it(rated: Rated) -> None:
@@ -98,6 +110,83 @@ def test_a_reply_rated_good_can_be_rated_bad_by_those_who_get_it(rated: Rated) -
     assert all("看样子不错" in rated.replies(question) for question in ("几岁了", "晚安"))
     rated.rate("bad", "几岁了呀", "看样子不错", "几岁了")
     assert "看样子不错" not in rated.replies("几岁了")
+
+
+@pytest.mark.parametrize(
+    ("votes", "is_there"),
+    [
+        ("a-", True),  # one voice
+        ("a- a- a-", True),
+        ("a- b-", False),
+        ("a- b- c+", True),  # one more says bad, and would decide alone
+        ("a- b- c+ d-", False),
+        ("a- b- b+", True),  # a later vote in place of an earlier one
+        ("a- b+ a+ b- a-", False),
+        ("a+ b+ o-", False),  # the operator's
+        ("o- a+ b+", False),
+        ("o- o+ a- b- c-", True),
+    ],
+)
+def test_votes_are_counted_by_client(rated: Rated, votes: str, is_there: bool) -> None:
+    """Also those of clients that asked in other words, and where each vote is read before the next one."""
+    others = RatedRetrieval(rated.path.with_name("index"), rated.vocabulary, SETTINGS, rated.path, "weibo")
+    for vote in votes.split():
+        asked, client = LIKE if vote[0] == "a" else "几岁了", None if vote[0] == "o" else vote[0]
+        rated.rate("good" if vote[1] == "+" else "bad", asked, REPLY, QUESTION, client=client)
+        rated.replies(QUESTION)
+    assert (REPLY in rated.replies(QUESTION)) == is_there
+    assert (REPLY in {found.pair.reply for found in others.nearest([QUESTION], 5)[0]}) == is_there
+
+
+def test_a_new_reply_is_offered_once_two_clients_say_good(rated: Rated) -> None:
+    for client, is_there in (("a", False), ("a", False), ("b", True)):
+        rated.rate("good", QUESTION, "看样子不错", "", client=client)
+        assert ("看样子不错" in rated.replies(QUESTION)) == is_there
+
+
+def test_what_was_appended_is_added_to_what_was_read(rated: Rated, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each rating is read once, and each pair is indexed as often as the number of pairs doubles, at most."""
+    read, indexed, number = list[int](), list[int](), 128
+    given, index = rated_replies.given_replies, rated_replies.character_index
+
+    def counted_given(content: bytes, names: Collection[str]) -> list[GivenReply]:
+        found = [*given(content, names)]
+        read.append(len(found))
+        return found
+
+    def counted_index(texts: Sequence[str]) -> CharacterIndex:
+        indexed.append(len(texts))
+        return index(texts)
+
+    monkeypatch.setattr(rated_replies, "given_replies", counted_given)
+    monkeypatch.setattr(rated_replies, "character_index", counted_index)
+    for reply in range(number):
+        rated.rate("good", f"{QUESTION}{reply}", f"好{reply}", "")
+        assert f"好{reply}" in rated.replies(f"{QUESTION}{reply}")
+    assert read == [1] * number
+    assert sum(indexed) <= number * (1 + math.log2(number))
+    assert len(rated.retrieval._read()) <= 1 + math.log2(number)
+    rated.rate("bad", f"{QUESTION}0", "好0", "")
+    assert "好0" not in rated.replies(f"{QUESTION}0")
+
+
+def test_ratings_of_full_files_count(rated: Rated, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether they were read before the file was full or not; a line that is being written is read when it ends."""
+    monkeypatch.setattr(ratings, "LARGEST_FILE", 1)
+    for number in range(3):
+        rated.rate("good", QUESTION, f"好{number}", "")
+        expected = {f"好{i}" for i in range(number + 1)}
+        assert expected <= rated.replies(QUESTION).keys()
+        names = rated.vocabulary, SETTINGS, rated.path, "weibo"
+        new = RatedRetrieval(rated.path.with_name("index"), *names).nearest([QUESTION], 5)[0]
+        assert expected <= {found.pair.reply for found in new}
+    content = rated.path.read_bytes()
+    with rated.path.open("ab") as file:
+        file.write(content.replace("好2".encode(), "好3".encode())[:-5])
+    assert "好3" not in rated.replies(QUESTION)
+    with rated.path.open("ab") as file:
+        file.write(content[-5:])
+    assert "好3" in rated.replies(QUESTION)
 
 
 def test_other_ratings_change_nothing(rated: Rated) -> None:
@@ -124,6 +213,16 @@ def test_the_file_is_read_again_when_it_has_changed(rated: Rated, monkeypatch: p
     with monkeypatch.context() as patch:
         patch.setattr("chatbot.inference.rated_replies.given_replies", None)
         assert REPLY not in rated.replies(QUESTION)  # it is not read for each question
+    bad = [rating_of("q", "r", [], "bad", "weibo", client, time="2026") for client in "ab"]
+    good = [rating_of("q", "r", [], "good", "weibo", client) for client in "ab"]
+    append_rating(rated.path, bad[0])
+    assert REPLY not in rated.replies(QUESTION)
+    with monkeypatch.context() as patch:  # a correction is no change by hand
+        patch.setattr(rated.retrieval, "_forget", None)
+        for number, is_there in ((1, True), (0, False)):  # nobody corrects the rating of another client
+            append_rating(rated.path, good[number], bad[number])
+            assert (b'"rejected": "r"' in rated.path.read_bytes()) == is_there
+            assert REPLY not in rated.replies(QUESTION)
     rated.path.unlink()
     assert REPLY in rated.replies(QUESTION)
     rated.path.mkdir()

@@ -9,13 +9,13 @@ import pytest
 from chatbot.corpus.reading.read import read
 from chatbot.corpus.reading.report import Report
 from chatbot.corpus.reading.sources import find_sources
-from chatbot.errors import UserError
 from chatbot.inference import ratings
 from chatbot.inference.ratings import (
     GivenReply,
     TooLongError,
     append_rating,
     comparison_of,
+    files_of,
     given_replies,
     rating_of,
     rename_model,
@@ -25,6 +25,11 @@ from chatbot.inference.ratings import (
 def learned(path: Path) -> list[tuple[str, str]]:
     """The pairs that train.py --data reads from a file."""
     return [(pair[0], pair[1]) for pair in read(find_sources([str(path)])[0], Report())]
+
+
+def given(path: Path, model: str = "weibo") -> list[GivenReply]:
+    """The rated replies that a model has given, of all files."""
+    return [reply for file in files_of(path) for reply in given_replies(file.read_bytes(), [model])]
 
 
 @pytest.fixture
@@ -40,11 +45,12 @@ def test_training_reads_good_replies_and_no_bad_ones(path: Path) -> None:
         rating_of("你是谁", "呵呵", [], "bad", "weibo", written_to="谁"),
         comparison_of("天气", (("晴", "one"), ("哦", "two")), [["a", "b"], ["c", "d"]], "first"),
         comparison_of("天气", (("哦", "one"), ("雨", "two")), [[], []], "second"),
-        comparison_of("早", (("早", "one"), ("早上好", "two")), [[], []], "equal"),
-        rating_of("\ud800", "好", [], "good", "weibo"),
+        comparison_of("早", (("早", "one"), ("早上好", "two")), [[], []], "equal", "key 1"),
+        rating_of("\ud800", "好", [], "good", "weibo", "address 10.0.0.1"),
     ):
         append_rating(path, record)
         assert [*record][-1] == "time"
+        assert "10.0.0.1" not in str(record)  # nobody needs to know an address
         assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d[+-]\d\d:\d\d", record["time"])
     assert learned(path) == [
         ("你好", "你好呀"),
@@ -70,7 +76,7 @@ def test_last_line_that_an_editor_has_not_ended_stays_a_line(path: Path) -> None
     for reply in ("一", "二", "三"):
         append_rating(path, rating_of("数", reply, [], "good", "weibo", written_to=""))
         path.write_bytes(path.read_bytes().removesuffix(b"\n"))
-    assert [given.reply for given in given_replies(path, ["weibo"])] == ["一", "二", "三"]
+    assert [reply.reply for reply in given(path)] == ["一", "二", "三"]
 
 
 def test_replies_that_a_model_has_given(path: Path) -> None:
@@ -85,9 +91,9 @@ def test_replies_that_a_model_has_given(path: Path) -> None:
     ):
         append_rating(path, record)
     expected = [GivenReply("q", "好", "good", ""), GivenReply("q", "坏", "bad", "Q")]
-    assert given_replies(path, ["weibo"]) == expected
+    assert given(path) == expected
     append_rating(path, rating_of("q", "坏", [], "good", "weibo", written_to="Q"), {**bad, "written_to": "?"})
-    assert given_replies(path, ["weibo"]) == [expected[0], GivenReply("q", "坏", "good", "Q")]
+    assert given(path) == [expected[0], GivenReply("q", "坏", "good", "Q")]
 
 
 DAMAGED = [
@@ -109,14 +115,14 @@ def test_damaged_lines_are_left_out_and_all_of_a_long_file_is_read(path: Path) -
     with path.open("ab") as file:
         file.write(b"\n".join([*DAMAGED, b'"written_to"', b'{"question": "' + b"x" * 2**21 + b'"}', b""]))
     append_rating(path, rating_of("q", "last", [], "good", "weibo", written_to=""))
-    assert [given.reply for given in given_replies(path, ["weibo"])] == ["first", "last"]
+    assert [reply.reply for reply in given(path)] == ["first", "last"]
     path.rename(path.with_name("other"))
-    assert given_replies(path, ["weibo"]) == []
+    assert given(path) == []
     path.mkdir()
-    assert given_replies(path, ["weibo"]) == []
+    assert given(path) == []
 
 
-def test_nobody_fills_the_file_or_voids_the_ratings_of_others(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nobody_fills_the_file_or_voids_the_ratings_of_others(path: Path) -> None:
     """A rating keeps the last turns that fit."""
     append_rating(path, rating_of("q", "好", [], "good", "weibo", written_to=""))
     turns = [f"{number} {'长' * 300}" for number in range(200)]
@@ -126,10 +132,27 @@ def test_nobody_fills_the_file_or_voids_the_ratings_of_others(path: Path, monkey
     assert [turn for both in json.loads(line)["history"] for turn in both] == turns[-4:]
     with pytest.raises(TooLongError, match=r"of [\d,]+ bytes, of at most 4,096"):
         append_rating(path, rating_of("问", "答" * 2000, turns, "good", "weibo"))
-    monkeypatch.setattr(ratings, "LARGEST_FILE", path.stat().st_size + 99)
-    with pytest.raises(UserError, match="move the file away"):
-        append_rating(path, rating_of("问", "答", [], "good", "weibo"))
-    assert [given.reply for given in given_replies(path, ["weibo"])] == ["好", "答"]
+    assert [reply.reply for reply in given(path)] == ["好", "答"]
+
+
+def test_a_full_file_stays_and_another_begins(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ratings are never refused; all files are read, corrected and renamed."""
+    records = [rating_of("数", f"{number}", [], "good", "weibo", written_to="") for number in range(5)]
+    append_rating(path, records[0])
+    monkeypatch.setattr(ratings, "LARGEST_FILE", path.stat().st_size)
+    for record in records[1:4]:
+        append_rating(path, record)
+    path.with_name("ratings-0001.jsonl").rename(path.with_name("away.jsonl"))  # no other one takes its name
+    append_rating(path, records[4])
+    names = ["ratings-0002.jsonl", "ratings-0003.jsonl", "ratings-0004.jsonl", "ratings.jsonl"]
+    assert [file.name for file in files_of(path)] == names
+    assert [reply.reply for reply in given(path)] == ["1", "2", "3", "4"]
+    append_rating(path, rating_of("数", "4", [], "bad", "weibo", written_to=""), records[4])
+    assert [(reply.reply, reply.rating) for reply in given(path)] == [
+        *((f"{i}", "good") for i in (1, 2, 3)),
+        ("4", "bad"),
+    ]
+    assert rename_model(path, "weibo", "b") == len(given(path, "b")) == 4
 
 
 def test_ratings_of_a_model_that_is_renamed(path: Path) -> None:
@@ -152,4 +175,4 @@ def test_ratings_of_a_model_that_is_renamed(path: Path) -> None:
     assert (json.loads(after[2])["rejected_model"], json.loads(after[3])["models"]) == ("新", ["c", "新"])
     renamed = {**records[0], "model": "新"}
     append_rating(path, rating_of("a", "a", [], "bad", "新", written_to=""), renamed)  # it is found, and replaced
-    assert given_replies(path, "新") == [GivenReply("a", "a", "bad", "")]
+    assert given(path, "新") == [GivenReply("a", "a", "bad", "")]

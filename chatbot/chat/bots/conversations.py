@@ -97,7 +97,7 @@ class Conversations:
                 chat.conversation.exchanges.clear()
                 return RESET
             if command in ("/good", "/bad"):
-                return await self._rate(chat.conversation, "good" if command == "/good" else "bad")
+                return await self._rate(conversation_id, chat.conversation, "good" if command == "/good" else "bad")
             return await self._reply(conversation_id, chat.conversation, text)
 
     def _chat(self, conversation_id: str) -> _Chat:
@@ -135,11 +135,12 @@ class Conversations:
             del conversation.exchanges[: -1 - self._turns]  # no reply depends on them, nor does a rating
         return reply
 
-    async def _rate(self, conversation: Conversation, rating: Rating) -> str:
+    async def _rate(self, conversation_id: str, conversation: Conversation, rating: Rating) -> str:
         if conversation.last is None:
             return NOT_RATED
+        rated = Path(self._settings.ratings), conversation, rating, self._model, conversation_id
         try:
-            await asyncio.to_thread(rate_last, Path(self._settings.ratings), conversation, rating, self._model)
+            await asyncio.to_thread(rate_last, *rated)
         except UserError as error:
             print(f"error: {error}", file=sys.stderr, flush=True)
             return NOT_KEPT

@@ -15,11 +15,11 @@ from starlette.responses import Response
 
 from chatbot.chat.loading import ModelCard, card_of_attempt, card_of_export, pointer_of, version_of
 from chatbot.chat.page import page_files
-from chatbot.chat.server.errors import ApiError
+from chatbot.chat.server.errors import ApiError, too_many
 from chatbot.chat.server.models import ServedModel
 from chatbot.chat.server.questions import Body
 from chatbot.chat.server.state import state_of
-from chatbot.chat.service import while_waited_for
+from chatbot.chat.service import RateLimit, while_waited_for
 from chatbot.config.attempts import CONFIG
 from chatbot.config.stored import stored_settings
 from chatbot.errors import UserError
@@ -30,7 +30,7 @@ from chatbot.inference.text_responder import MAX_CHARACTERS, TextResponder
 from chatbot.model.checkpoint import read_pointer
 
 log = logging.getLogger(__name__)
-MOST_CHARACTERS, MOST_TURNS = 20_000, 200
+MOST_CHARACTERS, MOST_TURNS, RATINGS_A_MINUTE = 20_000, 200, 20
 
 Text = Annotated[str, Field(max_length=MOST_CHARACTERS)]
 History = Annotated[list[Text], Field(max_length=MOST_TURNS)]
@@ -130,29 +130,37 @@ def add_page_routes(app: FastAPI, ratings: Path | None) -> None:
 
 
 def _add_rating_routes(app: FastAPI, ratings: Path) -> None:
+    shares = RateLimit(RATINGS_A_MINUTE)
+
+    def client_of(request: Request) -> str | None:
+        """Return who rates; None for the holder of the only key, the operator. Raises ApiError beyond the share."""
+        if wait := shares.wait(request.state.client):
+            raise too_many("ratings", wait)
+        return None if len(state_of(request).limits.keys) == 1 else request.state.client
+
     @app.post("/chat/ratings", tags=["page"])
     async def rate(body: RatedReply, request: Request) -> dict[str, Any]:
         """Append a rated reply to the file of ratings, in place of an earlier rating of it.
 
         What the server is not known to have replied is recorded, too, but is never looked up.
         """
-        state = state_of(request)
+        state, client = state_of(request), client_of(request)
         name = state.models.name_of(body.model)
-        origin = _given(request, name, body)
+        origin = _given(request, name, body) if state.limits.keys or state.limits.live_ratings else None
         written_to = None if origin is None else origin.question
         replied, model = (body.question, body.reply, body.history), state.models.directories()[name].name
-        record, earlier = rating_of(*replied, body.rating, model, written_to=written_to), body.replaces
-        replaced = None if earlier is None else rating_of(*replied, earlier.rating, model, time=earlier.time)
+        record, earlier = rating_of(*replied, body.rating, model, client, written_to=written_to), body.replaces
+        replaced = None if earlier is None else rating_of(*replied, earlier.rating, model, client, time=earlier.time)
         return await _record(ratings, record, replaced)
 
     @app.post("/chat/comparisons", tags=["page"])
     async def compare(body: Comparison, request: Request) -> dict[str, Any]:
         """Append the better one of two replies to the file of ratings, in place of an earlier comparison of them."""
         first, second = map(state_of(request).models.name_of, body.models)
-        compared = (body.replies[0], first), (body.replies[1], second)
+        compared, client = ((body.replies[0], first), (body.replies[1], second)), client_of(request)
 
         def compared_as(better: Better, time: str | None = None) -> dict[str, Any]:
-            return comparison_of(body.question, compared, body.histories, better, time)
+            return comparison_of(body.question, compared, body.histories, better, client, time)
 
         record, earlier = compared_as(body.better), body.replaces
         replaced = None if earlier is None else compared_as(earlier.better, earlier.time)

@@ -50,7 +50,7 @@ def serve(settings: ChatSettings) -> int:
         models.put(name, directory, model)
         names_given = {name.lower() for name in server.allowed_host}
         hosts = {*LOOPBACK, host.lower(), *names_given} if names_given or is_loopback(host) else None
-        limits = Limits(keys, hosts, server.rate_limit, server.queue)
+        limits = Limits(keys, hosts, server.rate_limit, server.queue, live_ratings=server.live_ratings)
         app = create_app(
             models,
             limits,

@@ -66,6 +66,10 @@ def test_a_rating_is_kept_once_and_corrected(tmp_path: Path, capsys: pytest.Capt
     assert replies[0] == replies[-1] == module.NOT_RATED
     assert [replies[i] for i in (2, 3, 5, 6, 8)] == [module.RATED] * 5
     records = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines() if line.strip()]
+    assert len({given.pop("client") for given in records}) == 1
+    talk(bot, ("b", "1"), ("b", "/good"))
+    first, *_, last = file.read_text(encoding="utf-8").splitlines()
+    assert json.loads(last)["client"] not in first
     common = {"model": "talk", "written_to": "您好"}
     expected: list[dict[str, Any]] = [
         {**common, "history": [], "question": "1", "answer": "re 1", "rating": "good"},

@@ -11,7 +11,7 @@ from fastapi.testclient import TestClient
 
 from chatbot.chat.page import page_files
 from chatbot.chat.server.app import create_app
-from chatbot.chat.server.page_routes import MOST_CHARACTERS
+from chatbot.chat.server.page_routes import MOST_CHARACTERS, RATINGS_A_MINUTE
 from chatbot.chat.server.state import Limits
 from chatbot.config.stored import storable
 from chatbot.config.training import Settings
@@ -128,6 +128,7 @@ def test_ratings_and_comparisons_are_appended(client: TestClient, ratings: Path)
     first, second = map(json.loads, ratings.read_bytes().splitlines())
     assert recorded == {"recorded": True, "time": first.pop("time")}
     assert compared == {"recorded": True, "time": second["time"]}
+    assert first.pop("client") == second["client"]
     assert first == {"history": [], "question": "你好", "answer": hostile, "rating": "good", "model": "weibo"}
     assert second["equal"] == ["a", "b"]
     ratings.unlink()
@@ -153,7 +154,7 @@ def test_only_replies_of_the_server_are_looked_up(
     pieces = Piece(0, "好", finish_reason="stop", origin=origin), Usage(1, 1)
     models = fake_models({"gpt": FakeEngine(lambda question: pieces)}, tmp_path)
     monkeypatch.setattr(models, "directories", lambda: {"weibo": tmp_path / "gpt"})
-    with TestClient(create_app(models, ratings=ratings)) as client:
+    with TestClient(create_app(models, Limits(live_ratings=True), ratings=ratings)) as client:
         assert "written_to" not in rated(client, ratings, "good")
         chat = {"model": "weibo", "messages": [{"role": "user", "content": "你好"}]}
         for stream in (False, True):
@@ -170,6 +171,37 @@ def test_only_replies_of_the_server_are_looked_up(
         why = client.post("/chat/attention", json={**REPLIED, "question": "你" * 3000, "reply": "好"}).json()
         assert why["rated_good"]
     assert [bool(line.strip()) for line in ratings.read_bytes().splitlines()] == [True, False, True, False, True, True]
+
+
+@pytest.mark.parametrize(
+    ("limits", "has_effect", "is_operator"),
+    [
+        ({}, False, False),
+        ({"live_ratings": True}, True, False),
+        ({"keys": [b"one"]}, True, True),  # one person's, as far as the server knows
+        ({"keys": [b"one", b"two"]}, True, False),
+    ],
+)
+def test_ratings_have_an_effect_with_a_key_or_as_the_operator_says(
+    tmp_path: Path, ratings: Path, limits: dict[str, Any], has_effect: bool, is_operator: bool
+) -> None:
+    """Each client is told apart, and has a share of its own."""
+    app = create_app(fake_server(tmp_path).models, Limits(**limits), ratings=ratings)
+    addresses = ("10.0.0.1", "10.0.0.2")
+    with TestClient(app, client=(addresses[0], 1)) as first, TestClient(app, client=(addresses[1], 1)) as second:
+        for client, key in ((first, b"one"), (second, limits.get("keys", [b"one"])[-1])):
+            client.headers["Authorization"] = f"Bearer {key.decode()}"
+            chat = {"model": "weibo", "messages": [{"role": "user", "content": "你好"}]}
+            reply = client.post("/v1/chat/completions", json=chat).json()["choices"][0]["message"]["content"]
+            record = rated(client, ratings, "bad", reply)
+            assert (("written_to" in record), ("client" not in record)) == (has_effect, is_operator)
+        if not is_operator:
+            assert len({json.loads(line)["client"] for line in ratings.read_bytes().splitlines()}) == 2
+            bodies = {"ratings": {**REPLIED, "rating": "bad"}, "comparisons": COMPARED}
+            paths = [*["ratings"] * (RATINGS_A_MINUTE - 2), "comparisons", "ratings", "comparisons"]
+            statuses = [first.post(f"/chat/{path}", json=bodies[path]).status_code for path in paths]
+            assert statuses == [200] * (RATINGS_A_MINUTE - 1) + [429] * 2
+            assert second.post("/chat/comparisons", json=COMPARED).is_success
 
 
 def test_rating_is_replaced(client: TestClient, ratings: Path) -> None:
