@@ -21,7 +21,7 @@ from chatbot.chat.service import ClientLeftError, LargeBodyError, read_body
 
 # Commas, and beginnings of lists and objects, outside of texts: several for each of 2,000 messages.
 MOST_VALUES = 20_000
-REMEDY = "send JSON in UTF-8; curl --data-binary @FILE sends a file as it is, and cmd.exe knows no single quotes"
+REMEDY = "curl sends a file by --data-binary @FILE; cmd.exe knows no single quotes"
 
 
 class BodyRequest(Request):
@@ -57,13 +57,8 @@ class BodyRequest(Request):
             check_values(body)
             try:
                 return orjson.loads(body.decode())
-            except UnicodeDecodeError as error:
-                reason = f"in UTF-8: byte 0x{body[error.start]:02x} at {error.start}"
-            except orjson.JSONDecodeError as error:
-                reason = f"JSON: {error}"
-        if 0 in body[:4]:
-            reason = "in UTF-8 but in UTF-16"
-        raise ApiError(400, f"The body is not {reason}; {REMEDY}", code="invalid_json")
+            except ValueError as error:  # it says which codec cannot decode it, or what is no JSON, and where
+                raise ApiError(400, f"The body is not JSON in UTF-8: {error}; {REMEDY}", code="invalid_json") from None
 
 
 class BodyRoute(APIRoute):

@@ -170,14 +170,11 @@ def posted(content: bytes, content_type: str) -> dict[str, Any]:
         ("POST", CHAT, posted(b"{}", "application/a+json"), 400, "messages: Field"),
         ("POST", CHAT, posted(b"{}", "application/json; charset=utf-8"), 400, "messages: Field"),
         ("POST", CHAT, posted(b"{'a'", "application/json"), 400,
-         "The body is not JSON: unexpected character, expected a string key: line 1 column 2 (char 1); send JSON"),
+         "The body is not JSON in UTF-8: unexpected character, expected a string key: line 1 column 2 (char 1); curl "),
         *[
             ("POST", CHAT, posted(CHINESE.encode(charset), "application/json"), 400,
-             f"The body is not in UTF-8{reason}; send JSON in UTF-8; curl ")
-            for charset, reason in (
-                ("gbk", ": byte 0xc4 at 43"), ("big5", ": byte 0xa7 at 43"), ("utf-16", " but in UTF-16"),
-                ("utf-16-be", " but in UTF-16"),
-            )
+             f"The body is not JSON in UTF-8: 'utf-8' codec can't decode byte {place}: ")
+            for charset, place in (("gbk", "0xc4 in position 43"), ("utf-16", "0xff in position 0"))
         ],
         ("POST", CHAT, {"json": {"input": "x"}}, 400,
          "messages: Field required; a body with input is for /v1/responses"),
