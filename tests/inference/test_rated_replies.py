@@ -102,6 +102,8 @@ def test_the_last_rating_of_a_pair_counts(rated: Rated, given: tuple[Rating, ...
     for rating in given:
         rated.rate(rating, "几岁了", REPLY, QUESTION)
     assert (REPLY in rated.replies(QUESTION)) == (REPLY in rated.replies("几岁了")) == (given[-1] == "good")
+    if given[-1] == "good":  # the training pair is what it was
+        assert rated.replies(QUESTION)[REPLY].pair.rating == ""
 
 
 def test_a_reply_rated_good_can_be_rated_bad_by_those_who_get_it(rated: Rated) -> None:
@@ -120,6 +122,7 @@ def test_a_reply_rated_good_can_be_rated_bad_by_those_who_get_it(rated: Rated) -
         ("a- b-", False),
         ("a- b- c+", True),  # one more says bad, and would decide alone
         ("a- b- c+ d-", False),
+        ("a+ b+", True),
         ("a- b- b+", True),  # a later vote in place of an earlier one
         ("a- b+ a+ b- a-", False),
         ("a+ b+ o-", False),  # the operator's
@@ -163,7 +166,10 @@ def test_what_was_appended_is_added_to_what_was_read(rated: Rated, monkeypatch: 
     for reply in range(number):
         rated.rate("good", f"{QUESTION}{reply}", f"好{reply}", "")
         assert f"好{reply}" in rated.replies(f"{QUESTION}{reply}")
-    assert read == [1] * number
+        rated.rate("good", f"{QUESTION}{reply}", f"好{reply}", "", client="a")  # it is indexed already
+        rated.replies(QUESTION)
+    assert read == [1] * (2 * number)
+    assert sum(len(part.keys) for part in rated.retrieval._read()) == number
     assert sum(indexed) <= number * (1 + math.log2(number))
     assert len(rated.retrieval._read()) <= 1 + math.log2(number)
     rated.rate("bad", f"{QUESTION}0", "好0", "")
@@ -223,6 +229,10 @@ def test_the_file_is_read_again_when_it_has_changed(rated: Rated, monkeypatch: p
             append_rating(rated.path, good[number], bad[number])
             assert (b'"rejected": "r"' in rated.path.read_bytes()) == is_there
             assert REPLY not in rated.replies(QUESTION)
+    replacing = rated.path.with_name("edited")
+    replacing.write_bytes(b" " * 99 + rated.path.read_bytes().replace(REPLY.encode(), b"x" * 99))  # by an editor
+    replacing.rename(rated.path)
+    assert REPLY in rated.replies(QUESTION)
     rated.path.unlink()
     assert REPLY in rated.replies(QUESTION)
     rated.path.mkdir()
@@ -238,6 +248,8 @@ def test_a_reply_rated_good_is_found_by_the_meaning_of_its_question(
     rated.retrieval = RatedRetrieval(folder, rated.vocabulary, SETTINGS, rated.path, "weibo")
     assert "看样子不错" not in rated.replies("您称")
     rated.rate("good", "你名", "看样子不错", "")
+    rated.rate("good", "候", "可能吧", "")
+    assert "可能吧" in rated.replies("气")
     found = rated.replies("您称")["看样子不错"]
     asked, question, reply = model.embed(["您称", "你名", "看样子不错"])
     assert (found.similarity, found.meaning) == (0, pytest.approx(1))
