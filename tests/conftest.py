@@ -16,9 +16,9 @@ from chatbot.training.devices.towers import Tower
 from tests.gpu.process import ALL, VISIBLE_GPUS
 
 # No example fails for being slow: the first one of a test may load a dictionary. pytest-timeout ends what hangs.
-SLOW = {"deadline": None, "suppress_health_check": [hypothesis.HealthCheck.too_slow]}
-hypothesis.settings.register_profile("fast", **SLOW, max_examples=25, stateful_step_count=30)
-hypothesis.settings.register_profile("all", **SLOW, max_examples=200, stateful_step_count=50)
+slow = hypothesis.settings(deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
+hypothesis.settings.register_profile("fast", slow, max_examples=25, stateful_step_count=30)
+hypothesis.settings.register_profile("all", slow, max_examples=200, stateful_step_count=50)
 
 # The graphs of many tests stay in memory as millions of objects, which the default thresholds collect again and again.
 gc.set_threshold(50_000, 20, 50)

@@ -37,7 +37,7 @@ def steps_counted() -> int:
 def test_every_step_is_applied_exactly_once_when_workers_are_killed(pairs_folder: Path) -> None:
     """At random times, also while they start; once both at the same time."""
     command = preloaded("tests.training.machines.counting")
-    until(lambda: steps_counted() > 40 or command.process.poll() is not None, 120, lambda: command.output)
+    until(lambda: steps_counted() > 40 or command.process.poll() is not None, lambda: command.output)
     ps_0, ps_1, *_, chief = command.children()
     seed = time.time_ns()
     print(f"seed {seed}")
@@ -47,13 +47,13 @@ def test_every_step_is_applied_exactly_once_when_workers_are_killed(pairs_folder
         return sorted(set(command.children()) - {ps_0, ps_1, chief})
 
     for i in range(KILLS):
-        until(workers, 60, lambda: command.output)  # those that were killed may not have started again
+        until(workers, lambda: command.output)  # those that were killed may not have started again
         alive = workers()
         for worker in alive if i == 1 else [rng.choice(alive)]:
             kill(worker)
         time.sleep(rng.uniform(0.2, 4))
     reached = steps_counted()
-    until(lambda: steps_counted() > reached + 200 or command.process.poll() is not None, 120, lambda: command.output)
+    until(lambda: steps_counted() > reached + 200 or command.process.poll() is not None, lambda: command.output)
     Path("stop").touch()
     assert command.wait() == 0, command.output
     counts = json.loads(Path("counts.json").read_text())
@@ -68,7 +68,7 @@ def test_every_step_is_applied_exactly_once_when_workers_are_killed(pairs_folder
 
 def wait_for_checkpoint(attempt: str, command: Command, after: int = 0) -> None:
     """Wait for a checkpoint of a later step than `after`."""
-    until(lambda: saved_step(attempt) > after or command.process.poll() is not None, 120, lambda: command.output)
+    until(lambda: saved_step(attempt) > after or command.process.poll() is not None, lambda: command.output)
     assert command.process.poll() is None, command.output
 
 

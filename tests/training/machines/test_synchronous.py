@@ -88,7 +88,7 @@ def test_local_workers_save_at_signal_and_restart_after_kill(pairs_folder: Path)
     local = ("--local-workers", "2", "--restarts", "1", "--batch-size", "6", "--attempt", "local", "--preset", "none")
     validated = ("--validation", "held_out.tsv", "--validate-every", "2")
     interrupted = train(*local, *validated, "--log-every", "1", "--steps", "100000")
-    until(lambda: len(metrics("local")) > 2, 120, lambda: interrupted.output)
+    until(lambda: len(metrics("local")) > 2, lambda: interrupted.output)
     os.kill(interrupted.process.pid, signal.SIGTERM)
     assert interrupted.wait() == 130
     until(lambda: not running_processes())
@@ -103,9 +103,9 @@ def test_local_workers_save_at_signal_and_restart_after_kill(pairs_folder: Path)
     _, worker = resumed.children()
     kill(worker)
     resumed.wait_for("worker 1 was killed by signal 9; starting it again (1 of 1).")
-    until(lambda: resumed.output.count("Resuming from step ") == 2, 120, lambda: resumed.output)
+    until(lambda: resumed.output.count("Resuming from step ") == 2, lambda: resumed.output)
     restarted_at = saved_step("local")
-    until(lambda: metrics("local")[-1]["step"] > restarted_at, 120, lambda: resumed.output)
+    until(lambda: metrics("local")[-1]["step"] > restarted_at, lambda: resumed.output)
     os.kill(resumed.process.pid, signal.SIGTERM)
     assert resumed.wait() == 130
     assert saved_step("local") == metrics("local")[-1]["step"] > restarted_at >= step
@@ -118,13 +118,13 @@ def test_restarted_run_goes_on_without_a_worker_that_does_not_come_back(pairs_fo
     shared = (*EQUAL, "--steps", "100000", "--least-workers", "1", "--start-timeout", "0.2", "--attempt", "fewer")
     flags = worker_flags()
     first, second = train(*shared, "--restarts", "1", *flags[0]), train(*shared, *flags[1])
-    until(lambda: saved_step("fewer") >= 5, 120, lambda: first.output)
+    until(lambda: saved_step("fewer") >= 5, lambda: first.output)
     kill(second.process.pid)
     first.wait_for("training ended with exit code 138; starting it again (1 of 1).")
     step = saved_step("fewer")
     first.wait_for(f"Resuming from step {step} of checkpoints/fewer.")
     assert "Training goes on without 1 of 2 workers." in first.output
-    until(lambda: saved_step("fewer") > step, 60, lambda: first.output)
+    until(lambda: saved_step("fewer") > step, lambda: first.output)
     os.kill(first.process.pid, signal.SIGINT)
     assert first.wait() == 130
 
