@@ -7,13 +7,14 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import chain, pairwise
+from itertools import chain, pairwise, takewhile
 from typing import Generic, TypeVar
 
 from chatbot.corpus.reading.conversation import Pair
+from chatbot.corpus.reading.names import UNHEARD
 from chatbot.corpus.reading.report import ReadOptions, Report
 from chatbot.corpus.reading.text_file import TextFile, is_rule, lines
-from chatbot.corpus.reading.turns import Said, joined, pairs_of_turns
+from chatbot.corpus.reading.turns import OF_PROGRAMS, Said, joined, pairs_of_turns
 from chatbot.corpus.reading.wordings import any_of, pattern
 
 _SIDES = "|".join(f"(?P<{side}>{any_of(side)})" for side in ("question", "answer", "user", "bot"))
@@ -32,6 +33,7 @@ _ASKS = pattern("asks")
 _HEADING = re.compile(r"#{1,6}\s.*|[-*_]{3,}\s*")
 
 _OTHER_LABEL = re.compile(r"\s{0,100}(\w{1,20})[:：]\s*\S")
+_OF_PROGRAM = re.compile(rf"\s{{0,100}}(?:{'|'.join(sorted(UNHEARD))})[ \t]{{0,3}}[:：]", re.IGNORECASE)
 
 MATCHED = 0.5  # of the labels of either side have one of the other side
 SHARE = 0.3  # of the lines: an answer may have several
@@ -153,7 +155,12 @@ def _said(found: Iterable[Block[tuple[str, str]] | None], report: Report) -> Ite
             yield None
         if block is None:
             continue
-        below = [line for line in block.lines if line.strip() and not is_rule(line)]
+        heard = block.lines
+        if side in ("user", "bot"):  # between these, "System:" begins a message; in an answer to "Q:" it is text
+            heard = [*takewhile(lambda line: not _OF_PROGRAM.match(line), block.lines)]
+            if len(heard) < len(block.lines):
+                report.drop(OF_PROGRAMS, block.place)
+        below = [line for line in heard if line.strip() and not is_rule(line)]
         parts = [text, *below] if text else below
         said = Said(joined(parts), side if side in ("user", "bot") else None, side in _ASKING, side in _ANSWERING)
         if side in _ASKING:
@@ -167,4 +174,4 @@ def _said(found: Iterable[Block[tuple[str, str]] | None], report: Report) -> Ite
             yield said
             are_apart = are_apart if is_answered else is_apart
             is_answered = True
-        is_apart = len(below) < len(block.lines)
+        is_apart = len(below) < len(heard)

@@ -208,3 +208,13 @@ def test_users_and_bots_talk_and_questions_have_several_answers(
     found, report = conversations_of(written(tmp_path, "a.txt", text))
     assert found == expected
     assert dropped(report) == {}
+
+
+def test_messages_of_programs_between_labels_are_no_text_and_lines_of_an_answer_are(tmp_path: Path) -> None:
+    lines = "User: a\n系统：x\ny\nBot: b\nSystem: z\nUser: c\nBot: d\n"
+    found, report = conversations_of(written(tmp_path, "a.txt", lines))
+    assert found == [["a", "b", "c", "d"]]
+    assert dropped(report) == {turns.OF_PROGRAMS: 2}
+    found, report = conversations_of(written(tmp_path, "b.txt", "Q: a\nA: b\nSystem: c\nQ: d\nA: e\n"))
+    assert found == [["a", "b System: c"], ["d", "e"]]
+    assert dropped(report) == {}
