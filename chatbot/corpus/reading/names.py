@@ -2,7 +2,7 @@
 
 import functools
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from chatbot.corpus.reading.wordings import table_of
 
@@ -67,6 +67,14 @@ def are_roles(names: Iterable[str]) -> bool:
 def are_known(header: Iterable[str], least: int = 2) -> bool:
     """Return whether at least so many names of a header are known; both sides of a pair are two."""
     return len({key_of(name) for name in header} & HEADER_NAMES) >= least
+
+
+def are_same(row: Sequence[str], header: Sequence[str]) -> bool:
+    """Return whether a row repeats a header, perhaps in other letters."""
+    if not header or len(row[0].strip()) > len(header[0]):  # most rows, at no cost
+        return False
+    cells = [*row[: len(header)], *filter(None, row[len(header) :])]
+    return [*map(key_of, cells)] == [*map(key_of, header)]
 
 
 def first_of(choice: tuple[str, ...], names: dict[str, str]) -> str:

@@ -179,8 +179,9 @@ def _pairs_of_objects(table: Table, found: Objects, options: ReadOptions, report
         nonlocal place, is_below
         for number, row in table.rows:
             place = f"{table.place}, {table.unit} {number}"
-            if row == header and is_below:
+            if names.are_same(row, header) and is_below:
                 drop("repeated headers")
+                yield None  # another table begins
             elif row == header:
                 is_below = True
             elif is_below and len(row) < 2:
@@ -196,16 +197,18 @@ def _pairs_of_objects(table: Table, found: Objects, options: ReadOptions, report
 
 def _pairs(table: Table, columns: Columns, report: Report) -> Iterator[Pair]:
     width, question, answer, inputs = columns.width, columns.question, columns.answer, columns.inputs
-    header = [*columns.header]
+    # Cells beyond the header belong to its last column, as what follows a comma in a text does.
+    last = max(question, answer, *inputs) if columns.header else width - 1
     for number, row in islice(table.rows, columns.skip, None):
-        if row == header:
+        if names.are_same(row, columns.header):
             report.drop("repeated headers", f"{table.place}, {table.unit} {number}")
             continue
         if len(row) != width:
             while len(row) > width and not row[-1]:
                 row.pop()
-            if len(row) > width or len(row) <= max(question, answer):
-                reason = "rows with too many columns" if len(row) > width else "rows with too few columns"
+            is_longer = len(row) > width and last == width - 1
+            if is_longer or len(row) <= max(question, answer):
+                reason = "rows with too many columns" if is_longer else "rows with too few columns"
                 reason = "lines without a tab" if table.format == "tsv" and len(row) == 1 else reason
                 report.drop(reason, f"{table.place}, {table.unit} {number}")
                 continue

@@ -124,6 +124,7 @@ def raw_lines(text: TextFile, report: Report) -> Iterator[str]:
     """Yield each line with its line end, or "" for a line that is too long or full of NUL, which the report counts."""
     readline = functools.partial(text.stream.readline, MAX_LINE + 1)
     for number, line in enumerate(iter(readline, ""), start=1):
+        line = line.removeprefix(BYTE_ORDER_MARK)  # of a file behind another
         if len(line) > MAX_LINE and line[-1] not in "\r\n":
             while (part := readline()) and part[-1] not in "\r\n":
                 pass

@@ -208,10 +208,10 @@ def is_hidden(name: str) -> bool:
 def _zip_members(file: io.BufferedReader, name: str) -> Iterator[Member]:
     """Yield the files of a zip file, sorted by name."""
     with zipfile.ZipFile(file) as archive:
-        infos = {_name_in_zip(info): info for info in archive.infolist() if info.file_size}
-        if not DOCUMENTS.isdisjoint(infos):
+        infos = [(_name_in_zip(info), info) for info in archive.infolist() if info.file_size]  # a name may come twice
+        if not DOCUMENTS.isdisjoint(member for member, _ in infos):
             raise UserError(f"{name}: a document of an office program, {CONVERT}")
-        for member, info in sorted(infos.items()):
+        for member, info in sorted(infos, key=lambda item: item[0]):
             with archive.open(info) as content:
                 yield member, content.read
 

@@ -60,12 +60,15 @@ def read_json(text: TextFile, options: ReadOptions, report: Report) -> Iterator[
             walks = layout.map.path is not None  # the list, item by item
             steps = (*place, *(layout.map.path or ()), ITEM) if walks else place
             values = json_values(text, options, steps, located)
-            entries = (
-                each
-                for value in values
-                for each in (layout.map.results(value, walks) if value is not None else (None,))
-            )
-            yield from pairs_of_entries(entries, layout, options, report, text.place, drop)
+
+            def entries() -> Iterator[Any]:
+                for value in values:
+                    if value is not None:
+                        yield from layout.map.results(value, walks)
+                    if value is None or not walks:
+                        yield None
+
+            yield from pairs_of_entries(entries(), layout, options, report, text.place, drop)
         else:
             values = json_values(text, options, place, located)
             yield from _dispatched(values, places, options, report, located)
