@@ -29,7 +29,19 @@ Place = tuple[str | None, ...]
 Event = tuple[str, Any]
 _STARTS, _ENDS = frozenset(("start_array", "start_map")), frozenset(("end_array", "end_map"))
 _WRONG = (ijson.JSONError, ArithmeticError, ValueError, SystemError)
-Loader = getattr(yaml, "CBaseLoader", yaml.BaseLoader)  # PyYAML may be installed without its C extension
+_BaseLoader: Any = getattr(yaml, "CBaseLoader", yaml.BaseLoader)  # PyYAML may be installed without its C extension
+
+
+class Loader(_BaseLoader):
+    """Reads plain scalars as text, but for null and what stands for it."""
+
+    def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
+        """Return an object; the name null is text."""
+        return {key or "": value for key, value in super().construct_mapping(node, deep).items()}
+
+
+Loader.add_implicit_resolver("null", re.compile(r"~|null|Null|NULL|"), ["~", "n", "N", ""])
+Loader.add_constructor("null", lambda loader, node: None)
 
 
 _NAN = re.compile(r"(?<=[:\[,\s])-?(?:NaN|Infinity)(?=\s*[,\]}])")  # as Python and pandas write a missing number

@@ -12,10 +12,11 @@ from chatbot.corpus.reading.mapping import Map
 from chatbot.corpus.reading.marked_text import labelled, said_in, separated, without_mark
 from chatbot.corpus.reading.messages import ME, NOTICES, Message, by_chat, pairs_of_messages, plain_text
 from chatbot.corpus.reading.names import IN_MESSENGERS, ROLES, UNHEARD, key_of
-from chatbot.corpus.reading.report import ALONE, ReadOptions, Report
+from chatbot.corpus.reading.report import ALONE, UNUSED_FIELDS, ReadOptions, Report
 from chatbot.corpus.reading.turns import Drop, Said, pairs_of_roles, pairs_of_texts, pairs_of_turns
 
 NO_PAIR = "records without question and answer"
+MIXED = f"{UNUSED_FIELDS}: histories of texts among lists or objects"
 ABSENT = "replies to a message that is not in the file"
 REMOVED = "messages that were deleted"
 MAX_HELD = 100_000  # messages by their ids; a reply to an older one than twice as many is not found
@@ -100,7 +101,10 @@ def pairs_of_record(entry: Mapping[str, Any], drop: Drop) -> list[Pair]:
         drop(f"records of more than {MOST_PAIRS:,} pairs")
         return []
     if isinstance(history, list) and history and len(questions) == len(answers) == 1:
-        return [*_pairs_after(history, questions[0], answers[0], drop)]
+        turns = [part if isinstance(part, list | dict) else text_of(part) for part in history]  # "" for null
+        if len({*map(type, turns)}) == 1:
+            return [*_pairs_after(turns, questions[0], answers[0], drop)]
+        drop(MIXED)
     return [pair for each in product(questions, answers) for pair in _pairs_of_texts(*each, drop)]
 
 
