@@ -75,6 +75,11 @@ class FileSettings(Flags):
         once=True,
         metavar="PATTERN",
     )
+    dates: str | None = setting(
+        None,
+        "whether the day or the month comes first in the dates of chats, where none is after the 12th",
+        choices=("dmy", "mdy"),
+    )
     me: str | None = setting(
         None,
         "only this person's turns are answers: a name, a number or me; 1 or 2 where turns have no names; default: all",

@@ -31,7 +31,7 @@ from chatbot.display import one_line
 from chatbot.errors import UserError
 
 # Increase this whenever the same files and settings give other tokens than before.
-VERSION = 11
+VERSION = 12
 READING = Path(__file__).with_name("reading")  # whose files of data decide what is read
 # The packages that parse files, whose versions are in the key of all files: which of them reads a file is known only
 # after archives in it are open, and locked versions change seldom. `chatbot/corpus/reading` imports no others.
@@ -85,9 +85,9 @@ class CorpusFiles:
     @property
     def options(self) -> ReadOptions:
         """How the files are read."""
-        settings = self.settings
+        given = self.settings
         return ReadOptions(
-            settings.columns, settings.encoding, settings.format, settings.me, map=settings.map, head=settings.head
+            given.columns, given.encoding, given.format, given.me, None, given.map, given.head, given.dates
         )
 
     @property

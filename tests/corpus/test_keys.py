@@ -32,7 +32,15 @@ PREPARED = {
 }
 DISTRIBUTIONS = importlib.metadata.distributions
 # The same for `ReadOptions`, where --encoding is `charset`. A reader sets its `part`.
-READ = {"columns": ("1", "3"), "encoding": "gb18030", "format": "csv", "me": "甲", "map": "@", "head": "{name}: "}
+READ = {
+    "columns": ("1", "3"),
+    "encoding": "gb18030",
+    "format": "csv",
+    "me": "甲",
+    "map": "@",
+    "head": "{name}: ",
+    "dates": "mdy",
+}
 
 
 @pytest.fixture

@@ -14,12 +14,15 @@ from chatbot.corpus.reading.report import ReadOptions, Report
 from chatbot.corpus.reading.times import PAUSE, form_of, seconds
 from chatbot.corpus.reading.turns import MAX_TURN, TOO_LONG, Said, joined, pairs_of_turns
 from chatbot.corpus.reading.wordings import pattern
+from chatbot.errors import UserError
 
 FIRST = 200  # messages, whose times tell their form, and whether the newest comes first
 MAX_HELD = 100_000  # messages that are turned around, or sorted by their chats, at once
 MAX_NAMES = 1000  # of people, for the message about a name that does not occur
 NO_TEXT = "messages without text, such as pictures"
 NOTICES = "notices of the application, such as calls and deleted messages"
+UNREAD = "some times are not understood, so that no pause ends a conversation there"
+SHOWN = 3  # times, where it is asked which order they have
 ME = "me"  # the name for --me where an export marks the messages of the user, but has no name for them
 
 # What an application writes in place of a sender.
@@ -53,7 +56,8 @@ def pairs_of_messages(
 
     def said() -> Iterator[Said | None]:
         nonlocal has_written
-        for message in _usable(_timed(messages, report, place), report, place):
+        usable = _usable(_timed(messages, options.dates, report, place), report, place)
+        for message in usable:
             if message is None:
                 yield None
                 continue
@@ -73,15 +77,30 @@ def pairs_of_messages(
 
 
 def _timed(
-    messages: Iterable[Message | None], report: Report, place: str
+    messages: Iterable[Message | None], order: str | None, report: Report, place: str
 ) -> Iterator[tuple[Message, float | None] | None]:
-    """Yield each message with the seconds of its time, the oldest first; at most MAX_HELD are held."""
-    messages = iter(messages)
-    block = list(islice(messages, FIRST))
-    form, unknown = form_of(message.time for message in block if message)
+    """Yield each message with the seconds of its time, the oldest first; at most MAX_HELD are held.
+
+    Raises UserError if pauses depend on whether days or months come first, and neither the times nor the user tell.
+    """
+    messages, block = iter(messages), list[Message | None]()
+    form, unknown, is_either = "", "", True
+    while is_either and len(block) < MAX_HELD and (more := list(islice(messages, len(block) or FIRST))):
+        block += more
+        form, unknown, is_either = form_of((message.time for message in block if message), order)
+    if is_either and unknown:
+        shown = [*dict.fromkeys(message.time for message in block if message)][:SHOWN]
+        raise UserError(f"{place}: {unknown}, and pauses depend on it; give --dates dmy or --dates mdy", shown)
     if unknown:
         report.warn(unknown, place)
-    timed = (m and (m, seconds(m.time, form) if form else None) for m in chain(block, messages))
+
+    def timed_of(message: Message | None) -> tuple[Message, float | None] | None:
+        time = seconds(message.time, form) if message and form else None
+        if form and message and message.time.strip() and time is None:
+            report.warn(UNREAD, f"{place}: {message.time[:30]!r}")
+        return message and (message, time)
+
+    timed = map(timed_of, chain(block, messages))
     first = list(islice(timed, FIRST))
     known = [(a[1], b[1]) for a, b in pairwise(first) if a and b]
     steps = [b - a for a, b in known if a is not None and b is not None]

@@ -40,7 +40,7 @@ class Loader(_BaseLoader):
         return {key or "": value for key, value in super().construct_mapping(node, deep).items()}
 
 
-Loader.add_implicit_resolver("null", re.compile(r"~|null|Null|NULL|"), ["~", "n", "N", ""])
+Loader.add_implicit_resolver("null", re.compile(r"(?:~|null|Null|NULL|)\Z"), ["~", "n", "N", ""])
 Loader.add_constructor("null", lambda loader, node: None)
 
 
@@ -98,10 +98,6 @@ def json_lines(text: TextFile, options: ReadOptions, report: Report, located: Lo
         yield part_of_object(value, options.part)
 
 
-_BORDER = re.compile(rb"[\]}]\s*(?=[\[{])")  # of two documents, where it is not within a text
-_ANOTHER = re.compile(r"trailing garbage|Additional data")  # what the parsers say of a second document
-
-
 @dataclass
 class _Source:
     """The text as UTF-8 bytes. The reader tells it when a value is complete."""
@@ -110,43 +106,34 @@ class _Source:
     located: Located
     read_bytes: int = 0
     value_start: int = 0  # approximate offset of the current value in bytes
-    document_start: int = 0  # offset in bytes
-    block: bytes = b""
-    start: int = 0  # of what was returned last, in the block
-    end: int = 0  # of the same: where a document may end, or the block
 
     def read(self, size: int) -> bytes:
         """Return the next bytes. Raises UserError when the current value is too large."""
-        if not size:  # the parser asks whether these are bytes
-            return b""
         if self.read_bytes - self.value_start > MAX_VALUE:
             raise UserError(
                 f"{self.located.place}: an item larger than {MAX_VALUE // 2**20} MiB; split it into conversations, "
                 "or give JSON Lines"
             )
-        if self.end == len(self.block):
-            self.block, self.end = self.stream.read(size).encode(), 0
-            self.read_bytes += len(self.block)
-        border = _BORDER.search(self.block, self.end)
-        self.start, self.end = self.end, border.end() if border else len(self.block)
-        return self.block[self.start : self.end]
-
-    def begins_again(self, error: Exception) -> bool:
-        """Return whether the parser ended where another document begins, whose bytes then come again."""
-        self.end = self.start
-        before, self.document_start = self.document_start, self.read_bytes - len(self.block) + self.start
-        return self.document_start > before and _ANOTHER.search(str(error)) is not None
+        data = self.stream.read(size).encode()
+        self.read_bytes += len(data)
+        return data
 
 
-def json_values(text: TextFile, options: ReadOptions, steps: Place, located: Located) -> Iterator[Any]:
+def json_values(
+    text: TextFile, options: ReadOptions, steps: Place, located: Located, are_apart: bool = False
+) -> Iterator[Any]:
     """Yield the values at the end of these steps in one or more documents, and None after each list of them.
 
+    are_apart: whether each value stands for itself, so that the ends of lists may be left out.
     Raises UserError when a document is incomplete or invalid, or has a value that is too large.
     """
     source = _Source(text.stream, located)
     try:
-        if steps == (ITEM,):  # most large files: ijson builds the items of a list in C
-            yield from _items(source)
+        if steps == (ITEM,) and are_apart:  # most large files: ijson builds the items of a list in C
+            for value in ijson.items(source, "item", multiple_values=True, use_float=True):
+                located.number += 1
+                source.value_start = source.read_bytes
+                yield value
             return
         events: Iterator[Event] = iter(ijson.basic_parse(source, multiple_values=True, use_float=True))
         for event in events:
@@ -156,23 +143,6 @@ def json_values(text: TextFile, options: ReadOptions, steps: Place, located: Loc
             f"{text.place}: is not JSON after item {located.number:,}, in the first {source.read_bytes:,} bytes; "
             "correct it, download it again or give JSON Lines"
         ) from None
-
-
-def _items(source: _Source) -> Iterator[Any]:
-    """Yield the items of a list, and those of each further list after None."""
-    has_another = True
-    while has_another:
-        has_another = False
-        try:
-            for value in ijson.items(source, "item", use_float=True):
-                source.located.number += 1
-                source.value_start = source.read_bytes
-                yield value
-        except ijson.JSONError as error:
-            has_another = source.begins_again(error)
-            if not has_another:
-                raise
-            yield None
 
 
 def _walk(event: Event, events: Iterator[Event], steps: Place, source: _Source, part: str | None) -> Iterator[Any]:

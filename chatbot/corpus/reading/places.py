@@ -121,7 +121,7 @@ def shape_of(value: Any) -> object:
     """Return what decides the layout of a value: the names of its fields, or the types of its items."""
     if isinstance(value, dict):
         return tuple(value)
-    return frozenset(map(type, value)) if isinstance(value, list) else type(value)
+    return frozenset(map(type, value)) - {type(None)} if isinstance(value, list) else type(value)
 
 
 def _found(group: Sequence[Any], place: Place, propose: Propose | None) -> list[Found]:
@@ -177,6 +177,7 @@ def _doubt_of_list(group: Sequence[Any], place: Place) -> str:
     """Return why lists of texts at this place may be no conversations."""
     if not isinstance(group[0], list):
         return ""
+    group = [[text or "" for text in value] for value in group]  # null is no text
     unknown = [
         step for step in place if step not in (ITEM, ANY) and not (names.key_of(step) in _PLACES or _ID.fullmatch(step))
     ]

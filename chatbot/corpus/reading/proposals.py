@@ -22,7 +22,7 @@ def proposed(group: Sequence[Any]) -> tuple[str, str]:
     """Return the map that the names of values of one shape suggest, and the doubt; ("", "") without one."""
     first = group[0]
     if isinstance(first, list):
-        are_texts = len(first) > 1 and all(isinstance(text, str) for value in group for text in value)
+        are_texts = len(first) > 1 and all(isinstance(text, str | None) for value in group for text in value)
         return ("@", _doubt_of_labels(group)) if are_texts else ("", "")
     if isinstance(first, str):
         return ("@", "") if all(said_in(text) or separated(text) for text in group) else ("", "")
@@ -131,7 +131,7 @@ def _conversation(group: Sequence[Mapping[str, Any]], fields: dict[str, str]) ->
         if not turns:
             continue
         field = quoted(fields[name])
-        if all(isinstance(turn, str) for turn in turns):
+        if all(isinstance(turn, str | None) for turn in turns):
             known = (*names.COUNTERS, *names.IDS, *names.CHATS, *names.TIMES, name)
             beside = [each for key, each in fields.items() if key not in known and isinstance(group[0][each], str)]
             doubt = _unknown(beside) if beside else _doubt_of_labels([each for each in lists if isinstance(each, list)])
@@ -217,7 +217,7 @@ def _doubt_of_labels(conversations: Sequence[Sequence[str]]) -> str:
 def _order_of(group: Sequence[Mapping[str, Any]], time: str) -> str:
     """Return the doubt about messages of which the newest come first."""
     times = [text_of(value.get(time)) for value in group]
-    form, _ = form_of(times)
+    form, *_ = form_of(times)
     known = [second for text in times if form and (second := seconds(text, form)) is not None]
     is_reversed = len(known) > 1 and known == sorted(known, reverse=True) != sorted(known)
     return "the newest message comes first; reverse the list with reverse(...)" if is_reversed else ""

@@ -22,6 +22,7 @@ class ReadOptions:
     part: str | None = None  # of a JSON object, the part whose keys are read; None for all keys
     map: str | None = None  # a JMESPath expression from a value of JSON, or a row, to what is learned
     head: str | None = None  # the pattern of the line above or before each message of a text
+    dates: str | None = None  # dmy or mdy, where the dates of a chat may be both; None to ask
 
 
 DETECTED = ReadOptions()

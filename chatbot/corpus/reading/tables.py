@@ -181,7 +181,8 @@ def _pairs_of_objects(table: Table, found: Objects, options: ReadOptions, report
             place = f"{table.place}, {table.unit} {number}"
             if names.are_same(row, header) and is_below:
                 drop("repeated headers")
-                yield None  # another table begins
+                if "chat" not in layout.map.names:
+                    yield None  # another table begins
             elif row == header:
                 is_below = True
             elif is_below and len(row) < 2:

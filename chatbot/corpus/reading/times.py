@@ -1,4 +1,4 @@
-"""Times of messages, in the form that a file has: one form for all of them, chosen from the first.
+"""Times of messages, in the form that a file has: one form for all of them.
 
 epoch     seconds, milliseconds or microseconds since 1970
 days      the number of days since 1900, as Excel stores a date
@@ -31,39 +31,36 @@ _EXCEL = datetime.datetime(1899, 12, 30, tzinfo=datetime.timezone.utc).timestamp
 ORDERS = ("ymd", "dmy", "mdy")
 
 
-def form_of(times: Iterable[str]) -> tuple[str, str]:
+def form_of(times: Iterable[str], order: str | None = None) -> tuple[str, str, bool]:
     """Return the form that all of these times have, "" if they have none, and what is not known of them.
 
-    times: of the first messages; empty ones are left out.
+    At last, whether the day as well as the month may come first; then something is not known if it matters.
+    order: dmy or mdy, for such times. Empty times are left out.
     """
     texts = [text.strip() for text in times if text.strip()]
     if not texts or all(map(_CLOCK.fullmatch, texts)):
-        return "", ""
+        return "", "", False
     fitting = [
         form for form in ("compact", "epoch", "days", *ORDERS) if all(seconds(t, form) is not None for t in texts)
     ]
     if not fitting:
         unread = next((t for t in texts if all(seconds(t, form) is None for form in ORDERS)), texts[0])
-        return "", f"times such as {unread[:30]!r} are not understood, so that no pause ends a conversation"
-    form, *others = fitting
-    if others and form == "dmy" and any(_HALF.search(text) for text in texts):
-        form, others = "mdy", [*others[1:], "dmy"]  # with AM and PM, as in America
-    if {form, *others} >= {"dmy", "mdy"} and len({_steps(texts, order) for order in ("dmy", "mdy")}) > 1:
-        first = "the month" if form == "mdy" else "the day"
-        return (
-            form,
-            f"days and months of times such as {texts[0][:30]!r} cannot be told apart; {first} is taken as first",
-        )
+        return "", f"times such as {unread[:30]!r} are not understood, so that no pause ends a conversation", False
+    if fitting == ["dmy", "mdy"] and order is None:
+        matters = _divided(texts, "dmy") != _divided(texts, "mdy")
+        return "dmy", f"times such as {texts[0][:30]!r} may begin with the day or the month" if matters else "", True
+    form = order if order in fitting else fitting[0]
     late = max(texts, key=lambda text: seconds(text, form) or 0)
-    if (seconds(late, form) or 0) > time.time() + DAY:
-        return form, f"times such as {late[:30]!r} lie in the future; pauses that are not real may end conversations"
-    return form, ""
+    is_late = (seconds(late, form) or 0) > time.time() + DAY
+    unknown = f"times such as {late[:30]!r} lie in the future; pauses that are not real may end conversations"
+    return form, unknown if is_late else "", False
 
 
-def _steps(texts: Sequence[str], form: str) -> tuple[int, ...]:
-    """Return what is read from times: after each, whether time goes back, on, or makes a pause."""
+def _divided(texts: Sequence[str], form: str) -> tuple[list[bool], bool]:
+    """Return what times decide: after which ones a pause is, and whether the newest comes first."""
     known = [value for text in texts if (value := seconds(text, form)) is not None]
-    return tuple((b > a) - (b < a) + 2 * (abs(b - a) > PAUSE) for a, b in pairwise(known))
+    steps = [after - before for before, after in pairwise(known)]
+    return [abs(step) > PAUSE for step in steps], all(step <= 0 for step in steps)
 
 
 @functools.lru_cache(maxsize=4096)  # many messages have the same minute

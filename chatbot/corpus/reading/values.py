@@ -8,7 +8,7 @@ from itertools import groupby, islice
 from typing import Any
 
 from chatbot.corpus.reading.conversation import Pair
-from chatbot.corpus.reading.mapping import PAIRS, compiled
+from chatbot.corpus.reading.mapping import MESSAGES, PAIRS, compiled
 from chatbot.corpus.reading.objects import (
     HEAD,
     ITEM,
@@ -49,7 +49,7 @@ def read_json(text: TextFile, options: ReadOptions, report: Report) -> Iterator[
 
     def pairs() -> Iterator[Pair]:
         if rows := _rows_with_header(head):
-            items = json_values(text, options, (ITEM,), located)
+            items = json_values(text, options, (ITEM,), located, are_apart=True)
             numbered = ((located.number, row) for row in items if isinstance(row, list))
             yield from pairs_of_table(Table(text.place, "json", rows, numbered, "item"), options, report)
             return
@@ -70,7 +70,8 @@ def read_json(text: TextFile, options: ReadOptions, report: Report) -> Iterator[
 
             yield from pairs_of_entries(entries(), layout, options, report, text.place, drop)
         else:
-            values = json_values(text, options, place, located)
+            are_apart = not any(each.layout.map.kind is MESSAGES or each.layout.map.is_list for each in places)
+            values = json_values(text, options, place, located, are_apart)
             yield from _dispatched(values, places, options, report, located)
 
     yield from decoded(pairs(), text, report, drop)
