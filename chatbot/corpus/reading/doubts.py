@@ -43,10 +43,11 @@ _PART_OF_SPEECH = re.compile(r"(?:[a-z]{1,6}\.[/&,、;；\s]*)+")  # of the word
 _SENTENCE = re.compile(r"[，。！？…!?]|[.,;]\s|\S+\s+\S+\s+\S+\s+\S+")
 
 
-def doubt_of(rows: Sequence[Sequence[str]], column: str = "column", chat: str = "") -> str:
+def doubt_of(rows: Sequence[Sequence[str]], column: str = "column", chat: str = "", least: int = LEAST_ROWS) -> str:
     """Return why these rows of two columns may be no pairs, "" if they are.
 
     column: what the sides of a row are called. chat: the flag for a chat, if the first ones may be names of people.
+    least: rows that tell names and labels from texts; more are needed where the sides are named.
     Every text is a possible answer, so only what people do not write as a question or an answer is a reason.
     """
     rows = [*dict.fromkeys((row[0], row[1]) for row in rows)]  # repeated pairs tell nothing about their columns
@@ -64,7 +65,7 @@ def doubt_of(rows: Sequence[Sequence[str]], column: str = "column", chat: str = 
         if _mostly(cells, _has_tags):
             return f"the {side} {column} has words with tags"
         values = len({*cells})
-        if _come_again(cells, others) and (is_first or values * MANY <= len(cells)):
+        if len(rows) >= least and _come_again(cells, others) and (is_first or values * MANY <= len(cells)):
             remedy = f"; if it is a chat, give {chat}" if chat and is_first and values > 1 else ""
             return f"the {side} {column} has {counted(values, 'value')}, as names or labels have{remedy}"
     if _mostly(rows, _are_alike):

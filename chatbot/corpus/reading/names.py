@@ -27,6 +27,7 @@ def _roles(*kinds: str, of: str = "source") -> frozenset[str]:
 
 QUESTIONS = _NAMES["questions"]
 ANSWERS = _NAMES["answers"]
+INSTRUCTIONS = _NAMES["instructions"]
 SIDES = _NAMES["sides"]
 OF_TRANSLATIONS = _NAMES["of_translations"]
 ASKING_PEOPLE = _NAMES["asking_people"]

@@ -112,9 +112,10 @@ def _from_document(place: Place, expression: str) -> str:
 
 
 def _in_doubt(found: Found, doubt: str) -> Found:
-    """Return this layout with a doubt, unless it has one, and with the flag that settles it."""
+    """Return this layout with a doubt and the flag that settles it, unless it has one or is declared."""
     settled = flag(_from_document(found.place, found.layout.map.expression))
-    return found if found.doubt else found._replace(doubt=f"{doubt}; if the pairs above are right, give {settled}")
+    is_sure = found.doubt or found.layout.name != UNDECLARED
+    return found if is_sure else found._replace(doubt=f"{doubt}; if the pairs above are right, give {settled}")
 
 
 def shape_of(value: Any) -> object:
@@ -157,10 +158,7 @@ def _found(group: Sequence[Any], place: Place, propose: Propose | None) -> list[
         has_texts = has_texts or (are_texts and name not in SURE)
     step = inside[0][0].place[len(place)] if len(inside) == 1 and len(group) > 1 and not are_ids else None
     if isinstance(step, str) and names.key_of(step) not in _PLACES:
-        return [
-            found if found.layout.name != UNDECLARED else _in_doubt(found, f"{step!r} may hold anything")
-            for found in inside[0]
-        ]
+        return [_in_doubt(found, f"{step!r} may hold anything") for found in inside[0]]
     if len(inside) == 1 and not are_ids and (has_texts or len({*map(type, group[0].values())}) > 1):
         texts_beside = {names.key_of(name): name for name, part in group[0].items() if isinstance(part, str)}
         beside = names.first_of((*names.QUESTIONS, *names.ANSWERS), texts_beside)

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from chatbot.corpus.reading import names
-from chatbot.corpus.reading.doubts import doubt_of
+from chatbot.corpus.reading.doubts import MANY, doubt_of
 from chatbot.corpus.reading.mapping import quoted, written
 from chatbot.corpus.reading.marked_text import labelled, said_in, separated
 from chatbot.corpus.reading.records import NO, YES, alternatives, text_of
@@ -111,8 +111,18 @@ def _record(group: Sequence[Mapping[str, Any]], fields: dict[str, str]) -> Propo
     found = record(group, fields)
     if found is None:
         return None
-    sides = [[_on_a_line(value.get(found.fields[side])) for value in group] for side in ("question", "answer")]
-    return found.expression, found.doubt or doubt_of([*zip(*sides, strict=True)], "field")
+    return found.expression, doubt_of_record(found, group, "field")
+
+
+def doubt_of_record(found: Record, group: Sequence[Mapping[str, Any]], column: str) -> str:
+    """Return the doubt about the names of these fields, or else about their values. column: what a field is called."""
+    if found.doubt or names.key_of(found.fields["question"]) in names.INSTRUCTIONS:
+        return found.doubt
+    asked, answers = (
+        [" ".join(_on_a_line(value.get(found.fields.get(side))) for side in sides).strip() for value in group]
+        for sides in (("question", "input"), ("answer",))
+    )
+    return doubt_of([*zip(asked, answers, strict=True)], column, least=MANY)
 
 
 def _unknown(fields: Sequence[str]) -> str:

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, NamedTuple
 from chatbot.corpus.reading import names
 from chatbot.corpus.reading.conversation import NEW, Pair
 from chatbot.corpus.reading.doubts import (
-    are_choices,
     doubt_of,
     has_no_texts,
     holds_running_numbers,
@@ -122,7 +121,7 @@ def _below(sample: Sequence[Sequence[str]], start: int, count: int) -> list[dict
 
 def _named(sample: Sequence[Sequence[str]], start: int) -> Columns | Objects | None:
     """Return the question and the answer that the header at this place names, or what its names suggest."""
-    from chatbot.corpus.reading.proposals import record
+    from chatbot.corpus.reading.proposals import doubt_of_record, record
 
     header = sample[start]
     keys = [names.key_of(name) for name in header]
@@ -133,10 +132,7 @@ def _named(sample: Sequence[Sequence[str]], start: int) -> Columns | Objects | N
         return _proposed(sample, start)
     question, answer = keys.index(found.fields["question"]), keys.index(found.fields["answer"])
     inputs = tuple(keys.index(name) for name in [found.fields.get("input")] if name)
-    doubt = found.doubt
-    if not doubt:
-        pairs = [(row[question], row[answer]) for row in rows]
-        doubt = "the answers are letters of choices" if are_choices([row[answer] for row in rows]) else doubt_of(pairs)
+    doubt = doubt_of_record(found, below, "column")
     doubt = doubt and f"{doubt}; if these are pairs, give --columns {question + 1} {answer + 1}"
     return Columns(question, answer, len(header), start + 1, inputs, (*header,), doubt)
 
@@ -239,9 +235,10 @@ def _given(rows: Sequence[Sequence[str]], given: Sequence[str]) -> Columns | Non
         return None
     question, answer = (int(column) - 1 for column in given)
     known = of_header(rows)
-    header, skip = (known.header, known.skip) if isinstance(known, Columns) else ((), 0)
+    header = [*known.header] if known else []
+    skip = rows.index(header) + 1 if known else 0
     width = len(header) or usual_width(row for row in rows if len(row) > 1)[0]
-    return Columns(question, answer, width, skip, header=header) if max(question, answer) < width else None
+    return Columns(question, answer, width, skip, header=(*header,)) if max(question, answer) < width else None
 
 
 def _unnamed(rows: Sequence[Sequence[str]]) -> Columns | None:
