@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
+from chatbot.corpus.reading.messages import have_codes
 from chatbot.corpus.reading.times import form_of
 from chatbot.display import CHINESE_OR_KANA, counted
 
@@ -32,7 +33,7 @@ NAME, CHINESE_NAME = 20, 6  # characters
 MOST_IDS = 200  # fields, each of which may have the ids of each other: a line of prose may have thousands of commas
 
 Cell = TypeVar("Cell")
-_CLOCK = re.compile(r"(?<!\d)\d{1,2}:\d{2}(?!\d)")
+_CLOCK = re.compile(r"(?<!\d)\d{1,2}[:：]\d{2}(?!\d)")
 _CHINESE = re.compile(f"[{CHINESE_OR_KANA}]")
 _SCRIPTS = (
     *("A-Za-z\u00c0-\u024f", CHINESE_OR_KANA, "\uac00-\ud7af", "\u0400-\u052f"),
@@ -70,7 +71,8 @@ def doubt_of(rows: Sequence[Sequence[str]], column: str = "column", chat: str = 
             return f"the {side} {column} has {counted(values, 'value')}, as names or labels have{remedy}"
     if _mostly(rows, _are_alike):
         return f"the {column}s have the same text"
-    if are_choices(seconds):
+    letters = {cell for cell in seconds if _CHOICE.fullmatch(cell)}
+    if len(letters) > 1 and _mostly([*filter(None, seconds)], letters.__contains__):
         return f"the second {column} has letters, as of choices"
     scripts = _scripts_of(firsts), _scripts_of([_PART_OF_SPEECH.sub("", cell) for cell in seconds])
     return f"the {column}s are in two languages" if all(scripts) and scripts[0].isdisjoint(scripts[1]) else ""
@@ -84,8 +86,11 @@ def suggested(fields: Mapping[str, Sequence[str]]) -> dict[str, str]:
     times = [field for field, values in fields.items() if form_of(values)[0] not in ("", "days")]
     texts = [field for field, values in fields.items() if field not in times and _mostly(values, _is_text)]
     *_, other, text = ["", "", *sorted(texts, key=lambda field: sum(map(len, {*fields[field]})))]
+    if have_codes(value for field in (other, text) for value in fields.get(field, ())):
+        return {}
     rest = [field for field in fields if field not in (*times, text)] if text else []
     people = [name for name in rest if len({*fields[name]}) > 1 and _come_again(fields[name], fields[text])]
+    people = [name for name in people if not _mostly(fields[name], _CLOCK.search)]
     for key, parent in itertools.permutations(rest[:MOST_IDS], 2):
         ids = fields[key]
         are_ids = len({*ids}) == len(ids) > len(fields[parent]) > 1 and {*ids}.issuperset(fields[parent])
@@ -113,13 +118,6 @@ def is_header(first: Sequence[str], below: Sequence[Sequence[str]]) -> bool:
 
 def _is_text(cell: str) -> bool:
     return bool(cell.strip()) and not _is_no_text(cell)
-
-
-def are_choices(cells: Sequence[str]) -> bool:
-    """Return whether nearly all of these answers are letters of choices, not all the same."""
-    texts = [cell.strip() for cell in cells if cell.strip()]
-    letters = {cell for cell in texts if _CHOICE.fullmatch(cell)}
-    return len(texts) >= LEAST_ROWS and len(letters) > 1 and _mostly(texts, letters.__contains__)
 
 
 def _is_no_text(cell: str) -> bool:

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 from chatbot.corpus.reading.conversation import Pair
 from chatbot.corpus.reading.layouts import FUNCTIONS
 from chatbot.corpus.reading.marked_text import speakers
-from chatbot.corpus.reading.messages import NOTICES, SYSTEM, Message, pairs_of_messages
+from chatbot.corpus.reading.messages import NOTICES, SYSTEM, Message, have_codes, pairs_of_messages
 from chatbot.corpus.reading.names import are_roles
 from chatbot.corpus.reading.questions import blocks, is_question, read_sections
 from chatbot.corpus.reading.report import ReadOptions, Report
@@ -192,11 +192,14 @@ def usual_head(text: TextFile) -> str:
         counts = Counter(match["name"].strip() for _, match in matches)
         repeated = sum(count for count in counts.values() if count > 1)
         are_names = 1 < len(counts) <= FEW_SPEAKERS and not any(_NO_NAME.search(name) for name in counts)
-        if are_names and repeated and repeated * 2.5 >= len(filled):
-            return head
+        ends = [match.string[match.start("name") : match.end("name") + 3] for _, match in matches if are_names]
+        are_times = sum(map(bool, map(_TIME.search, ends))) * 2 > len(ends)  # which may end behind what seems a name
+        if are_names and not are_times and repeated and repeated * 2.5 >= len(filled):
+            return "" if have_codes(match.groupdict("").get("text", "") for _, match in matches) else head
     return max(answered, key=lambda head: answered[head])
 
 
+_TIME = re.compile(expression(r"<date>|(?<!\d)\d{1,2}[:：]\d{2}"))
 _NO_NAME = re.compile(r"[,，。！？!?=\"{}]|//|\[\d|^/")
 
 

@@ -21,15 +21,13 @@ MAX_HELD = 100_000  # messages that are turned around, or sorted by their chats,
 MAX_NAMES = 1000  # of people, for the message about a name that does not occur
 NO_TEXT = "messages without text, such as pictures"
 NOTICES = "notices of the application, such as calls and deleted messages"
-UNREAD = "some times are not understood, so that no pause ends a conversation there"
-SHOWN = 3  # times, where it is asked which order they have
 ME = "me"  # the name for --me where an export marks the messages of the user, but has no name for them
 
 # What an application writes in place of a sender.
 SYSTEM = frozenset({"系统消息", "系統消息", "系统通知", "System Message"})
 _MENTION = re.compile(r"<[@#][!&]?\w{1,30}(?:\|([^<>]{1,60}))?>|<!(?:here|channel|everyone)>")
 _LINK = re.compile(r"<((?:https?://|mailto:)[^<>|\s]{1,500})(?:\|([^<>]{1,300}))?>")
-_LEFT_OUT, _NO_TEXT, _QUOTE, _NOTICE = map(pattern, ("left_out", "no_text", "quotes", "notices"))
+_LEFT_OUT, _NO_TEXT, _QUOTE, _NOTICE, _CODE = map(pattern, ("left_out", "no_text", "quotes", "notices", "codes"))
 _LONGEST_NOTICE = 120  # characters
 
 
@@ -81,7 +79,7 @@ def _timed(
 ) -> Iterator[tuple[Message, float | None] | None]:
     """Yield each message with the seconds of its time, the oldest first; at most MAX_HELD are held.
 
-    Raises UserError if pauses depend on whether days or months come first, and neither the times nor the user tell.
+    Raises UserError if pauses depend on whether the day or the month comes first, and no time tells.
     """
     messages, block = iter(messages), list[Message | None]()
     form, unknown, is_either = "", "", True
@@ -89,18 +87,11 @@ def _timed(
         block += more
         form, unknown, is_either = form_of((message.time for message in block if message), order)
     if is_either and unknown:
-        shown = [*dict.fromkeys(message.time for message in block if message)][:SHOWN]
-        raise UserError(f"{place}: {unknown}, and pauses depend on it; give --dates dmy or --dates mdy", shown)
+        times = [*dict.fromkeys(message.time for message in block if message)]
+        raise UserError(f"{place}: {unknown}, and pauses depend on it; give --dates dmy or --dates mdy", times[:3])
     if unknown:
         report.warn(unknown, place)
-
-    def timed_of(message: Message | None) -> tuple[Message, float | None] | None:
-        time = seconds(message.time, form) if message and form else None
-        if form and message and message.time.strip() and time is None:
-            report.warn(UNREAD, f"{place}: {message.time[:30]!r}")
-        return message and (message, time)
-
-    timed = map(timed_of, chain(block, messages))
+    timed = (m and (m, seconds(m.time, form) if form else None) for m in chain(block, messages))
     first = list(islice(timed, FIRST))
     known = [(a[1], b[1]) for a, b in pairwise(first) if a and b]
     steps = [b - a for a, b in known if a is not None and b is not None]
@@ -133,6 +124,8 @@ def _usable(
             text = ""
         if last is not None and time is not None and abs(time - last) > PAUSE:
             yield None
+        if time is None and last is not None and message.time.strip():
+            report.warn("some times are not understood, and so no pause is before them", place)
         last = time if time is not None else last
         yield message._replace(text=text)
 
@@ -150,6 +143,11 @@ def plain_text(text: str) -> str:
         text = _QUOTE.sub("", text).strip()
         text = "" if _NO_TEXT.fullmatch(text) else _LEFT_OUT.sub(" ", text).strip()
     return text
+
+
+def have_codes(texts: Iterable[str]) -> bool:
+    """Return whether what is left of messages still has codes of a messenger, which nobody wrote."""
+    return any(map(_CODE.search, map(plain_text, texts)))
 
 
 def shown_marks(text: str) -> str:

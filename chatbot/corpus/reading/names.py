@@ -72,10 +72,8 @@ def are_known(header: Iterable[str], least: int = 2) -> bool:
 
 def are_same(row: Sequence[str], header: Sequence[str]) -> bool:
     """Return whether a row repeats a header, perhaps in other letters."""
-    if not header or len(row[0].strip()) > len(header[0]):  # most rows, at no cost
-        return False
-    cells = [*row[: len(header)], *filter(None, row[len(header) :])]
-    return [*map(key_of, cells)] == [*map(key_of, header)]
+    is_short = len(row) == len(header) and len(row[0].strip()) <= len(header[0])  # as few rows are
+    return is_short and [*map(key_of, row)] == [*map(key_of, header)]
 
 
 def first_of(choice: tuple[str, ...], names: dict[str, str]) -> str:

@@ -33,17 +33,14 @@ _BaseLoader: Any = getattr(yaml, "CBaseLoader", yaml.BaseLoader)  # PyYAML may b
 
 
 class Loader(_BaseLoader):
-    """Reads plain scalars as text, but for null and what stands for it."""
+    """Reads plain scalars as text, but for null, which is a name of a field as well."""
 
     def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
-        """Return an object; the name null is text."""
         return {key or "": value for key, value in super().construct_mapping(node, deep).items()}
 
 
 Loader.add_implicit_resolver("null", re.compile(r"(?:~|null|Null|NULL|)\Z"), ["~", "n", "N", ""])
 Loader.add_constructor("null", lambda loader, node: None)
-
-
 _NAN = re.compile(r"(?<=[:\[,\s])-?(?:NaN|Infinity)(?=\s*[,\]}])")  # as Python and pandas write a missing number
 
 

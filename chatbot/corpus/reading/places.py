@@ -192,7 +192,7 @@ def by_values(group: Sequence[Any]) -> tuple[Layout | None, str]:
     """Return the layout that the values of objects suggest, if they suggest one, and its doubt."""
     fields: dict[str, list[str]] = {}
     for value in group:
-        for path, text in _leaves(value):
+        for path, text in leaves(value):
             fields.setdefault(path, []).append(text)
     found = suggested(fields)
     if "speaker" in found:
@@ -202,7 +202,7 @@ def by_values(group: Sequence[Any]) -> tuple[Layout | None, str]:
     return (Layout(compiled(f"{{{given}}}")) if found else None), "these fields are not known"
 
 
-def _leaves(value: object, path: str = "", depth: int = 0) -> Iterator[tuple[str, str]]:
+def leaves(value: object, path: str = "", depth: int = 0) -> Iterator[tuple[str, str]]:
     """Yield (path, text) of the texts, numbers and lists of texts in an object and the objects in it."""
     for name, part in value.items() if isinstance(value, dict) and depth < MAX_DEPTH else ():
         inner = f"{path}.{quoted(name)}".removeprefix(".")
@@ -211,7 +211,7 @@ def _leaves(value: object, path: str = "", depth: int = 0) -> Iterator[tuple[str
         elif isinstance(part, list) and (text := text_of(part)):
             yield inner, text
         else:
-            yield from _leaves(part, inner, depth + 1)
+            yield from leaves(part, inner, depth + 1)
 
 
 def by_names(group: Sequence[Any]) -> tuple[Layout | None, str]:

@@ -118,10 +118,9 @@ def doubt_of_record(found: Record, group: Sequence[Mapping[str, Any]], column: s
     """Return the doubt about the names of these fields, or else about their values. column: what a field is called."""
     if found.doubt or names.key_of(found.fields["question"]) in names.INSTRUCTIONS:
         return found.doubt
-    asked, answers = (
-        [" ".join(_on_a_line(value.get(found.fields.get(side))) for side in sides).strip() for value in group]
-        for sides in (("question", "input"), ("answer",))
-    )
+    fields = [found.fields[side] for side in ("question", "input") if found.fields.get(side)]
+    asked = [_on_a_line([value.get(field) for field in fields]) for value in group]
+    answers = [_on_a_line(value.get(found.fields["answer"])) for value in group]
     return doubt_of([*zip(asked, answers, strict=True)], column, least=MANY)
 
 

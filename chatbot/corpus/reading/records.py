@@ -16,7 +16,6 @@ from chatbot.corpus.reading.report import ALONE, UNUSED_FIELDS, ReadOptions, Rep
 from chatbot.corpus.reading.turns import Drop, Said, pairs_of_roles, pairs_of_texts, pairs_of_turns
 
 NO_PAIR = "records without question and answer"
-MIXED = f"{UNUSED_FIELDS}: histories of texts among lists or objects"
 ABSENT = "replies to a message that is not in the file"
 REMOVED = "messages that were deleted"
 MAX_HELD = 100_000  # messages by their ids; a reply to an older one than twice as many is not found
@@ -104,7 +103,7 @@ def pairs_of_record(entry: Mapping[str, Any], drop: Drop) -> list[Pair]:
         turns = [part if isinstance(part, list | dict) else text_of(part) for part in history]  # "" for null
         if len({*map(type, turns)}) == 1:
             return [*_pairs_after(turns, questions[0], answers[0], drop)]
-        drop(MIXED)
+        drop(f"{UNUSED_FIELDS}: histories of texts among lists or objects")
     return [pair for each in product(questions, answers) for pair in _pairs_of_texts(*each, drop)]
 
 

@@ -235,10 +235,10 @@ def _given(rows: Sequence[Sequence[str]], given: Sequence[str]) -> Columns | Non
         return None
     question, answer = (int(column) - 1 for column in given)
     known = of_header(rows)
-    header = [*known.header] if known else []
-    skip = rows.index(header) + 1 if known else 0
+    header = (*known.header,) if known else ()
+    skip = rows.index([*header]) + 1 if header else 0
     width = len(header) or usual_width(row for row in rows if len(row) > 1)[0]
-    return Columns(question, answer, width, skip, header=(*header,)) if max(question, answer) < width else None
+    return Columns(question, answer, width, skip, header=header) if max(question, answer) < width else None
 
 
 def _unnamed(rows: Sequence[Sequence[str]]) -> Columns | None:

@@ -20,7 +20,7 @@ from chatbot.corpus.reading.objects import (
     units_of,
     yaml_values,
 )
-from chatbot.corpus.reading.places import ENTRIES, Found, by_columns, by_values, find, shape_of
+from chatbot.corpus.reading.places import ENTRIES, Found, by_columns, by_values, find, leaves, shape_of
 from chatbot.corpus.reading.records import NO_PAIR, UNDECLARED, Layout, pairs_of_entries
 from chatbot.corpus.reading.report import UNUSED_FIELDS, ReadOptions, Report, UnknownFieldsError
 from chatbot.corpus.reading.rows import Table
@@ -56,19 +56,12 @@ def read_json(text: TextFile, options: ReadOptions, report: Report) -> Iterator[
         places = _places(head, options, report, text.place)
         place, layout = places[0].place, places[0].layout
         is_chat = layout.map.is_list and ("time" in layout.map.names or layout.name == UNDECLARED)
-        if len(places) == 1 and is_chat and not layout.unfold:
-            walks = layout.map.path is not None  # the list, item by item
-            steps = (*place, *(layout.map.path or ()), ITEM) if walks else place
-            values = json_values(text, options, steps, located)
-
-            def entries() -> Iterator[Any]:
-                for value in values:
-                    if value is not None:
-                        yield from layout.map.results(value, walks)
-                    if value is None or not walks:
-                        yield None
-
-            yield from pairs_of_entries(entries(), layout, options, report, text.place, drop)
+        if len(places) == 1 and is_chat and not layout.unfold and layout.map.path is not None:
+            values = json_values(text, options, (*place, *layout.map.path, ITEM), located)
+            entries = (
+                each for value in values for each in ((None,) if value is None else layout.map.results(value, True))
+            )
+            yield from pairs_of_entries(entries, layout, options, report, text.place, drop)
         else:
             are_apart = not any(each.layout.map.kind is MESSAGES or each.layout.map.is_list for each in places)
             values = json_values(text, options, place, located, are_apart)
@@ -202,4 +195,6 @@ def _unknown(head: Sequence[Any], options: ReadOptions, place: str) -> UserError
         problem = f"{place}: no fields {one_line(' and '.join(options.columns), 40)}"
         return UserError(listing(f"{problem}; give --columns and two of: ", [one_line(n, SHOWN_NAME) for n in names]))
     remedy = "say what to read with --map, such as '{question: q, answer: a}'"
-    return UnknownFieldsError(f"{place}: no known question and answer; {remedy}")
+    problem = f"{place}: no known question and answer; {remedy}"
+    fields = [*dict.fromkeys(one_line(path, SHOWN_NAME) for value in objects for path, _ in leaves(value))]
+    return UnknownFieldsError(listing(f"{problem}; fields: ", fields) if fields else problem)
