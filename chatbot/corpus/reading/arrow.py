@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from chatbot.corpus.reading.report import Report
-from chatbot.corpus.reading.unpacking import ARROW, ARROW_STREAM, PARQUET, Allowance
+from chatbot.corpus.reading.unpacking import ARROW, ARROW_STREAM, PARQUET, Allowance, beginning
 from chatbot.display import one_line
 from chatbot.errors import UserError
 
@@ -21,9 +21,7 @@ KINDS = {PARQUET: "parquet", ARROW: "arrow", ARROW_STREAM: "arrow"}  # a Feather
 
 def arrow_kind(path: Path) -> str:
     """Return the format of a columnar file, "" for any other file."""
-    with path.open("rb") as file:
-        head = file.read(8)
-    return next((kind for magic, kind in KINDS.items() if head.startswith(magic)), "")
+    return next((kind for magic, kind in KINDS.items() if beginning(path).startswith(magic)), "")
 
 
 def arrow_rows(path: Path, kind: str, place: str, report: Report) -> Iterator[Any]:

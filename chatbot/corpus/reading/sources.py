@@ -15,7 +15,7 @@ from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
 from chatbot.corpus.reading.report import Report
-from chatbot.corpus.reading.unpacking import is_hidden, open_files
+from chatbot.corpus.reading.unpacking import BEGINNING, PACKED, beginning, is_hidden, is_tar, open_files
 from chatbot.corpus.reading.workbooks import is_workbook, open_workbook
 from chatbot.display import one_line
 from chatbot.errors import UserError
@@ -44,7 +44,7 @@ KEY = '"(' + "|".join(PART_WORDS) + r')"\s*:\s*[\[{]'  # that names a part; with
 # The first key whose value is a list or an object, after others such as a version; a key after the end of one.
 FIRST_KEY = re.compile((r"(?:\xef\xbb\xbf)?\s*\{[^\[{]*?" + KEY).encode(), re.IGNORECASE)
 NEXT_KEY = re.compile((r"[\]}]\s*,\s*" + KEY).encode(), re.IGNORECASE)
-HEAD, BLOCK, OVERLAP = 4096, 2**20, 256  # bytes
+BLOCK, OVERLAP = 2**20, 256  # bytes
 
 
 @dataclass(frozen=True)
@@ -144,6 +144,8 @@ def _contents(path: Path, modified: int, size: int) -> list[tuple[str, list[str]
     """Return (name in the archive, parts of a JSON object) of each file in a file; a damaged one is a single file."""
     name = one_line(str(path))
     with contextlib.suppress(UserError, OSError):
+        if not ((head := beginning(path)).startswith(PACKED) or is_tar(head) or FIRST_KEY.match(head)):
+            return [("", [])]
         if is_workbook(path):
             return [(sheet, []) for sheet in open_workbook(path, name).sheet_names]
         return [(file.member, _parts_of_object(file.stream)) for file in open_files(path, name, Report())]
@@ -155,7 +157,7 @@ def _parts_of_object(stream: io.BufferedReader) -> list[str]:
 
     Reads the whole stream, though only if its first key names a part.
     """
-    first = FIRST_KEY.match(stream.peek()[:HEAD])
+    first = FIRST_KEY.match(stream.peek()[:BEGINNING])
     keys = [first[1]] if first else []
     tail = b""
     while first and (block := stream.read(BLOCK)):

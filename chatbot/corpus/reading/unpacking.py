@@ -27,15 +27,17 @@ OUTPUT_RATIO = 100
 
 SAMPLE = 256 * 2**10  # bytes at the beginning of a content, by which it is told what it is
 CHUNK = 2**15  # bytes that are unpacked at once
+BEGINNING = 4096  # bytes that tell an archive and a JSON object with parts from other files
 
 ZIP = (b"PK\3\4", b"PK\5\6")
 ZSTANDARD = b"\x28\xb5\x2f\xfd"
 OPENERS: dict[bytes, Callable[..., Any]] = {b"\x1f\x8b": gzip.open, b"BZh": bz2.open, b"\xfd7zXZ\0": lzma.open}
 OLE = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"  # Office documents of before 2007
+PACKED = (*ZIP, *OPENERS, ZSTANDARD, OLE)
 PARQUET, ARROW, ARROW_STREAM = b"PAR1", b"ARROW1\0\0", b"\xff\xff\xff\xff"
 # The beginnings of files that are no text: archives, columnar files, documents, databases, pickles, pictures.
 NO_TEXT = (
-    *(*ZIP, *OPENERS, ZSTANDARD, b"7z\xbc\xaf\x27\x1c", b"Rar!\x1a\x07", PARQUET, ARROW, ARROW_STREAM, OLE),
+    *(*PACKED, b"7z\xbc\xaf\x27\x1c", b"Rar!\x1a\x07", PARQUET, ARROW, ARROW_STREAM),
     *(b"%PDF-", b"{\\rtf", b"SQLite format 3\0", b"\x89PNG", b"\xff\xd8\xff"),
     *(bytes((0x80, version)) for version in range(2, 6)),
 )
@@ -50,6 +52,18 @@ TAR_HEADER = 512  # bytes
 
 
 Member = tuple[str, Callable[[int], bytes]]  # of an archive: its name, and what reads it
+
+
+def beginning(path: Path) -> bytes:
+    """Return the first bytes of a file, which are read once while it keeps its date and size."""
+    status = path.stat()
+    return _beginning(path, status.st_mtime_ns, status.st_size)
+
+
+@functools.lru_cache(maxsize=64)
+def _beginning(path: Path, modified: int, size: int) -> bytes:
+    with path.open("rb") as file:
+        return file.read(BEGINNING)
 
 
 class OpenFile(NamedTuple):

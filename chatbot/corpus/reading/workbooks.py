@@ -14,7 +14,7 @@ from typing import Any
 
 from chatbot.corpus.reading.report import Report
 from chatbot.corpus.reading.rows import Table
-from chatbot.corpus.reading.unpacking import OLE, ZIP
+from chatbot.corpus.reading.unpacking import OLE, ZIP, beginning
 from chatbot.display import one_line
 from chatbot.errors import UserError
 
@@ -29,10 +29,9 @@ _FORMULA = re.compile(rb"(?:</(?:\w+:)?f|<(?:\w+:)?f\s[^<>]*/)>(?:<(?:\w+:)?v\s*
 
 def is_workbook(path: Path) -> bool:
     """Return whether a file is a workbook of Excel, from its content."""
-    with path.open("rb") as file:
-        head = file.read(len(OLE))
+    head = beginning(path)
     try:
-        return head == OLE or (head.startswith(ZIP) and "xl/workbook.xml" in zipfile.ZipFile(path).namelist())
+        return head.startswith(OLE) or (head.startswith(ZIP) and "xl/workbook.xml" in zipfile.ZipFile(path).namelist())
     except (zipfile.BadZipFile, ValueError, NotImplementedError, OSError):
         return False
 

@@ -1,7 +1,8 @@
 """Messages of chats: what ends a conversation, whose replies are learned, and order within bounds; see also `wild`."""
 
+import datetime
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -11,14 +12,17 @@ from chatbot.corpus.reading.messages import Message, pairs_of_messages, plain_te
 from chatbot.corpus.reading.report import ReadOptions, Report
 from chatbot.corpus.reading.text_file import FIRST_LINES
 from chatbot.corpus.reading.turns import MAX_TURN, TOO_LONG
+from chatbot.errors import UserError
 from tests.corpus.reading.sample_files import conversations, conversations_of, dropped, written
 
 
-def talks_of(said: Sequence[tuple[str, str, str] | None], me: str | None = None) -> tuple[list[list[str]], Report]:
+def talks_of(
+    said: Sequence[tuple[str, str, str] | None], me: str | None = None, dates: str | None = None
+) -> tuple[list[list[str]], Report]:
     """The conversations of messages: (name, time, text)."""
     report = Report()
     found = (each and Message(each[0], (each[0],), each[1], each[2]) for each in said)
-    return conversations(pairs_of_messages(found, ReadOptions(me=me), report, "a")), report
+    return conversations(pairs_of_messages(found, ReadOptions(me=me, dates=dates), report, "a")), report
 
 
 def test_the_end_of_a_chat_ends_its_conversation() -> None:
@@ -107,3 +111,48 @@ def test_a_name_that_first_appears_late_begins_messages(
     (found,), _ = conversations_of(written(tmp_path, "a", first + late), head="{name}: ")
     assert len(found) == FIRST_LINES + 2 + len(expected)
     assert found[FIRST_LINES + 2 :] == expected
+
+
+def days(first: int, last: int, layout: str = "%d/%m/%Y %I:%M %p") -> list[tuple[str, str, str]]:
+    """Thirty messages in the evening of each day of a month, as (name, time, text)."""
+    moments = [datetime.datetime(2024, 3, day, 20, minute) for day in range(first, last + 1) for minute in range(30)]
+    return [("AB"[n % 2], f"{moment:{layout}}", str(n)) for n, moment in enumerate(moments)]
+
+
+@pytest.mark.parametrize("layout", ["%d/%m/%Y %I:%M %p", "%m/%d/%Y %H:%M"])
+def test_all_dates_of_a_chat_decide_which_order_they_have(layout: str) -> None:
+    """The first 360 of 600 messages are of the first twelve days of a month."""
+    found, report = talks_of(days(1, 20, layout))
+    assert [len(turns) for turns in found] == [30] * 20
+    assert report.unused == {}
+
+
+def test_the_order_of_dates_is_asked_for_where_it_matters() -> None:
+    said = [("A", "11/12/2024 23:59", "0"), ("B", "12/12/2024 00:01", "1")]
+    with pytest.raises(
+        UserError, match=r"a: times such as '11/12/2024 23:59' .*; give --dates dmy or --dates mdy"
+    ) as error:
+        talks_of(said)
+    assert error.value.details == ("11/12/2024 23:59", "12/12/2024 00:01")
+    assert talks_of(said, dates="dmy")[0] == [["0", "1"]]
+    assert talks_of(said, dates="mdy")[0] == []
+    assert len(talks_of(days(1, 12))[0]) == 12  # each evening ends a conversation, in either order
+
+
+def test_messages_that_wait_for_a_date_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(messages, "MAX_HELD", 300)
+    read = []
+
+    def said() -> Iterator[Message]:
+        for name, time, text in days(1, 20):
+            read.append(text)
+            yield Message(name, (name,), time, text)
+
+    next(pairs_of_messages(said(), ReadOptions(), Report(), "a"))
+    assert len(read) == 400
+
+
+def test_later_times_that_are_not_understood_are_reported() -> None:
+    assert talks_of([*days(13, 20), ("A", "soon", "x"), ("B", "", "y")])[1].notes() == [
+        "some times are not understood, and so no pause is before them (first: a)"
+    ]

@@ -143,9 +143,10 @@ def test_file_that_cannot_be_opened_is_an_error(tmp_path: Path, monkeypatch: pyt
     def refuse(*args: object, **kwargs: object) -> None:
         raise PermissionError(13, "Permission denied")
 
+    path = written(tmp_path, "a.tsv", "甲\t乙\n")
     monkeypatch.setattr(Path, "open", refuse)
     with pytest.raises(UserError, match=r"a.tsv: cannot be read \(Permission denied\)"):
-        list(read(Source("a.tsv", (tmp_path / "a.tsv",), "file"), Report()))
+        list(read(Source("a.tsv", (path,), "file"), Report()))
 
 
 def test_given_encoding_and_format_are_those_of_compressed_and_parallel_files(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import gzip
 import os
+import sys
 from itertools import chain
 from pathlib import Path
 from unittest.mock import Mock
@@ -9,7 +10,8 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 
-from chatbot.config.corpus import CorpusSettings, EncodingSettings
+from chatbot.config.corpus import ENCODE, CorpusSettings, EncodingSettings
+from chatbot.corpus import start
 from chatbot.corpus.chunks import load_chunk
 from chatbot.corpus.dataset import training_set
 from chatbot.corpus.files import CorpusFiles, left_out, tokenise, training_files, validation_files
@@ -166,3 +168,13 @@ def test_each_archive_of_a_folder_is_unpacked_once_for_its_names(
     for _ in range(4):
         find_parts(["corpus"])
     assert opened.call_count == 20
+
+
+def test_encoding_opens_a_file_once_for_each_pass(tmp_path: Path) -> None:
+    """For its kind, the spaces between its words, its hash, its pairs, and to see that its hash is the same."""
+    path, opened = written(tmp_path, "a.tsv", "".join(f"问{i}\t答{i}\n" for i in range(50))), []
+    sys.addaudithook(
+        lambda event, args: opened.append(event) if event == "open" and str(args[0]) == str(path) else None
+    )
+    start.encode(ENCODE.parse([str(path), "--cache", str(tmp_path / "cache")]))
+    assert len(opened) == 5

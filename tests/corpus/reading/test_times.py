@@ -38,10 +38,10 @@ def test_numbers_of_seconds_and_days(moment: datetime.datetime) -> None:
     stamp = moment.replace(microsecond=0, tzinfo=UTC).timestamp()
     for scale in (1, 1000, 1_000_000):
         text = str(int(stamp * scale))
-        assert form_of([text]) == ("epoch", "")
+        assert form_of([text]) == ("epoch", "", False)
         assert seconds(text, "epoch") == stamp
     days = (moment - datetime.datetime(1899, 12, 30)).total_seconds() / 86400  # as Excel counts them
-    assert form_of([str(days)]) == ("days", "")
+    assert form_of([str(days)]) == ("days", "", False)
     assert seconds(str(days), "days") == pytest.approx(moment.replace(tzinfo=UTC).timestamp(), abs=1e-3)
 
 
@@ -72,9 +72,10 @@ def test_halves_of_days_in_other_languages(text: str, clock: tuple[int, int]) ->
         (["2024-01-05 10:00", "soon"], "", "times such as 'soon' are not understood"),
         (["05/06/2024 10:00", "05/06/2024 10:05"], "dmy", ""),  # a day or a month: it is the same day
         (["05/06/2024 10:00", "06/06/2024 10:05"], "dmy", ""),  # either way a day or more has passed
-        (["12/06/2024 23:59", "01/07/2024 00:01"], "dmy", "days and months of times such as '12/06/2024 23:59' cannot"),
-        (["02/01/2024 00:01", "01/01/2024 23:59"], "dmy", "days and months of times such as '02/01/2024 00:01' cannot"),
-        (["12/06/2024 11:59 PM", "01/07/2024 0:01 AM"], "mdy", "the month is taken as first"),
+        (["12/06/2024 23:59", "01/07/2024 00:01"], "dmy", "times such as '12/06/2024 23:59' may begin with the day or"),
+        (["02/01/2024 00:01", "01/01/2024 23:59"], "dmy", "times such as '02/01/2024 00:01' may begin with the day or"),
+        (["12/06/2024 11:59 PM", "12/06/2024 0:01 PM"], "dmy", ""),  # as a clock without AM and PM
+        (["12/06/2024 11:59 PM", "01/07/2024 0:01 AM"], "dmy", "may begin with the day or the month"),
         (["13/06/2024 10:00", "01/07/2024 10:00"], "dmy", ""),
         (["06/13/2024 10:00", "07/01/2024 10:00"], "mdy", ""),
         (["2024-01-05 10:00", "2099-01-05 10:01"], "ymd", "times such as '2099-01-05 10:01' lie in the future"),
@@ -83,7 +84,14 @@ def test_halves_of_days_in_other_languages(text: str, clock: tuple[int, int]) ->
     ],
 )
 def test_one_form_for_all_times(times: list[str], form: str, unknown: str) -> None:
-    found, said = form_of(times)
+    found, said, _ = form_of(times)
     assert found == form
     assert unknown in said
     assert bool(unknown) == bool(said)
+
+
+def test_the_user_says_what_the_times_do_not() -> None:
+    either, day_first = ["12/06/2024 23:59", "01/07/2024 00:01"], ["12/06/2024 23:59", "13/06/2024 00:01"]
+    assert form_of(either, "mdy") == ("mdy", "", False)
+    assert form_of(day_first, "mdy") == form_of(day_first) == ("dmy", "", False)
+    assert form_of(either[:1]) == ("dmy", "", True)

@@ -5,6 +5,7 @@ import gzip
 import io
 import sys
 import tracemalloc
+import warnings
 import zipfile
 import zlib
 from collections.abc import Callable, Mapping
@@ -142,3 +143,12 @@ def test_bytes_that_are_read_are_counted_before_the_end(tmp_path: Path) -> None:
         assert 5 < report.read_bytes <= 5 + len(content)
         collections.deque(pairs, maxlen=0)
         assert report.read_bytes == 5 + len(content)
+
+
+def test_members_of_one_name_are_all_read(tmp_path: Path) -> None:
+    buffer = io.BytesIO()
+    with warnings.catch_warnings(), zipfile.ZipFile(buffer, "w") as archive:
+        warnings.simplefilter("ignore")
+        for content in ("甲\t乙\n", "丙\t丁\n"):
+            archive.writestr("a.tsv", content)
+    assert pairs_of(written(tmp_path, "a.zip", buffer.getvalue()))[0] == [("甲", "乙"), ("丙", "丁")]
