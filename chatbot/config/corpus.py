@@ -77,7 +77,7 @@ class FileSettings(Flags):
     )
     dates: str | None = setting(
         None,
-        "whether the day or the month comes first in the dates of chats, where none is after the 12th",
+        "whether the day or the month comes first in the dates of chats, for files in which no date tells",
         choices=("dmy", "mdy"),
     )
     me: str | None = setting(

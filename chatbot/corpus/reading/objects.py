@@ -29,10 +29,10 @@ Place = tuple[str | None, ...]
 Event = tuple[str, Any]
 _STARTS, _ENDS = frozenset(("start_array", "start_map")), frozenset(("end_array", "end_map"))
 _WRONG = (ijson.JSONError, ArithmeticError, ValueError, SystemError)
-_BaseLoader: Any = getattr(yaml, "CBaseLoader", yaml.BaseLoader)  # PyYAML may be installed without its C extension
 
 
-class Loader(_BaseLoader):
+# PyYAML may be installed without its C extension.
+class Loader(getattr(yaml, "CBaseLoader", yaml.BaseLoader)):  # type: ignore[misc]
     """Reads plain scalars as text, but for null, which is a name of a field as well."""
 
     def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:

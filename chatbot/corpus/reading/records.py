@@ -173,7 +173,7 @@ def pairs_of_conversation(value: object, options: ReadOptions, report: Report, p
         value = value.strip().splitlines()
     if not isinstance(value, list) or len(value) < 2:
         return []
-    value = ["" if turn is None else turn for turn in value]
+    value = list[Any]("" if turn is None else turn for turn in value)
     kinds = {*map(type, value)}
     said: list[tuple[str, str]] | None = None
     if kinds == {str}:
