@@ -63,7 +63,7 @@ def read_json(text: TextFile, options: ReadOptions, report: Report) -> Iterator[
             )
             yield from pairs_of_entries(entries, layout, options, report, text.place, drop)
         else:
-            are_apart = not any(each.layout.map.kind is MESSAGES or each.layout.map.is_list for each in places)
+            are_apart = not any(each.layout.map.kind is MESSAGES for each in places)
             values = json_values(text, options, place, located, are_apart)
             yield from _dispatched(values, places, options, report, located)
 
