@@ -140,7 +140,7 @@ def _conversation(group: Sequence[Mapping[str, Any]], fields: dict[str, str]) ->
         if not turns:
             continue
         field = quoted(fields[name])
-        if all(isinstance(turn, str | None) for turn in turns):
+        if all(isinstance(turn, str) for turn in turns):
             known = (*names.COUNTERS, *names.IDS, *names.CHATS, *names.TIMES, name)
             beside = [each for key, each in fields.items() if key not in known and isinstance(group[0][each], str)]
             doubt = _unknown(beside) if beside else _doubt_of_labels([each for each in lists if isinstance(each, list)])
