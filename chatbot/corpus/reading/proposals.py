@@ -219,8 +219,9 @@ def _doubt_of_roles(said: Sequence[str]) -> str:
     return f"the role {one_line(unknown[0], 20)!r} is not known" if is_partly else ""
 
 
-def _doubt_of_labels(conversations: Sequence[Sequence[str]]) -> str:
-    return _doubt_of_roles([name for texts in conversations for name, _ in labelled(texts) or ()])
+def _doubt_of_labels(conversations: Sequence[Sequence[str | None]]) -> str:
+    said = ([text or "" for text in texts] for texts in conversations)  # without null
+    return _doubt_of_roles([name for texts in said for name, _ in labelled(texts) or ()])
 
 
 def _order_of(group: Sequence[Mapping[str, Any]], time: str) -> str:
