@@ -20,7 +20,7 @@ CARDS = {
     ),
     "chatterbot": ModelCard("chatterbot", 1_200, ("ChatterBot",), 529),
 }
-SEARCHES = Searches(DecodingSettings(), DecodingSettings())
+SEARCHES = Searches(DecodingSettings(), DecodingSettings(beam_size=3))
 TURNS = {"weibo": 2, "chatterbot": 0}
 REPLIES = {
     "weibo": {

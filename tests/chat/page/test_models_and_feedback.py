@@ -18,9 +18,9 @@ pytestmark = pytest.mark.system
 
 
 def last_rating(path: Path) -> dict[str, Any]:
-    """The last line of the file of ratings, without its time."""
+    """The last line of the file of ratings, without its client and time."""
     record: dict[str, Any] = json.loads(path.read_text(encoding="utf-8").splitlines()[-1])
-    del record["time"]
+    del record["client"], record["time"]
     return record
 
 
@@ -163,8 +163,7 @@ def test_rating_of_a_reply_can_be_changed(browser: Browser) -> None:
         "history": [["今天天气真好", "是啊，出去走走吧"]],
         "question": "你好",
         "model": "weibo",
-        "written_to": "",
-    }
+    }  # without "written_to": no client without a key changes replies
     assert rate("good", 1) == {**expected, "answer": "你好呀，今天过得怎么样？", "rating": "good"}
     before = lines()
     assert browser.js("return document.activeElement.ariaPressed") == "true"
