@@ -209,12 +209,20 @@ def nearest(name: str, known: Collection[str]) -> str:
     return near[0] if near else ""
 
 
+# Settings of earlier versions, which a file of settings may still have: what replaces them.
+REMOVED = {
+    "histograms": "TensorBoard shows the loss and the gradients' norm",
+}
+
+
 def unknown_flags(settings: Iterable[str], names: Sequence[str]) -> str:
-    """Return the message about unknown flags. It suggests the flag with the most similar name to the first.
+    """Return the message about unknown flags. It says what replaces the first, or suggests the most similar name.
 
     settings: the names of the settings that are flags.
     """
     name = names[0].lstrip("-")
+    if replacement := REMOVED.get(name.replace("-", "_")):
+        return f"--{name} was removed: {replacement}"
     # A known name is not a flag if its values are positional arguments.
     known = {flag_of(field).removeprefix("--") for field in settings} - {name}
     near = nearest(name, known)

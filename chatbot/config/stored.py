@@ -26,10 +26,10 @@ from chatbot.config.model import OF_RECURRENT, OF_TRANSFORMER, ModelSettings, ch
 from chatbot.config.published import published
 from chatbot.config.run import RunSettings, settings_of_presets
 from chatbot.config.template import read_chosen
-from chatbot.config.training import REMOVED, TRAIN, Settings
+from chatbot.config.training import TRAIN, Settings
 from chatbot.durable import read_json
 from chatbot.errors import UserError
-from chatbot.flags import check_value, compose, fields_of, flag_of, flags_for, flatten, words_of
+from chatbot.flags import REMOVED, check_value, compose, fields_of, flag_of, flags_for, flatten, words_of
 
 # Settings whose value "auto" was replaced in config.json by the one chosen for the attempt.
 CHOSEN = ("both_directions", "precision")

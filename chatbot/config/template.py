@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from chatbot.command_line import CommandLine, program
-from chatbot.config.training import REMOVED, TRAIN
+from chatbot.config.training import TRAIN
 from chatbot.errors import UserError
-from chatbot.flags import Flags, check_value, nearest, parsed_value, setting, shown_default
+from chatbot.flags import REMOVED, Flags, check_value, nearest, parsed_value, setting, shown_default
 
 YAML = (".yaml", ".yml")
 # Values that mean: not set.

@@ -10,9 +10,6 @@ from chatbot.config.parallel import ParallelSettings
 from chatbot.config.run import RunSettings
 from chatbot.errors import UserError
 
-# Settings of earlier versions, which a file of settings may still have.
-REMOVED = ("histograms",)
-
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
