@@ -212,6 +212,7 @@ def nearest(name: str, known: Collection[str]) -> str:
 # Settings of earlier versions, which a file of settings may still have: what replaces them.
 REMOVED = {
     "histograms": "TensorBoard shows the loss and the gradients' norm",
+    "input_feeding": "attention follows the recurrent layers, leave it out",
 }
 
 

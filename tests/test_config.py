@@ -143,7 +143,8 @@ def test_attempt_goes_on_with_its_own_settings(work_dir: Path, capsys: pytest.Ca
 def test_removed_setting_of_an_earlier_version_is_left_out(work_dir: Path) -> None:
     """Both where the attempt is resumed by its name, and by its file."""
     config = begin("old", rnn_size=64)
-    config.write_text(json.dumps({**json.loads(config.read_text()), "histograms": "all"}))
+    removed = {"histograms": "all", "input_feeding": False}
+    config.write_text(json.dumps({**json.loads(config.read_text()), **removed}))
     for flags in (["--attempt", "old"], ["--config", str(config)]):
         assert train_settings(flags).model.rnn_size == 64
     assert stored_settings(config).model.rnn_size == 64

@@ -126,7 +126,7 @@ class Table:
 ARCHITECTURES: dict[str, dict[str, Any]] = {
     "lstm-copy-ngrams": {"copy": True, "ngrams": 3},
     "gru-bahdanau-deep": {"cell": "gru", "attention": "bahdanau", "num_layers": 2, "residual": True, "ngrams": 2},
-    "lstm-fed": {"input_feeding": True, "copy": True, "bidirectional": False, "tied_embeddings": False},
+    "lstm-copy-untied": {"copy": True, "bidirectional": False, "tied_embeddings": False},
     "lstm-none": {"attention": "none", "bidirectional": False},
     "transformer-copy": {**TRANSFORMER, "copy": True},
     "transformer-distances": {**TRANSFORMER, "form": Form(positions="relative", buckets=4, farthest=8, gated=True)},

@@ -4,7 +4,6 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from chatbot.config.corpus import NONE
 from chatbot.config.form import Form
 from chatbot.errors import UserError
 from chatbot.flags import Flags, fields_of, setting, words_of
@@ -12,7 +11,7 @@ from chatbot.flags import Flags, fields_of, setting, words_of
 DATA, MODEL, SPEED = "data", "model", "speed"
 RECURRENT, TRANSFORMER = "recurrent", "transformer"
 # Settings of one architecture, which the other one does not use.
-OF_RECURRENT = ("cell", "rnn_size", "residual", "bidirectional", "attention", "input_feeding")
+OF_RECURRENT = ("cell", "rnn_size", "residual", "bidirectional", "attention")
 OF_TRANSFORMER = ("heads", "feed_forward_size", "recompute_activations")
 
 
@@ -49,9 +48,6 @@ class ModelSettings(Flags, fixed=True):
         False,
         "a reply may copy tokens of the question, or single characters of them; default: by --preset, or off",
         negatable=True,
-    )
-    input_feeding: bool = setting(
-        False, "feed the result of attention into the decoder at the next token; slower, on a GPU much slower"
     )
     ngrams: int = setting(
         0,
@@ -134,8 +130,6 @@ class ModelSettings(Flags, fixed=True):
             raise UserError("--copy and --sampled-softmax exclude each other; leave out one of the two")
         if self.ngrams == 1:
             raise UserError("--ngrams 1: the length of the longest n-grams; give 2 to 5, or 0 for none")
-        if self.input_feeding and self.attention == NONE:
-            raise UserError("--input-feeding: feeds the result of attention; choose another --attention than none")
         if self.residual and self.num_layers == 1:
             raise UserError("--residual: the first recurrent layer has none; use --num-layers 2 or more")
         if self.bidirectional and self.rnn_size % 2:

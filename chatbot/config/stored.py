@@ -155,7 +155,7 @@ def _overridden(values: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]
 
 
 def read_settings(path: Path) -> dict[str, Any]:
-    """Return the settings in an attempt's config.json. Raises UserError for one that is damaged."""
+    """Return the settings in an attempt's config.json. Raises UserError for a file that cannot be used."""
     remedy = "restore it from a backup, or use another file"
     try:
         values = read_json(path)
@@ -167,6 +167,8 @@ def read_settings(path: Path) -> dict[str, Any]:
     many = {name for name, field in fields.items() if field.metadata["many"]}
     if not isinstance(values, dict) or not all(isinstance(values.get(name, []), list) for name in many):
         raise UserError(f"{path}: damaged, a JSON object of settings expected; {remedy}")
+    if values.get("input_feeding"):  # the weights have other shapes
+        raise UserError(f"{path}: trained with --input-feeding, which was removed; train another attempt without it")
     values = {name: value for name, value in values.items() if name not in REMOVED}
     form = {"form": Form.of(values.pop("form"))} if "form" in values else {}
     unknown = sorted(values.keys() - fields.keys())

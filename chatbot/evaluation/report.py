@@ -113,7 +113,7 @@ def entries_of(
     pairs = EncodedPairs.question_to_answer(Ragged.from_rows(questions), Ragged.from_rows(ids), no_characters)
     relevance = ranked_first([sample.question for sample in samples], replies)
     attention: list[WordAttention] = []
-    if trained.model.decoder.shows_attention:
+    if trained.model.decoder.attention is not None:
         for start in range(0, min(MOST_ATTENTION, len(ids)), BATCH):
             part = slice(start, min(start + BATCH, MOST_ATTENTION))
             attention += word_attention(trained.model, vocabulary, questions[part], ids[part])

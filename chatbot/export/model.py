@@ -16,6 +16,7 @@ import tensorflow as tf
 from chatbot.config.export import FLOAT16, FLOAT32, INT8
 from chatbot.corpus.ngrams import Ngrams
 from chatbot.corpus.vocabulary import PAD
+from chatbot.model.attention import BahdanauAttention
 from chatbot.model.copying import spelling_table
 from chatbot.model.saved import Trained
 from chatbot.model.seq2seq import Seq2Seq
@@ -33,8 +34,8 @@ def plain_model(trained: Trained, ngrams: Ngrams | None = None) -> Seq2Seq:
     settings = dataclasses.replace(trained.settings.model, plain_layers=True, ngrams=ngrams.order if ngrams else 0)
     spellings = spelling_table(trained.vocabulary.spellings())
     model = Seq2Seq(settings, len(trained.vocabulary), spellings=spellings, ngrams=ngrams)
-    if model.decoder.attention is not None:
-        model.decoder.attention.by_step = True  # in one operation, not by a condition and a list of tensors
+    if isinstance(model.decoder.attention, BahdanauAttention):
+        model.decoder.attention.in_chunks = False
     for variable, value in zip(model.trainable_variables, trained.model.trainable_variables, strict=True):
         variable.assign(value)
     return model

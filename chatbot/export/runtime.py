@@ -228,5 +228,5 @@ class ExportedResponder(TextResponder):
         _, settings, vocabulary, model, retrieval = export
         decoding = over_default(decoding, default_search(retrieval is not None))
         replier = Replier(model, vocabulary, settings.model, for_attempt(decoding, settings), retrieval)
-        shown = settings.model.attention != "none" and not settings.model.input_feeding
-        super().__init__(replier, vocabulary, settings, model.attention if shown else None)
+        shown = None if settings.model.attention == "none" else model.attention
+        super().__init__(replier, vocabulary, settings, shown)

@@ -275,7 +275,7 @@ class Responder(TextResponder):
         def weights(question: Sequence[int], reply: Sequence[int]) -> Weights:
             return attention_weights(trained.model, [question], [reply])[0]
 
-        shown = weights if trained.model.decoder.shows_attention else None
+        shown = None if trained.model.decoder.attention is None else weights
         super().__init__(replier_of(trained, decoding, model), trained.vocabulary, trained.settings, shown)
 
 

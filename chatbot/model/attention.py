@@ -17,16 +17,13 @@ LARGEST_ON_GPU = 1 << 24
 
 
 class Attention(keras.layers.Layer):
-    """The weighted mean of the memory: context = softmax(score(query, memory)) memory. Subclasses define the score.
+    """The weighted mean of the memory: context = softmax(score(query, memory)) memory. Subclasses define the score."""
 
-    by_step: whether queries come one position at a time in training, too.
-    """
-
-    def __init__(self, units: int, precision: str = "float32", by_step: bool = False) -> None:
+    def __init__(self, units: int, precision: str = "float32") -> None:
         super().__init__()
         self.key = keras.layers.Dense(units, use_bias=False, dtype=policy(precision))
         self.key.build((None, None, units))
-        self._units, self._precision, self.by_step = units, precision, by_step
+        self._units, self._precision = units, precision
         self.built = True
 
     def keys(self, memory: tf.Tensor) -> tf.Tensor:
@@ -96,10 +93,15 @@ class LuongAttention(Attention):
 
 
 class BahdanauAttention(Attention):
-    """score(q, m) = v tanh(W q + U m) (Bahdanau et al., 2015)."""
+    """score(q, m) = v tanh(W q + U m) (Bahdanau et al., 2015).
 
-    def __init__(self, units: int, precision: str = "float32", by_step: bool = False) -> None:
-        super().__init__(units, precision, by_step)
+    in_chunks: whether many scores are computed in chunks. An export has none: they need a condition and a list of
+    tensors.
+    """
+
+    def __init__(self, units: int, precision: str = "float32") -> None:
+        super().__init__(units, precision)
+        self.in_chunks = True
         self.query = keras.layers.Dense(units, dtype=policy(precision))
         self.score = keras.layers.Dense(1, use_bias=False)  # only its kernel is used
         for layer in (self.query, self.score):
@@ -108,7 +110,7 @@ class BahdanauAttention(Attention):
     def scores(self, queries: tf.Tensor, keys: tf.Tensor) -> tf.Tensor:
         projected = self._projected(queries, self.query) + tf.convert_to_tensor(self.query.bias)
         vector = tf.cast(tf.convert_to_tensor(self.score.kernel)[:, 0], queries.dtype)  # [units]
-        if self.by_step:  # small; and TensorFlow cannot differentiate tf.cond with a custom gradient in a loop
+        if not self.in_chunks:
             return _products(_activations(projected, keys), vector)
         if on_gpu():
             return additive_scores(projected, keys, vector, LARGEST_ON_GPU, LARGEST_ON_GPU)

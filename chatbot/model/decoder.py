@@ -1,10 +1,9 @@
 """The decoder: a recurrent stack, and attention over the question on top of it.
 
-Attention follows the recurrent layers (Luong et al., 2015). Without input feeding, the layers therefore run over the
-whole reply at once in training, on a GPU with cuDNN's kernels.
+Attention follows the recurrent layers (Luong et al., 2015), which therefore run over the whole reply at once in
+training, on a GPU with cuDNN's kernels.
 """
 
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import keras
@@ -15,7 +14,6 @@ from chatbot.model.attention import Attention, BahdanauAttention, LuongAttention
 from chatbot.model.copying import NO_COPIES, Copies, Copying
 from chatbot.model.operations import joined, matmul, policy
 from chatbot.model.recurrent import DECODER, PROJECTION, Dropout, Stack, State, is_packed
-from chatbot.model.scan import scan
 from chatbot.model.sequences import Sequences, pack, unpack
 
 
@@ -39,13 +37,12 @@ class Alike(NamedTuple):
     numbers: tf.Tensor  # [positions] int64, which of them a position has
 
 
-# "cells", the recurrent states, and with input feeding [attended], change at each step: their first dimension is the
-# hypothesis, of which each row has the same number, one after another. Those of a Transformer are its caches of keys
-# and values, [hypotheses, heads, positions, size], in which fewer positions are the last ones, and the position of
-# the next token. So do "history" [hypotheses, order - 1] int64,
-# the last ids, of a model with n-grams, and "attention_sums" [hypotheses, source], if the state has it: the sum of the
-# attention weights of all steps, for the coverage penalty. The other parts, such as "memory", "keys" and "mask", belong
-# to the question: their first dimension is the row.
+# "cells", the recurrent states, change at each step: their first dimension is the hypothesis, of which each row has the
+# same number, one after another. Those of a Transformer are its caches of keys and values, [hypotheses, heads,
+# positions, size], in which fewer positions are the last ones, and the position of the next token. So do "history"
+# [hypotheses, order - 1] int64, the last ids, of a model with n-grams, and "attention_sums" [hypotheses, source], if
+# the state has it: the sum of the attention weights of all steps, for the coverage penalty. The other parts, such as
+# "memory", "keys" and "mask", belong to the question: their first dimension is the row.
 DecoderState = dict[str, Any]
 
 ATTENTIONS: dict[str, type[Attention]] = {"luong": LuongAttention, "bahdanau": BahdanauAttention}
@@ -57,10 +54,9 @@ class Decoder(keras.layers.Layer):
     def __init__(self, settings: ModelSettings, precision: str = "float32") -> None:
         super().__init__()
         units = settings.rnn_size
-        inputs = settings.embedding_size * (2 if settings.input_feeding else 1)
-        self.stack = Stack(settings, settings.num_layers, inputs, units, DECODER, precision)
+        self.stack = Stack(settings, settings.num_layers, settings.embedding_size, units, DECODER, precision)
         attention = ATTENTIONS.get(settings.attention)  # None for "none"
-        self.attention = attention(units, precision, settings.input_feeding) if attention else None
+        self.attention = attention(units, precision) if attention else None
         self.combine = keras.layers.Dense(settings.embedding_size, use_bias=False, dtype=policy(precision))
         self.combine.build((None, 2 * units if attention else units))
         self.copying = Copying(units, precision) if settings.copy else None
@@ -73,8 +69,6 @@ class Decoder(keras.layers.Layer):
 
         memory: [rows, source, rnn_size]. mask: [rows, source] bool. states: the last state of each encoder layer.
         """
-        if self._settings.input_feeding:
-            states = [*states, [tf.zeros([tf.shape(memory)[0], self._settings.embedding_size], memory.dtype)]]
         keys = memory if self.attention is None else self.attention.keys(memory)
         state = {"cells": states, "memory": memory, "keys": keys, "mask": mask}
         return state if self.copying is None else {**state, "copy_keys": self.copying.keys(memory)}
@@ -87,11 +81,8 @@ class Decoder(keras.layers.Layer):
         This is teacher forcing. embedded: in the layout of `is_packed`. key: [1] uint64 draws the dropout masks; None:
         no dropout.
         """
-        if self._settings.input_feeding:
-            attended, copies = self._attended_by_step(embedded, sequences, state, key)
-        else:
-            outputs, _ = self.stack(embedded, state["cells"], sequences, key, last=False)
-            attended, copies = self.attended(outputs, sequences, state)
+        outputs, _ = self.stack(embedded, state["cells"], sequences, key, last=False)
+        attended, copies = self.attended(outputs, sequences, state)
         return self.dropout(attended, key), copies
 
     def attended(
@@ -115,69 +106,24 @@ class Decoder(keras.layers.Layer):
     def cell_structure(self) -> Any:
         """The structure of the state's "cells"."""
         states = 2 if self._settings.cell == "lstm" else 1
-        cells = [[0] * states] * self._settings.num_layers
-        return [*cells, [0]] if self._settings.input_feeding else cells
-
-    @property
-    def shows_attention(self) -> bool:
-        """Whether there are `attention_weights`: with input feeding, outputs of the stack depend on the context."""
-        return self.attention is not None and not self._settings.input_feeding
+        return [[0] * states] * self._settings.num_layers
 
     def attention_weights(self, embedded: tf.Tensor, sequences: Sequences, state: DecoderState) -> tf.Tensor:
         """Return the weights of the question's tokens in `call` without dropout, [rows, target, source].
 
-        Only for a decoder that `shows_attention`.
+        Only for a decoder with attention.
         """
-        assert self.shows_attention
         assert self.attention is not None
         outputs, _ = self.stack(embedded, state["cells"], sequences, None, last=False)
         padded = unpack(outputs, sequences.packing) if is_packed(self._settings) else outputs
         return self.attention.weights_of(padded, state["keys"], state["mask"])
 
-    def _attended_by_step(
-        self, embedded: tf.Tensor, sequences: Sequences, state: DecoderState, key: tf.Tensor | None
-    ) -> tuple[tf.Tensor, Copies | tuple[()]]:
-        """Return `attended` as decoding computes it, in a loop over `step`; the arguments are those of `call`."""
-        packing = sequences.packing
-        if is_packed(self._settings):
-            # Not `unpack`, which leaves the gradient with respect to fillers undefined.
-            embedded = tf.gather(embedded, packing.to_padded)
-        by_step = tf.transpose(embedded, [1, 0, 2])  # [target, rows, embedding]
-        steps, rows = tf.shape(by_step)[0], tf.shape(by_step)[1]
-        scales = None if key is None else self.stack.step_scales(steps, rows, key)
-        variables = self.trainable_variables
-        cells, mask, of_question = state["cells"], state["mask"], {**state}
-        del of_question["cells"], of_question["mask"]
-
-        def step(t: tf.Tensor, embedded: tf.Tensor, cells: list[State], constants: Any) -> tuple[Any, list[State]]:
-            of_question, weights = constants
-            scales_at = None if scales is None else [scale[t] for scale in scales]
-            with keras.StatelessScope(state_mapping=list(zip(variables, weights, strict=True))):
-                state = {**of_question, "mask": mask, "cells": cells}
-                attended, copies, after = self.step(embedded, state, scales_at)
-            return [attended, *copies], after["cells"]
-
-        weights = [tf.convert_to_tensor(variable) for variable in variables]
-        results = scan(step, by_step, cells, (of_question, weights), 1 if self.copying is None else 3)
-        by_row = [tf.transpose(result, [1, 0, 2]) for result in results]  # [rows, target, ...] each
-        attended, *copies = by_row
-        attended = tf.ensure_shape(attended, [None, None, self._settings.embedding_size])
-        return pack(attended, packing), Copies(*(pack(x, packing) for x in copies)) if copies else NO_COPIES
-
-    def step(
-        self, embedded: tf.Tensor, state: DecoderState, scales: Sequence[tf.Tensor] | None = None
-    ) -> tuple[tf.Tensor, Copies | tuple[()], DecoderState]:
+    def step(self, embedded: tf.Tensor, state: DecoderState) -> tuple[tf.Tensor, Copies | tuple[()], DecoderState]:
         """embedded [hypotheses, embedding] -> attended [hypotheses, embedding], copies, the state after this token.
-
-        scales: of dropout in this step (`Stack.step_scales`), in training with input feeding.
 
         Attention takes the hypotheses of a row for target positions, so that no hypothesis needs a copy of the memory.
         """
-        cells = state["cells"]
-        if self._settings.input_feeding:
-            *cells, (fed,) = cells
-            embedded = tf.concat([embedded, fed], -1)  # [hypotheses, 2 embedding]
-        outputs, cells = self.stack.step(embedded, cells, scales)  # [hypotheses, units]
+        outputs, cells = self.stack.step(embedded, state["cells"])  # [hypotheses, units]
         if self.attention is not None:
             of_rows = tf.reshape(outputs, [tf.shape(state["memory"])[0], -1, outputs.shape[-1]])  # [rows, beams, units]
             context = self.attention(of_rows, state["keys"], state["memory"], state["mask"])
@@ -191,9 +137,7 @@ class Decoder(keras.layers.Layer):
             weights = self.copying.weights_of(of_rows, state["copy_keys"], state["mask"])  # [rows, beams, source]
             of_hypotheses = tf.reshape(weights, [-1, tf.shape(weights)[2]])
             copies = Copies(self.copying.log_actions(outputs), of_hypotheses)
-        attended = self.combined(outputs)
-        cells = [*cells, [attended]] if self._settings.input_feeding else cells
-        return attended, copies, {**state, "cells": cells}
+        return self.combined(outputs), copies, {**state, "cells": cells}
 
     def combined(self, outputs: tf.Tensor) -> tf.Tensor:
         """outputs [rows, units or 2 units] -> attended [rows, embedding]."""

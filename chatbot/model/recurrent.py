@@ -1,6 +1,5 @@
 """Recurrent layers: a stack with dropout, over a whole sequence or one step at a time, and the encoder made of them."""
 
-from collections.abc import Sequence
 from typing import Any
 
 import keras
@@ -189,25 +188,12 @@ class Stack(keras.layers.Layer):
             outputs, *state = (tf.cast(x, inputs.dtype) for x in results)
         return outputs, state
 
-    def step_scales(self, steps: tf.Tensor, rows: tf.Tensor, key: tf.Tensor) -> list[tf.Tensor]:
-        """Return what dropout multiplies the inputs of each layer by in all steps, [steps, rows, features] float32.
-
-        steps, rows: scalar int32. key: [1] uint64.
-        """
-        layers = zip(self.dropouts, self.recurrent, strict=True)
-        return [dropout.scales([steps, rows, layer.cell.kernel.shape[0]], key) for dropout, layer in layers]
-
-    def step(
-        self, inputs: tf.Tensor, states: list[State], scales: Sequence[tf.Tensor] | None = None
-    ) -> tuple[tf.Tensor, list[State]]:
-        """Run one step: inputs [rows, features] -> outputs [rows, units], the state of each layer.
-
-        scales: those of `step_scales` at this step, [rows, features] for each layer; None: no dropout.
-        """
+    def step(self, inputs: tf.Tensor, states: list[State]) -> tuple[tf.Tensor, list[State]]:
+        """Run one step without dropout: inputs [rows, features] -> outputs [rows, units], the state of each layer."""
         new_states: list[State] = []
         outputs = inputs
         for i, (layer, state) in enumerate(zip(self.recurrent, states, strict=True)):
-            results, new_state = layer.cell(outputs if scales is None else outputs * scales[i], state)
+            results, new_state = layer.cell(outputs, state)
             results = tf.cast(results, inputs.dtype)
             outputs = outputs + results if self._settings.residual and i > 0 else results
             new_states.append([tf.cast(x, inputs.dtype) for x in _as_list(new_state)])

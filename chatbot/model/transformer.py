@@ -84,7 +84,6 @@ class CrossAttention(keras.layers.Layer):
         self.key_values = Product(size, parts * of_heads, precision, parts=parts, bias=bias, keys=keys)
         self.combine = [Product(of_heads, size, precision, bias=form.biases) for _ in layers]
         self._form, self._heads, self._precision, self._scale = form, settings.heads, precision, settings.score_scale
-        self.by_step = False  # as of `chatbot.model.attention.Attention`
         self.built = True
 
     def keys(self, memory: tf.Tensor) -> tf.Tensor:
@@ -185,11 +184,6 @@ class TransformerDecoder(keras.layers.Layer):
         self.dropouts = [Dropout(settings.keep_prob, DECODER + 1 + i) for i in layers]
         self._settings, self._form = settings, form
         self.built = True
-
-    @property
-    def shows_attention(self) -> bool:
-        """Whether there are `attention_weights`."""
-        return True
 
     @property
     def cell_structure(self) -> Any:

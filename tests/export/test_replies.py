@@ -171,7 +171,7 @@ GRU = {
     "ngrams": 2,
 }
 # With more than ten tensors of state, their names are not in the order of their numbers.
-FEEDING = {"input_feeding": True, "history": 2, "copy": True, "bidirectional": False, "num_layers": 5}
+DEEP = {"history": 2, "copy": True, "bidirectional": False, "num_layers": 5}
 NO_ATTENTION = {"attention": "none", "bidirectional": False, "both_directions": "off"}
 
 
@@ -181,10 +181,10 @@ NO_ATTENTION = {"attention": "none", "bidirectional": False, "both_directions": 
     [
         (GRU, SAMPLING),
         ({**TRANSFORMER, "copy": True}, BEAM),
-        (FEEDING, {"temperature": 1.0, "anti_lm": 0.5}),
+        (DEEP, {"temperature": 1.0, "anti_lm": 0.5}),
         (NO_ATTENTION, {"beam_size": 1}),
     ],
-    ids=["gru", "transformer", "input feeding and history", "no attention"],
+    ids=["gru", "transformer", "deep, copying and history", "no attention"],
 )
 def test_other_models_reply_alike(tmp_path: Path, settings: dict[str, Any], search: dict[str, Any]) -> None:
     directory = write_attempt(tmp_path / "tiny", **settings)

@@ -107,12 +107,10 @@ KINDS = {
 OPTIONS = {
     "copy": replace(ADAM, copy=True),
     "copy, gru bahdanau": replace(ADAM, copy=True, cell="gru", attention="bahdanau"),
-    "copy and input feeding": replace(ADAM, copy=True, input_feeding=True),
     "label smoothing": replace(ADAM, label_smoothing=0.1),
     "residual": replace(ADAM, residual=True),
     "untied": replace(ADAM, tied_embeddings=False),
     "plain paths": replace(ADAM, plain_layers=True),
-    "input feeding": replace(ADAM, input_feeding=True),
     "n-grams": replace(ADAM, ngrams=3),
     "no attention": replace(ADAM, attention="none"),
     "transformer, copy": replace(ADAM, copy=True, **TRANSFORMER),

@@ -34,7 +34,7 @@ BEAM: dict[str, Any] = {"beam_size": 4, "diverse_groups": 2, "length_penalty": 0
 SEARCHES: dict[str, dict[str, Any]] = {
     "lstm-copy-ngrams": {"candidates": 2, "rerank": 0.5},
     "gru-bahdanau-deep": {**BEAM, "no_repeat_ngram": 2},
-    "lstm-fed": {"temperature": 0.8, "top_k": 100, "typical": 0.95, "min_p": 0.001, **ALL_TOKENS},
+    "lstm-copy-untied": {"temperature": 0.8, "top_k": 100, "typical": 0.95, "min_p": 0.001, **ALL_TOKENS},
     "lstm-none": {**BEAM, "rerank": 0.5, **ALL_TOKENS},
     "transformer-copy": {"beam_size": 2, "length_penalty": 0.7},
     "transformer-distances": {"beam_size": 3, "anti_lm": 0.4, "anti_lm_tokens": 2},

@@ -31,8 +31,6 @@ CHOICES: dict[str, dict[str, Any]] = {
     "gru-none-bi": {"cell": "gru", "attention": "none"},
     "lstm-residual-untied": {"residual": True, "tied_embeddings": False},
     "gru-residual-deep": {"cell": "gru", "residual": True, "num_layers": 3, "bidirectional": False},
-    "lstm-fed-copy": {"input_feeding": True, "copy": True, "tied_embeddings": False},
-    "gru-bahdanau-fed": {"cell": "gru", "attention": "bahdanau", "input_feeding": True, "residual": True},
     "transformer-copy-untied": {**TRANSFORMER, "copy": True, "tied_embeddings": False, "num_layers": 3},
 }
 KINDS = [dataclasses.replace(SMALL, **choice) for choice in CHOICES.values()]
@@ -63,9 +61,7 @@ def test_decoding_step_by_step_equals_teacher_forcing_of_padded_rows(settings: M
     np.testing.assert_allclose(logits[1::2], all_logits(model, source, other_in)[:, 3], atol=1e-5)
 
 
-@pytest.mark.parametrize(
-    "name", ["lstm-residual-untied", "gru-bahdanau-copy", "lstm-fed-copy", "transformer-copy-untied"]
-)
+@pytest.mark.parametrize("name", ["lstm-residual-untied", "gru-bahdanau-copy", "transformer-copy-untied"])
 def test_gradients_of_a_loss_with_dropout_equal_finite_differences(name: str) -> None:
     """In random directions of all weights."""
     model = built_model(dataclasses.replace(SMALL, **CHOICES[name], keep_prob=0.8), VOCABULARY, SEED)

@@ -110,7 +110,7 @@ STACKS = {"residual": True, "num_layers": 3}
         ("packed", {"tied_embeddings": False, "sampled_softmax": 5}),
         ("packed", {"sampled_softmax": 5}),
         ("packed", {"copy": True, "keep_prob": 0.8}),
-        ("gpu", {"input_feeding": True, "copy": True, "attention": "bahdanau", **GRU}),
+        ("gpu", {"copy": True, "attention": "bahdanau", **GRU}),
         ("packed", {"keep_prob": 0.8, "copy": True, **TRANSFORMER}),
         ("plain", {"tied_embeddings": False, **TRANSFORMER}),
         ("gpu", {"sampled_softmax": 5, **TRANSFORMER}),

@@ -12,7 +12,7 @@ from chatbot.inference.text_responder import WordAttention
 
 # Words of the question that /why shows for each word of the reply, the largest weights first.
 MOST_WORDS = 3
-NO_ATTENTION = "This model shows no attention: it was trained with --attention none or with --input-feeding."
+NO_ATTENTION = "This model shows no attention: it was trained with --attention none."
 
 
 class Screen:
