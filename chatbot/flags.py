@@ -213,6 +213,7 @@ def nearest(name: str, known: Collection[str]) -> str:
 REMOVED = {
     "histograms": "TensorBoard shows the loss and the gradients' norm",
     "input_feeding": "attention follows the recurrent layers, leave it out",
+    "sampled_softmax": "the exact loss is computed in chunks",
 }
 
 

@@ -143,7 +143,7 @@ def test_attempt_goes_on_with_its_own_settings(work_dir: Path, capsys: pytest.Ca
 def test_removed_setting_of_an_earlier_version_is_left_out(work_dir: Path) -> None:
     """Both where the attempt is resumed by its name, and by its file."""
     config = begin("old", rnn_size=64)
-    removed = {"histograms": "all", "input_feeding": False}
+    removed = {"histograms": "all", "input_feeding": False, "sampled_softmax": 9}
     config.write_text(json.dumps({**json.loads(config.read_text()), **removed}))
     for flags in (["--attempt", "old"], ["--config", str(config)]):
         assert train_settings(flags).model.rnn_size == 64

@@ -88,7 +88,6 @@ def test_a_tensor_is_copied_once_to_each_memory() -> None:
         ("float16", {}),
         ("float32", {"copy": True}),
         ("float32", {"cell": "gru", "bidirectional": False}),
-        ("float32", {"sampled_softmax": 5}),
         ("bfloat16", {"copy": True, **TRANSFORMER}),
     ],
     ids=str,

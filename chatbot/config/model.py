@@ -66,17 +66,11 @@ class ModelSettings(Flags, fixed=True):
         most=1,
         fixed=False,
     )
-    sampled_softmax: int | None = setting(
-        None,
-        "compute the loss over N sampled tokens: faster for a large vocabulary, but an approximation; default: all",
-        group=SPEED,
-        least=1,
-        fixed=False,
-    )
     recompute_activations: bool = setting(
         False,
         "with --architecture transformer: keep only the inputs of each layer, and compute the rest again for the "
         "gradients; less memory, slower steps",
+        group=SPEED,
         negatable=True,
         fixed=False,
     )
@@ -122,12 +116,8 @@ class ModelSettings(Flags, fixed=True):
             )
         if self.form is not None and self.copy:
             raise UserError("--copy: a published model has none; leave it out")
-        if self.form is not None and self.sampled_softmax is not None:
-            raise UserError("--sampled-softmax: a published model's ids are not sorted by frequency; leave it out")
         if self.copy and self.attention == "none":
             raise UserError("--copy: needs attention; use --attention luong, or leave out --copy")
-        if self.copy and self.sampled_softmax is not None:
-            raise UserError("--copy and --sampled-softmax exclude each other; leave out one of the two")
         if self.ngrams == 1:
             raise UserError("--ngrams 1: the length of the longest n-grams; give 2 to 5, or 0 for none")
         if self.residual and self.num_layers == 1:

@@ -30,8 +30,6 @@ class Settings:
             raise UserError("--best-by chooses by validation; leave out --validation none")
         if self.learning.label_smoothing and self.model.copy:
             raise UserError("--label-smoothing and --copy exclude each other; leave out one of the two")
-        if self.learning.label_smoothing and self.model.sampled_softmax is not None:
-            raise UserError("--label-smoothing and --sampled-softmax exclude each other; leave out one of the two")
         if self.corpus.tokenizer == PIECES and self.model.form is None:
             raise UserError("--tokenizer pieces: of a published model; give --init-from FOLDER in its place")
         if self.corpus.tokenizer == PIECES and self.encoding.history:

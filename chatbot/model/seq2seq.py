@@ -15,7 +15,7 @@ from chatbot.corpus.vocabulary import ASK, BOS
 from chatbot.decoding.ngrams import NgramMixture
 from chatbot.model.copying import GENERATE, Copies, log_copied, mixture, with_copies
 from chatbot.model.decoder import Alike, Decoded, Decoder, DecoderState
-from chatbot.model.loss import LossSize, projection_loss, sampled_loss
+from chatbot.model.loss import LossSize, projection_loss
 from chatbot.model.operations import matmul, on_gpu, placed_on
 from chatbot.model.recurrent import Encoder, is_packed
 from chatbot.model.sequences import Sequences, padded_ids, rows_of_tokens, sequences_of
@@ -50,7 +50,7 @@ class Seq2Seq(keras.Model):
     ) -> None:
         super().__init__()
         self.precision, self._settings = precision, settings
-        self.sampled, self.tied = settings.sampled_softmax, settings.tied_embeddings
+        self.tied = settings.tied_embeddings
         self.loss_size = loss_size
         self.label_smoothing = label_smoothing
         self._spellings = np.arange(vocabulary_size)[:, None] if spellings is None else spellings
@@ -80,16 +80,6 @@ class Seq2Seq(keras.Model):
     def projection(self) -> keras.Variable:
         """The output projection, [vocabulary, embedding]."""
         return self.embedding.embeddings if self.tied else self._projection
-
-    @property
-    def projects_by_embedding(self) -> bool:
-        """Whether the loss in training reads the whole embedding, so that a part of its gradient is of all rows."""
-        return self.tied and self.sampled is None
-
-    @property
-    def looks_up_samples(self) -> bool:
-        """Whether the loss in training reads the rows of the embedding of targets and samples."""
-        return self.tied and self.sampled is not None
 
     @property
     def device(self) -> str:
@@ -231,20 +221,6 @@ class Seq2Seq(keras.Model):
             return generated
         copied = log_copied(decoded.copies, decoded.question, targets, tf.constant(self._spellings))
         return mixture(decoded.copies, generated, copied)
-
-    def sampled_loss(
-        self,
-        attended: tf.Tensor,
-        target_embeddings: tf.Tensor,
-        sample_embeddings: tf.Tensor,
-        targets: tf.Tensor,
-        samples: tf.Tensor,
-        weights: tf.Tensor,
-    ) -> tf.Tensor:
-        """Return the cross-entropy of a sampled softmax; the arguments are those of the function of that name."""
-        bias = self._biases()
-        embeddings = target_embeddings, sample_embeddings
-        return sampled_loss(attended, *embeddings, bias, targets, samples, weights, self.precision)
 
     def step(self, state: DecoderState, ids: tf.Tensor) -> tuple[tf.Tensor, DecoderState]:
         """Decode one token: ids [hypotheses], integers -> logits [hypotheses, vocabulary], the state after these ids.

@@ -14,7 +14,7 @@ from chatbot.model.seq2seq import Seq2Seq
 from chatbot.model.sequences import padded_ids
 from chatbot.training.devices.towers import Parts, Tower
 from chatbot.training.groups import DECODER, ENCODER, PROJECTION, Group
-from chatbot.training.share import Share, looked_up
+from chatbot.training.share import Share
 
 
 class Sums(NamedTuple):
@@ -27,9 +27,9 @@ class Sums(NamedTuple):
 
     loss: tf.Tensor  # scalar float32, nats
     weight: tf.Tensor  # scalar float32, real target tokens; in float16 times the loss scale, as the gradients are
-    projection: list[tf.Tensor]  # [vocabulary, embedding]; an empty list unless model.projects_by_embedding
+    projection: list[tf.Tensor]  # [vocabulary, embedding]; an empty list unless model.tied
     groups: list[tf.Tensor]  # of each group that is trained but that of the embedding
-    rows: tf.Tensor  # [used, embedding], of the rows of the embedding that the step's towers look up (`ids_used`)
+    rows: tf.Tensor  # [used, embedding], of the rows of the embedding that the step's towers look up, `Share.used`
 
 
 class Stage:
@@ -121,33 +121,26 @@ def gradient_function(model: Seq2Seq, groups: Sequence[Group], device: str, part
         def decode(embedded: tf.Tensor, memory: tf.Tensor, states: list[State]) -> Any:
             return model.decoder(embedded, target_in, model.decoder.start(memory, source.mask, states), key)
 
-        def project(attended: tf.Tensor, copies: Copies | tuple[()], *sampled: tf.Tensor) -> tf.Tensor:
-            if model.sampled is None:
-                decoded = model.with_question(attended, copies, padded_ids(source), target_in)
-                return model.summed_loss(decoded, share.targets, token_weights)
-            ids = share.targets, share.samples
-            target_rows, sample_rows = sampled or (tf.gather(tf.convert_to_tensor(model.projection), x) for x in ids)
-            return model.sampled_loss(attended, target_rows, sample_rows, *ids, token_weights)
+        def project(attended: tf.Tensor, copies: Copies | tuple[()]) -> tf.Tensor:
+            decoded = model.with_question(attended, copies, padded_ids(source), target_in)
+            return model.summed_loss(decoded, share.targets, token_weights)
 
         with _on(projection_device):
-            source_rows, target_rows, *sampled = (tf.gather(values[id(embedding)], x) for x in looked_up(share, model))
+            source_rows, target_rows = (tf.gather(values[id(embedding)], x.ids) for x in (source, target_in))
         encoder_stage = Stage(encoder_device, with_values(encoder), encode, source_rows)
         decoder_stage = Stage(decoder_device, with_values(decoder), decode, target_rows, *encoder_stage.outputs)
         own = ([bias] if bias.trainable else []) + ([] if model.tied else [model.projection])
-        read_whole = [embedding] if model.projects_by_embedding else []
-        projection_stage = Stage(
-            projection_device, with_values([*own, *read_whole]), project, *decoder_stage.outputs, *sampled
-        )
+        read_whole = [embedding] if model.tied else []
+        projection_stage = Stage(projection_device, with_values([*own, *read_whole]), project, *decoder_stage.outputs)
 
-        input_gradients, own_gradients = projection_stage.backward()
+        decoded_gradients, own_gradients = projection_stage.backward()
         own_gradients, projection = own_gradients[: len(own)], own_gradients[len(own) :]
-        decoded_gradients, sampled_gradients = input_gradients[:2], input_gradients[2:]
         (target_gradient, *memory_gradients), decoder_gradients = decoder_stage.backward(decoded_gradients)
         (source_gradient,), encoder_gradients = encoder_stage.backward(memory_gradients)
         with _on(projection_device):
             lookups = [
                 tf.reshape(gradient, [-1, gradient.shape[-1]])  # [ids, embedding]
-                for gradient in (source_gradient, target_gradient, *sampled_gradients)
+                for gradient in (source_gradient, target_gradient)
             ]
             rows = tf.math.unsorted_segment_sum(tf.concat(lookups, 0), share.places, tf.size(share.used))
         of_variables = *encoder_gradients, *decoder_gradients, *own_gradients
@@ -169,7 +162,7 @@ def gradient_function(model: Seq2Seq, groups: Sequence[Group], device: str, part
 def dense(projection: Sequence[tf.Tensor], rows: tf.Tensor, used: tf.Tensor, shape: Sequence[int]) -> tf.Tensor:
     """Return the gradient of the embedding, [vocabulary, embedding], from the fields of `Sums`.
 
-    Optimizers need it dense. used: `ids_used`, [used] int64. No id repeats, so that the result is equal to the bit on
+    Optimizers need it dense. used: `Share.used`, [used] int64. No id repeats, so that the result is equal to the bit on
     all replicas. shape: that of the embedding.
     """
     start = projection[0] if projection else tf.zeros(shape)

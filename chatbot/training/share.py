@@ -12,7 +12,6 @@ import tensorflow as tf
 
 from chatbot.corpus.batches import Batch, GlobalBatch, split
 from chatbot.corpus.vocabulary import PAD
-from chatbot.model.loss import draw_samples
 from chatbot.model.operations import computed_on, is_gpu, on_gpu
 from chatbot.model.seq2seq import Seq2Seq
 from chatbot.model.sequences import Packing, Sequences, packed_array, specs_of
@@ -32,35 +31,30 @@ class Share(NamedTuple):
     target_in: Sequences
     targets: Any  # [tokens] int64, packed
     weights: Any  # [tokens] float32, 1 for a token; 0 at fillers; all 0 for a tower without a pair
-    samples: Any  # [samples] int64, the ids of a sampled softmax, the same for all shares; none for an exact one
     counts: Any  # [2] float32, the summed weights of real target tokens, and the number of pairs
     key: Any  # [1] uint64, for the dropout masks
-    used: Any  # [used] int64, `ids_used`: those that the towers of all machines look up, sorted, each once
-    places: Any  # [lookups] int64, the index of each of `looked_up` in `used`
+    # [used] int64, the rows of the embedding that the towers of all machines look up, sorted, each once. The projection
+    # reads the whole matrix, and its ids are not among them.
+    used: Any
+    places: Any  # [lookups] int64, the index in `used` of each id of source and target_in
 
 
-def share_of(
-    batch: Batch, model: Seq2Seq, seed: Sequence[int], samples: npt.NDArray[np.int64], used: npt.NDArray[np.int64]
-) -> Share:
+def share_of(batch: Batch, model: Seq2Seq, seed: Sequence[int], used: npt.NDArray[np.int64]) -> Share:
     """Prepare a share of a batch for the place where it is computed (`on_gpu`).
 
-    seed: the key is a function of it. samples: `samples_of` the step. used: `ids_used` of the global batch.
+    seed: the key is a function of it. used: `ids` of the global batch.
     """
-    target_in = model.sequences(batch.target_in)
+    source, target_in = model.sequences(batch.source), model.sequences(batch.target_in)
     weights = packed_array(batch.weights, target_in.packing, 0.0)
     share = Share(
-        source=model.sequences(batch.source),
+        source=source,
         target_in=target_in,
         targets=packed_array(batch.target_out, target_in.packing, PAD).astype(np.int64),
         weights=weights,
-        samples=samples,
         counts=np.array([weights.sum(), np.count_nonzero(batch.weights[:, 0])], np.float32),
         key=np.random.SeedSequence(list(seed)).generate_state(1, np.uint64),
         used=used,
-        places=used,
-    )
-    share = share._replace(
-        places=np.searchsorted(used, np.concatenate([ids.ravel() for ids in looked_up(share, model)]))
+        places=np.searchsorted(used, np.concatenate([source.ids.ravel(), target_in.ids.ravel()])),
     )
     return _read_on_gpu(share, model) if on_gpu() else share
 
@@ -76,34 +70,7 @@ def _read_on_gpu(share: Share, model: Seq2Seq) -> Share:
     return share._replace(
         source=with_only(share.source, *of_cudnn),
         target_in=with_only(share.target_in, "to_packed", "to_padded")._replace(mask=()),
-        samples=() if model.sampled is None else share.samples,
     )
-
-
-def samples_of(model: Seq2Seq, seed: int, number: int) -> npt.NDArray[np.int64]:
-    """Draw the ids of a sampled softmax for step `number`; none if the model's softmax is exact.
-
-    All towers and pieces of a step use the same ones: each machine decides for itself into how many pieces it divides
-    its shares, and the ids of all machines must agree (`ids_used`).
-    """
-    if model.sampled is None:
-        return np.zeros(0, np.int64)
-    return draw_samples(model.sampled, model.bias.shape[0], (seed, number))
-
-
-def ids_used(batch: GlobalBatch, model: Seq2Seq, samples: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """Return all ids that the towers of all machines look up in a step, sorted, each once."""
-    return np.unique(np.concatenate([batch.ids, samples])) if model.looks_up_samples else batch.ids
-
-
-def looked_up(share: Share, model: Seq2Seq) -> list[Any]:
-    """Return the ids of the embedding's rows that a tower reads, in order: arrays or tensors of any shape.
-
-    With an exact softmax, the projection reads the whole matrix, and its ids are not among them; nor are they with a
-    projection of its own.
-    """
-    inputs = [share.source.ids, share.target_in.ids]
-    return [*inputs, share.targets, share.samples] if model.looks_up_samples else inputs
 
 
 class Buffer(NamedTuple):
@@ -192,14 +159,12 @@ class Preparation:
     def __call__(self, batch: GlobalBatch, number: int, pieces: int = 1) -> Prepared:
         """Compute on the host all that step `number` needs, each share in pieces, or in pairs if these are fewer."""
         parts = min(pieces, max(len(share.source) for share in batch.shares))
-        samples = samples_of(self._model, self._seed, number)
-        used = ids_used(batch, self._model, samples)
         divided = [split(share, parts) for share in batch.shares]
 
         def prepared(tower: int, device: str, piece: int) -> Share | Buffer:
             seed = self._seed, number, self._first_tower + tower, piece
             with computed_on(device):
-                share = share_of(divided[tower][piece], self._model, seed, samples, used)
+                share = share_of(divided[tower][piece], self._model, seed, batch.ids)
                 return buffer_of(share) if on_gpu() else share
 
         shares = [[prepared(i, device, piece) for i, device in enumerate(self._devices)] for piece in range(parts)]
@@ -228,9 +193,9 @@ class Preparation:
     def _specs_on_gpu(self) -> Share:
         """The types and ranks of a share on a GPU, which no batch changes."""
         ids, weights = np.ones([1, 1], np.int32), np.ones([1, 1], np.float32)
-        batch, samples = Batch(ids, ids, ids, weights), samples_of(self._model, 0, 0)
+        batch = Batch(ids, ids, ids, weights)
         with computed_on("/GPU:0"):
-            return specs_of(share_of(batch, self._model, (0,), samples, np.ones(1, np.int64)))
+            return specs_of(share_of(batch, self._model, (0,), np.ones(1, np.int64)))
 
 
 def on_device(share: Any, device: str) -> Any:

@@ -119,7 +119,7 @@ class Staged(Synchronous):
                     g.joined([tf.constant(share * gradients[j]) for j in g.indices]) for g in groups if g.trained
                 ]
                 rows = tf.constant(share * gradients[embedding.indices[0]])
-                projection = [tf.zeros(rows.shape)] if self._model.projects_by_embedding else []
+                projection = [tf.zeros(rows.shape)] if self._model.tied else []
                 sums.append(Sums(tf.constant(0.0), tf.constant(share * tokens), projection, of_groups, rows))
         with tf.device(self.replicas[0].home):
             report = tf.zeros([3, len(self._towers) * self._team.machines])

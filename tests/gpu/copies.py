@@ -31,7 +31,6 @@ KINDS = {
     "float32": (replace(DROPOUT, label_smoothing=0.1), "float32"),
     "float16": (replace(DROPOUT, cell="gru"), "float16"),
     "copy and n-grams": (replace(DROPOUT, copy=True, ngrams=3), "float32"),
-    "sampled softmax": (replace(DROPOUT, sampled_softmax=7), "float32"),
     "transformer": (replace(DROPOUT, **TRANSFORMER), "float32"),
 }
 # Settings, precision and the number of GPUs.

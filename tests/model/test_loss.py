@@ -1,4 +1,4 @@
-"""The losses and their gradients: in chunks, against Keras's loss of all logits; of samples, against the formula."""
+"""The loss and its gradients: in chunks, against Keras's loss of all logits."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ import tensorflow as tf
 from hypothesis import given, settings
 
 from chatbot.model import loss, operations
-from chatbot.model.loss import LOGITS, LossSize, draw_samples, logits_in, projection_loss, sampled_loss
+from chatbot.model.loss import LOGITS, LossSize, logits_in, projection_loss
 from chatbot.model.operations import computed_on, matmul
 from chatbot.model.seq2seq import SILENCE
 
@@ -161,31 +161,3 @@ def test_loss_of_nan_and_inf_is_not_finite() -> None:
         attended = tf.tensor_scatter_nd_update(values[0], [[0, 1]], [bad_value])
         loss = chunked([attended, *values[1:]], targets, tf.ones(4), "float32", 14)[0]
         assert not np.isfinite(loss)
-
-
-VOCABULARY, SEED = 50, [1, 2]
-ZIPF = np.log((np.arange(VOCABULARY) + 2) / (np.arange(VOCABULARY) + 1)) / np.log(VOCABULARY + 1)
-
-
-def test_ids_are_drawn_by_zipfs_law() -> None:
-    count = 200_000
-    ids = draw_samples(count, VOCABULARY, SEED)
-    np.testing.assert_allclose(np.bincount(ids, minlength=VOCABULARY) / count, ZIPF, atol=0.003)
-    assert draw_samples(9, VOCABULARY, [1, 2]).tolist() != draw_samples(9, VOCABULARY, [1, 3]).tolist()
-
-
-def test_sampled_loss_equals_its_formula() -> None:
-    """One position at a time, in float64."""
-    values, targets, weights = random_values(30, 4, VOCABULARY, seed=1)
-    attended, embeddings, bias = (value.numpy().astype(np.float64) for value in values)
-    ids = draw_samples(7, VOCABULARY, SEED)
-    total = 0.0
-    for x, target, weight in zip(attended, targets.numpy(), weights.numpy(), strict=True):
-        others = [k for k in ids if k != target]  # a sample that is the target does not count
-        of_target = x @ embeddings[target] + bias[target]
-        sum_of_others = sum(np.exp(x @ embeddings[k] + bias[k]) / (7 * ZIPF[k]) for k in others)
-        total += weight * (np.log(np.exp(of_target) + sum_of_others) - of_target)
-    of_targets, of_samples = (tf.gather(values[1], rows) for rows in (targets, ids))
-    for dtype, tolerance in (("float32", 1e-4), ("bfloat16", 0.02)):
-        found = sampled_loss(values[0], of_targets, of_samples, values[2], targets, tf.constant(ids), weights, dtype)
-        assert float(found) == pytest.approx(total, rel=tolerance)

@@ -166,7 +166,6 @@ def test_each_direction_of_the_encoder_ends_with_its_last_state() -> None:
         ({"architecture": "transformer", "heads": 3}, "--heads 3: must divide --embedding-size 256, an even number"),
         ({"architecture": "transformer", "heads": 3, "embedding_size": 33}, "--heads 3: must divide --embedding-size"),
         ({"copy": True, "attention": "none"}, "--copy: needs attention"),
-        ({"copy": True, "sampled_softmax": 5}, "--copy and --sampled-softmax exclude each other"),
     ],
 )
 def test_settings_that_do_not_fit_together_are_refused(changes: dict[str, Any], message: str) -> None:

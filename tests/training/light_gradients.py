@@ -24,6 +24,6 @@ def light_gradient_function(model: Seq2Seq, groups: Sequence[Group], *_: object)
         counts = tf.math.unsorted_segment_sum(tf.ones([lookups]), share.places, tf.size(share.used))
         rows = tf.where(share.used == PAD, 0.0, counts)[:, None] * tf.ones([1, embedding.shape[1]])
         trained = [gradient for gradient, group in zip(of_groups, groups[:-1], strict=True) if group.trained]
-        return Sums(loss, share.counts[0], [embedding] if model.projects_by_embedding else [], trained, rows)
+        return Sums(loss, share.counts[0], [embedding] if model.tied else [], trained, rows)
 
     return tower_gradients

@@ -16,14 +16,13 @@ from chatbot.corpus.vocabulary import PAD
 from chatbot.model.seq2seq import Seq2Seq
 from chatbot.model.sequences import Sequences, packed_array, specs_of
 from chatbot.training.optimizer import BETA_1, BETA_2, EPSILON, MOMENTUM, NUM_SLOTS
-from chatbot.training.share import samples_of
 
 LARGEST_SQUARE = float(np.finfo(np.float32).max)
 
 
-def tape_gradients(model: Seq2Seq, batch: Batch, key: Any, samples: Any) -> tuple[tf.Tensor, list[tf.Tensor]]:
-    """The loss sum of a batch, and its gradients. key: of the dropout masks. samples: of a sampled softmax."""
-    return gradients_of(model, *arrays_of(model, batch), key, samples)
+def tape_gradients(model: Seq2Seq, batch: Batch, key: Any) -> tuple[tf.Tensor, list[tf.Tensor]]:
+    """The loss sum of a batch, and its gradients. key: of the dropout masks."""
+    return gradients_of(model, *arrays_of(model, batch), key)
 
 
 def arrays_of(model: Seq2Seq, batch: Batch) -> tuple[Sequences, Sequences, np.ndarray, np.ndarray]:
@@ -34,16 +33,12 @@ def arrays_of(model: Seq2Seq, batch: Batch) -> tuple[Sequences, Sequences, np.nd
 
 
 def gradients_of(
-    model: Seq2Seq, source: Sequences, target_in: Sequences, targets: Any, weights: Any, key: Any, samples: Any
+    model: Seq2Seq, source: Sequences, target_in: Sequences, targets: Any, weights: Any, key: Any
 ) -> tuple[tf.Tensor, list[tf.Tensor]]:
     """The loss sum and the gradients, from `arrays_of` a batch or from tensors."""
     with tf.GradientTape() as tape:
         decoded = model.decoded(source, target_in, key)
-        if model.sampled is None:
-            loss = -tf.reduce_sum(model.log_probabilities(decoded, targets) * weights)
-        else:
-            target_rows, sample_rows = (tf.gather(model.projection.value, ids) for ids in (targets, samples))
-            loss = model.sampled_loss(decoded.attended, target_rows, sample_rows, targets, samples, weights)
+        loss = -tf.reduce_sum(model.log_probabilities(decoded, targets) * weights)
     gradients = tape.gradient(loss, [variable.value for variable in model.trainable_variables])
     return loss, [tf.convert_to_tensor(gradient) for gradient in gradients]
 
@@ -110,14 +105,13 @@ class SlowTraining:
         learning, model = self._settings.learning, self._model
         for variable, weight in zip(model.trainable_variables, self.weights, strict=True):
             variable.assign(weight)
-        samples = samples_of(model, learning.seed, number)
         losses, gradients = [], [np.zeros_like(weight) for weight in self.weights]
         for tower, share in zip(self._towers, shares, strict=True):
             losses.append(0.0)
             pieces = split(share, learning.accumulate)
             for piece, batch in enumerate(pieces):
                 seed = np.random.SeedSequence([learning.seed, number, tower, piece])
-                arrays = *arrays_of(model, batch), seed.generate_state(1, np.uint64), samples
+                arrays = *arrays_of(model, batch), seed.generate_state(1, np.uint64)
                 inputs = tf.nest.map_structure(tf.constant, arrays)
                 # Traced at the first batch, for all sizes.
                 loss, terms = self._gradients.get_concrete_function(*specs_of(arrays))(*inputs)

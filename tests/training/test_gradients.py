@@ -49,8 +49,8 @@ def test_every_dropout_of_a_share_has_a_mask_of_its_own(
         monkeypatch.setattr(f"chatbot.model.{module}.kept", recorded)
     settings = replace(SETTINGS, keep_prob=0.5, **changes)
     model = built_model(settings.model, VOCABULARY, seed=1)
-    tape_gradients(model, batch_of(5), np.array([1], np.uint64), ())
-    tape_gradients(model, batch_of(5), np.array([2], np.uint64), ())
+    tape_gradients(model, batch_of(5), np.array([1], np.uint64))
+    tape_gradients(model, batch_of(5), np.array([2], np.uint64))
     assert len(applied) == 2 * masks
     bits = [mask.ravel()[:200] for mask in applied]
     equal = [(a[: len(b)] == b[: len(a)]).mean() for a, b in itertools.combinations(bits, 2)]
@@ -92,7 +92,7 @@ def model_of(settings: Settings) -> Seq2Seq:
 def gradients_of_one_tape(model: Seq2Seq, batch: Batch) -> tuple[tf.Tensor, list[tf.Tensor]]:
     """The loss sum of a share and its gradients by TensorFlow, of the model as it is called."""
     (share,) = shares_of(Preparation(model, 1, ["/CPU:0"])(whole_batch(batch), 0))
-    return tape_gradients(model, batch, share.key, share.samples)
+    return tape_gradients(model, batch, share.key)
 
 
 # A GRU has the same layout of a batch, and so the same masks, on every path.
@@ -107,13 +107,12 @@ STACKS = {"residual": True, "num_layers": 3}
         ("plain", {}),
         ("packed", STACKS),
         ("gpu", {"cell": "gru", **STACKS}),
-        ("packed", {"tied_embeddings": False, "sampled_softmax": 5}),
-        ("packed", {"sampled_softmax": 5}),
+        ("packed", {"tied_embeddings": False}),
         ("packed", {"copy": True, "keep_prob": 0.8}),
         ("gpu", {"copy": True, "attention": "bahdanau", **GRU}),
         ("packed", {"keep_prob": 0.8, "copy": True, **TRANSFORMER}),
         ("plain", {"tied_embeddings": False, **TRANSFORMER}),
-        ("gpu", {"sampled_softmax": 5, **TRANSFORMER}),
+        ("gpu", TRANSFORMER),
     ],
 )
 def test_gradients_of_a_tower_equal_those_of_one_tape(
@@ -121,7 +120,7 @@ def test_gradients_of_a_tower_equal_those_of_one_tape(
 ) -> None:
     """By stages on packed tokens, on padded ones by Keras's layers ("plain"), and by cuDNN, emulated.
 
-    The embedding of padding gets no gradient in any layout, unless it is drawn as a sample.
+    The embedding of padding gets no gradient in any layout.
     """
     monkeypatch.setattr(tf, "function", lambda **_: lambda function: function)  # tracing takes seconds
     settings = replace(SETTINGS, **{"bidirectional": True, "num_layers": 2, **changes})
@@ -133,6 +132,6 @@ def test_gradients_of_a_tower_equal_those_of_one_tape(
         model = model_of(replace(settings, plain_layers=True))
     sums, gradients = dense_gradients(model, batch_of(7))
     assert float(sums.loss) == pytest.approx(float(expected_loss), rel=1e-5)
-    assert model.looks_up_samples or not sums.rows[0].numpy().any()
+    assert not sums.rows[0].numpy().any()
     for actual, wanted in zip(gradients, expected, strict=True):
         np.testing.assert_allclose(actual, wanted, atol=1e-4)

@@ -84,7 +84,7 @@ def test_given_settings_stay(small: dict[str, Any], capsys: pytest.CaptureFixtur
     flags = ["--no-copy", "--ngrams", "0", "--config", "own.json", "--data", *small["data"], "--vocabulary-size", "300"]
     flags += ["--validation", small["validation"]]
     assert preset_of(prepare(train_settings(flags))) == {"preset": "small", "both_directions": "on"}
-    for excluding in ({"attention": "none"}, {"label_smoothing": 0.1}, {"sampled_softmax": 5}):
+    for excluding in ({"attention": "none"}, {"label_smoothing": 0.1}):
         capsys.readouterr()
         values = chosen({**small, **excluding})
         assert "copy" not in values

@@ -129,10 +129,6 @@ def test_flags_that_a_published_model_excludes(there: Path) -> None:
     assert settings_over_config({**FLAGS, "keep_prob": 0.5}).model.keep_prob == 0.5
     for flags, message in (
         ({"copy": True}, "--copy: a published model has none; leave it out"),
-        (
-            {"sampled_softmax": 9},
-            "--sampled-softmax: a published model's ids are not sorted by frequency; leave it out",
-        ),
         ({"embedding_size": 64}, "--embedding-size 64: not that of the published model in there; leave it out"),
         ({"vocabulary_size": 500}, "--vocabulary-size 500: not that of the published model in there; leave it out"),
         ({"tokenizer": "char"}, "--tokenizer char: not that of the published model in there; leave it out"),

@@ -1,4 +1,4 @@
-"""What a share consists of: its samples do not depend on how the step is divided; a GPU gets all of it in a buffer."""
+"""What a share consists of: its rows do not depend on how the step is divided; a GPU gets all of it in a buffer."""
 
 from typing import Any
 
@@ -25,22 +25,19 @@ from tests.training.dense_gradients import shares_of
 SEED, STEP, PAIRS = 3, 5, 13
 
 
-def prepared_on(machine: int, machines: int, towers: int, pieces: int, step: int = STEP, seed: int = SEED) -> Prepared:
-    """The shares of one machine with a sampled softmax; each machine has as many towers."""
+def prepared_on(machine: int, machines: int, towers: int, pieces: int) -> Prepared:
+    """The shares of one machine; each machine has as many towers."""
     batch = next(Batches([random_pairs(PAIRS, 1)], PAIRS, SEED).from_step(0, towers, machine, machines))
-    model = built_model(replace(SETTINGS, sampled_softmax=6).model, VOCABULARY, seed=1)
-    return Preparation(model, seed, ["/CPU:0"] * towers, machine)(batch, step, pieces)
+    model = built_model(SETTINGS.model, VOCABULARY, seed=1)
+    return Preparation(model, SEED, ["/CPU:0"] * towers, machine)(batch, STEP, pieces)
 
 
-def test_samples_and_rows_of_a_step_do_not_depend_on_its_division() -> None:
+def test_rows_of_a_step_do_not_depend_on_its_division() -> None:
     """Also where one machine is out of memory: rows of the embedding are added by their place in `used`."""
     (whole,) = shares_of(prepared_on(0, 1, 1, 1))
     for division in ((0, 1, 4, 1), (0, 1, 2, 99), (0, 2, 2, 1), (1, 2, 2, 4), (2, 3, 1, 2)):
         for share in shares_of(prepared_on(*division)):
             np.testing.assert_array_equal(share.used, whole.used)
-            np.testing.assert_array_equal(share.samples, whole.samples)
-    samples = [shares_of(prepared_on(0, 1, 1, 1, *of))[0].samples.tolist() for of in ((6, 3), (5, 4))]
-    assert whole.samples.tolist() not in samples, "they follow from step and seed"
 
 
 def test_each_piece_of_a_tower_of_a_machine_has_masks_of_its_own() -> None:
@@ -53,11 +50,7 @@ def test_each_piece_of_a_tower_of_a_machine_has_masks_of_its_own() -> None:
     assert keys == expected
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [{"copy": True, "cell": "gru", "bidirectional": True}, {"sampled_softmax": 5}, TRANSFORMER],
-    ids=str,
-)
+@pytest.mark.parametrize("changes", [{"copy": True, "cell": "gru", "bidirectional": True}, TRANSFORMER], ids=str)
 def test_a_gpu_reads_every_array_of_a_share(changes: dict[str, Any]) -> None:
     """In the graph of the gradients: what no result depends on would be copied for nothing."""
     settings = replace(SETTINGS, keep_prob=0.5, **changes)

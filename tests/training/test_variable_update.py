@@ -31,7 +31,6 @@ CPUS = [Tower(f"cpu_{i}", f"/CPU:{i}", "CPU", None) for i in range(4)]
 OPTIONS = {"freeze": "encoder,attention", "weight_decay": 0.5, "average": 0.3, "max_gradient_norm": 0.05}
 DROPOUT = {"keep_prob": 0.5}
 SHALLOW = {**TRANSFORMER, "num_layers": 1}
-SAMPLED = {"sampled_softmax": 7, **DROPOUT}
 MOMENTUM, SGD = {"optimizer": "momentum", "learning_rate": 0.3}, {"optimizer": "sgd", "learning_rate": 1.0}
 FLOAT16 = {"precision": "float16", **SGD}
 
@@ -49,10 +48,10 @@ WAYS = {
     "variables on the CPU, in pieces": Way(
         2,
         2,
-        {"local_parameter_device": "cpu", "accumulate": 2, "cell": "gru", "weight_decay": 0.5, **SAMPLED, **MOMENTUM},
+        {"local_parameter_device": "cpu", "accumulate": 2, "cell": "gru", "weight_decay": 0.5, **DROPOUT, **MOMENTUM},
     ),
     "replicated, Transformer": Way(2, 2, {"variable_update": "replicated", **SHALLOW, **DROPOUT, **MOMENTUM}),
-    "hierarchical, sampled softmax": Way(2, 2, {"all_reduce": "hierarchical", **SAMPLED, **OPTIONS}),
+    "hierarchical": Way(2, 2, {"all_reduce": "hierarchical", **DROPOUT, **OPTIONS}),
     "model parallel": Way(4, 1, {"model_parallel": True, **OPTIONS, **DROPOUT}),
     "model parallel, Transformer": Way(3, 1, {"model_parallel": True, **SHALLOW}),
     "staged": Way(2, 2, {"staged_variables": True, "local_parameter_device": "cpu", **OPTIONS, **DROPOUT}),

@@ -10,23 +10,14 @@ import tensorflow as tf
 from chatbot.config.training import Settings
 from chatbot.durable import read_json, write_json
 from chatbot.errors import UserError
-from chatbot.model.loss import MOST_ELEMENTS, LossSize, logits_in
+from chatbot.model.loss import LossSize, logits_in
 from chatbot.model.sequences import MULTIPLE
 from chatbot.training.devices.towers import Tower
 
 
 def loss_size(settings: Settings, towers: Sequence[Tower], machines: int = 1) -> LossSize:
-    """Return the size of the loss on these towers. towers: of this machine; each machine has as many.
-
-    Raises UserError when a sampled softmax, which has no chunks, has more logits than kernels can index.
-    """
+    """Return the size of the loss on these towers. towers: of this machine; each machine has as many."""
     tokens = most_tokens(settings, len(towers) * machines)
-    logits = 0 if settings.model.sampled_softmax is None else tokens * (1 + settings.model.sampled_softmax)
-    if logits > MOST_ELEMENTS:
-        raise UserError(
-            f"--sampled-softmax: {logits:,} logits of a tower's share at once, more than {MOST_ELEMENTS:,}; "
-            "use a smaller --batch-size, with --accumulate"
-        )
     return LossSize(logits_in(min((tower.left for tower in towers if tower.left is not None), default=None)), tokens)
 
 

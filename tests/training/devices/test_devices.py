@@ -305,20 +305,6 @@ def test_no_call_has_more_logits_than_32_bits_can_index(memory: int | None, voca
     assert tokens >= min(units, size.logits // vocabulary)
 
 
-def test_logits_of_a_sampled_softmax_are_checked() -> None:
-    exact, few, many = (
-        compose(Settings, batch_size=64, max_length=10, sampled_softmax=samples)
-        for samples in (None, 2**31 // 700, 2**31 // 600)
-    )
-    tower = Tower("cpu_0", "/CPU:0", "", None)
-    assert 600 < most_tokens(exact, 1) < 700
-    for chosen in (exact, few):
-        loss_size(chosen, [tower])
-    with pytest.raises(UserError, match=r"^--sampled-softmax: 2,.* logits of a tower's share at once, more") as raised:
-        loss_size(many, [tower])
-    assert len(str(raised.value)) < 200
-
-
 def test_least_memory_that_is_left_sets_the_logits() -> None:
     chosen = compose(Settings)
     towers = [Tower(f"gpu_{i}", f"/GPU:{i}", "", 80 << 30, left=left << 30) for i, left in enumerate((80, 16))]
