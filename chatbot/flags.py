@@ -214,6 +214,7 @@ REMOVED = {
     "histograms": "TensorBoard shows the loss and the gradients' norm",
     "input_feeding": "attention follows the recurrent layers, leave it out",
     "sampled_softmax": "the exact loss is computed in chunks",
+    "typical": "use --top-p or --min-p",
 }
 
 

@@ -253,13 +253,9 @@ def truncated(decoding: DecodingSettings, scores: Array) -> Array:
     if decoding.top_k is not None:
         scores = kept(scores, scores >= np.sort(scores)[-decoding.top_k])
     if decoding.top_p is not None:
-        scores = kept(scores, fewest(scores, scores, decoding.top_p))
+        scores = kept(scores, fewest(scores, decoding.top_p))
     if decoding.min_p is not None:
         scores = kept(scores, scores >= scores.max() + np.log(decoding.min_p))
-    if decoding.typical is not None:
-        log_probs = normalised(scores)
-        entropy = -sum(np.exp(x) * x for x in log_probs if np.isfinite(x))
-        scores = kept(scores, fewest(scores, -abs(log_probs + entropy), decoding.typical))
     return scores
 
 
@@ -267,9 +263,9 @@ def kept(scores: Array, are_kept: npt.NDArray[np.bool_]) -> Array:
     return np.where(are_kept, scores, -np.inf)
 
 
-def fewest(scores: Array, order: Array, mass: float) -> npt.NDArray[np.bool_]:
-    """Which ids are the first of an order whose probabilities sum to a mass, and those that are as near as the last."""
-    places = np.argsort(-order, kind="stable")
+def fewest(scores: Array, mass: float) -> npt.NDArray[np.bool_]:
+    """Which ids are the most probable ones that sum to a mass, with those that are as probable as the last."""
+    places = np.argsort(-scores, kind="stable")
     sums = np.exp(normalised(scores))[places].cumsum()
-    last = order[places[min(int((sums < mass).sum()), len(sums) - 1)]]
-    return np.asarray(np.isfinite(scores) & (order >= last - 1e-4))
+    last = scores[places[min(int((sums < mass).sum()), len(sums) - 1)]]
+    return np.asarray(np.isfinite(scores) & (scores >= last - 1e-4))

@@ -10,7 +10,7 @@ from chatbot.flags import Flags, flag_of, setting
 
 SEARCH, TOKENS, RANKING = "search", "tokens", "ranking"
 MOST_RETRIEVED = 1000
-SAMPLING = ("temperature", "top_k", "top_p", "min_p", "typical")
+SAMPLING = ("temperature", "top_k", "top_p", "min_p")
 MOST_STOP_CHARACTERS = 100  # of a stop text
 
 
@@ -54,9 +54,6 @@ class DecodingSettings(Flags):
     )
     min_p: float | None = setting(
         None, "sample from tokens at least R times as probable as the most probable one; default: all", above=0, most=1
-    )
-    typical: float | None = setting(
-        None, "sample from tokens of typical information whose probabilities sum to R; default: all", above=0, most=1
     )
     candidates: int | None = setting(
         None, "sample N replies and give the one with the best score; default: 1", least=1, most=1000

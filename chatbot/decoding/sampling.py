@@ -43,8 +43,6 @@ def truncated(decoding: DecodingSettings, log_probs: Array) -> Array:
         log_probs = top_p(log_probs, decoding.top_p)
     if decoding.min_p is not None:
         log_probs = min_p(log_probs, decoding.min_p)
-    if decoding.typical is not None and decoding.typical != 1:
-        log_probs = typical(log_probs, decoding.typical)
     return log_probs
 
 
@@ -59,9 +57,11 @@ def top_p(log_probs: Array, mass: float) -> Array:
     functions = functions_of(log_probs)
     weights = functions.exp(log_probs - functions.max(log_probs))
     total = functions.sum(weights)  # [rows, 1]
-    # Ids that are left out at once, most of the vocabulary, are in none of the sums.
-    needed = functions.needed_columns(~(weights < _least(log_probs, mass) * total))
-    limit = _limit(log_probs[:, needed], weights[:, needed] / total, _least(log_probs, mass), mass)
+    # Ids that are less probable are left out at once: all of them together are less than 1 - mass. They are most of the
+    # vocabulary, and in none of the sums.
+    least = (1 - np.float32(mass)) / np.float32(log_probs.shape[-1])
+    needed = functions.needed_columns(~(weights < least * total))
+    limit = _limit(log_probs[:, needed], weights[:, needed] / total, least, mass)
     return functions.where(log_probs < limit, -INFINITY, log_probs)
 
 
@@ -71,39 +71,20 @@ def min_p(log_probs: Array, share: float) -> Array:
     return functions.where(log_probs < functions.max(log_probs) + np.log(np.float32(share)), -INFINITY, log_probs)
 
 
-def typical(log_probs: Array, mass: float) -> Array:
-    """Keep the ids whose information is nearest to the entropy, the fewest whose probabilities sum to `mass` < 1.
-
-    Locally typical sampling (Meister et al., 2023).
-    """
-    functions = functions_of(log_probs)
-    normalised = functions.log_softmax(log_probs)
-    probabilities = functions.exp(normalised)
-    information = functions.where(probabilities > 0, normalised, np.float32(0)) * probabilities
-    nearness = -abs(normalised - functions.sum(information))  # -inf where an id is not allowed
-    limit = _limit(nearness, probabilities, _least(log_probs, mass), mass)
-    return functions.where(nearness < limit, -INFINITY, log_probs)
-
-
-def _least(log_probs: Array, mass: float) -> np.float32:
-    """Return the probability below which ids are left out at once: all of them together are less than 1 - mass."""
-    return (1 - np.float32(mass)) / np.float32(log_probs.shape[-1])
-
-
-def _limit(order: Array, probabilities: Array, least: np.float32, mass: float) -> Array:
-    """Return the order of the last of the first ids whose probabilities sum to at least `mass`, [rows, 1].
+def _limit(log_probs: Array, probabilities: Array, least: np.float32, mass: float) -> Array:
+    """Return the least log-probability among the most probable ids that sum to at least `mass`, [rows, 1].
 
     It is found by bisection, to 1 / 4,096 of the widest possible difference. Sorting would take ten times as long.
 
-    order: [rows, ids] float32, in nats, -inf where an id is not allowed. probabilities: [rows, ids]. least: an id that
-    is less probable is not the last.
+    log_probs: [rows, ids] float32, up to a constant for each row. probabilities: [rows, ids], normalised. least: an id
+    that is less probable is not the last.
     """
-    functions = functions_of(order)
-    low = functions.min(functions.where(probabilities >= least, order, INFINITY))
-    high = functions.max(order)
+    functions = functions_of(log_probs)
+    low = functions.min(functions.where(probabilities >= least, log_probs, INFINITY))
+    high = functions.max(log_probs)
     for _ in range(HALVINGS):
         middle = (low + high) / np.float32(2)
-        sums = functions.sum(functions.where(order >= middle, probabilities, np.float32(0)))
+        sums = functions.sum(functions.where(log_probs >= middle, probabilities, np.float32(0)))
         reached = sums >= np.float32(mass)
         low, high = functions.where(reached, middle, low), functions.where(reached, high, middle)
     return low

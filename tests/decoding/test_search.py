@@ -13,7 +13,7 @@ from tests.oracle import Ids
 from tests.tiny_models import LENGTH, VOCABULARY, Table
 
 QUESTIONS = [[5], [6, 7, 8], [9, 9], [10, 5, 6, 7, 8, 9]]
-SAMPLING: dict[str, Any] = {"temperature": 1.4, "top_k": 6, "top_p": 0.8, "min_p": 0.1, "typical": 0.7}
+SAMPLING: dict[str, Any] = {"temperature": 1.4, "top_k": 6, "top_p": 0.8, "min_p": 0.1}
 
 
 def drawn_settings(seed: int) -> DecodingSettings:

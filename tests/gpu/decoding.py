@@ -26,7 +26,7 @@ PROCESSORS = {
     "anti_lm": 0.3,
     "no_repeat_ngram": 3,
 }
-TRUNCATIONS = {"temperature": 1.1, "top_k": 60, "top_p": 0.9, "min_p": 0.01, "typical": 0.95}
+TRUNCATIONS = {"temperature": 1.1, "top_k": 60, "top_p": 0.9, "min_p": 0.01}
 # Settings of the model that are not ADAM's, and of the search.
 SEARCHES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "greedy": (MIXED, {"beam_size": 1, **PROCESSORS}),

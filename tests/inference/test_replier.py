@@ -34,7 +34,7 @@ BEAM: dict[str, Any] = {"beam_size": 4, "diverse_groups": 2, "length_penalty": 0
 SEARCHES: dict[str, dict[str, Any]] = {
     "lstm-copy-ngrams": {"candidates": 2, "rerank": 0.5},
     "gru-bahdanau-deep": {**BEAM, "no_repeat_ngram": 2},
-    "lstm-copy-untied": {"temperature": 0.8, "top_k": 100, "typical": 0.95, "min_p": 0.001, **ALL_TOKENS},
+    "lstm-copy-untied": {"temperature": 0.8, "top_k": 100, "top_p": 0.95, "min_p": 0.001, **ALL_TOKENS},
     "lstm-none": {**BEAM, "rerank": 0.5, **ALL_TOKENS},
     "transformer-copy": {"beam_size": 2, "length_penalty": 0.7},
     "transformer-distances": {"beam_size": 3, "anti_lm": 0.4, "anti_lm_tokens": 2},
@@ -130,7 +130,7 @@ def test_log_probabilities_are_those_of_the_oracle(begin: int, monkeypatch: pyte
 @pytest.mark.parametrize(
     "flags",
     [{"beam_size": 1}, {"beam_size": 4, "diverse_groups": 2, "rerank": 0.5}, {"candidates": 4}]
-    + [{name: value} for name, value in {"top_k": 3, "top_p": 0.9, "min_p": 0.1, "typical": 0.9}.items()],
+    + [{name: value} for name, value in {"top_k": 3, "top_p": 0.9, "min_p": 0.1}.items()],
     ids=str,
 )
 def test_weights_that_are_no_numbers_are_an_error(flags: dict[str, Any], check_interval: int) -> None:

@@ -27,7 +27,7 @@ from tests.tiny_models import ARCHITECTURES, LENGTH, VOCABULARY, Table, tiny
 QUESTIONS = ["a", "你好b", "ab 好", "aaaaaaaaa", "b"]
 GREEDY = DecodingSettings(beam_size=1, repetition_penalty=1.3, min_reply_length=2)
 SAMPLED = DecodingSettings(top_p=0.8, anti_lm=0.5, anti_lm_tokens=2)
-MIXED: dict[str, Any] = {"temperature": 1.5, "top_k": 9, "typical": 0.9, "no_repeat_ngram": 1, "presence_penalty": 0.5}
+MIXED: dict[str, Any] = {"temperature": 1.5, "top_k": 9, "min_p": 0.1, "no_repeat_ngram": 1, "presence_penalty": 0.5}
 STOPPED = DecodingSettings(ban=("你",), stop=("b", "好 "), seed=4, **MIXED)
 LATER = DecodingSettings(top_k=4, anti_lm=0.9, anti_lm_tokens=4)
 SETTINGS = [GREEDY, SAMPLED, STOPPED, LATER]

@@ -39,7 +39,7 @@ MODELS = {
     "best of many": Searches(settings(), settings(**RERANKED)),
     "groups": Searches(settings(**GROUPS), settings(**GROUPS)),
     "chosen": Searches(settings(**LOOKED_UP), settings(**LOOKED_UP), looks_up=True),
-    "typical": Searches(settings(candidates=9, typical=0.9), settings(candidates=9, typical=0.9)),
+    "min_p": Searches(settings(candidates=9, min_p=0.1), settings(candidates=9, min_p=0.1)),
     "any of many": Searches(settings(candidates=3), settings(candidates=3)),
 }
 DECODING = yaml.safe_load(Path(__file__).with_name("decoding.yaml").read_text(encoding="utf-8"))
