@@ -215,6 +215,8 @@ REMOVED = {
     "input_feeding": "attention follows the recurrent layers, leave it out",
     "sampled_softmax": "the exact loss is computed in chunks",
     "typical": "use --top-p or --min-p",
+    "diverse_groups": "use --n-best, or sample replies with --candidates",
+    "diversity": "use --n-best, or sample replies with --candidates",
 }
 
 

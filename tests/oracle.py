@@ -76,9 +76,9 @@ class Found:
     def has_ended(self) -> bool:
         return EOS in self.ids
 
-    def score(self, decoding: DecodingSettings, penalty: float) -> float:
-        """The score in beam search; `penalty`: what its log-probability loses in the choice alone."""
-        return (self.log_prob - penalty) / length_penalty(len(self.ids), decoding) + self.coverage
+    def score(self, decoding: DecodingSettings) -> float:
+        """The score in beam search."""
+        return self.log_prob / length_penalty(len(self.ids), decoding) + self.coverage
 
 
 def length_penalty(length: int, decoding: DecodingSettings) -> float:
@@ -185,26 +185,21 @@ class Oracle:
         return found
 
     def beams(self, decoding: DecodingSettings, source: Ids) -> list[Found]:
-        """Beam search by a loop over lists of hypotheses, group after group."""
-        groups = [[Found()] for _ in range(decoding.diverse_groups)]
-        for place in range(self.max_length):
-            chosen: list[int] = []
-            for number, group in enumerate(groups):
-                continued: list[tuple[float, Found]] = []
-                for old in group:
-                    if old.has_ended:
-                        continued.append((old.score(decoding, 0.0), old))
-                        continue
-                    scores = self.scores(decoding, source, old.ids)
-                    coverage = self._coverage(decoding, source, old.ids)
-                    for i in np.flatnonzero(np.isfinite(scores)).tolist():
-                        new = Found((*old.ids, i), old.log_prob + float(scores[i]), coverage)
-                        penalty = decoding.diversity * chosen.count(i)
-                        continued.append((new.score(decoding, penalty), new))
-                continued.sort(key=lambda item: -item[0])
-                groups[number] = [new for _, new in continued[: decoding.beams // decoding.diverse_groups]]
-                chosen += [new.ids[place] for new in groups[number] if len(new.ids) > place]
-        return [found for group in groups for found in group]
+        """Beam search by a loop over a list of hypotheses."""
+        beam = [Found()]
+        for _ in range(self.max_length):
+            continued = [old for old in beam if old.has_ended]
+            for old in beam:
+                if old.has_ended:
+                    continue
+                scores = self.scores(decoding, source, old.ids)
+                coverage = self._coverage(decoding, source, old.ids)
+                continued += [
+                    Found((*old.ids, i), old.log_prob + float(scores[i]), coverage)
+                    for i in np.flatnonzero(np.isfinite(scores)).tolist()
+                ]
+            beam = sorted(continued, key=lambda found: -found.score(decoding))[: decoding.beams]
+        return beam
 
     def _coverage(self, decoding: DecodingSettings, source: Ids, ids: Ids) -> float:
         if not decoding.coverage_penalty:
@@ -217,7 +212,7 @@ class Oracle:
         """What the search finds, each with its score."""
         source = source[: self.max_length]
         if decoding.beams > 1:
-            return [(found.ids, found.score(decoding, 0.0)) for found in self.beams(decoding, source)]
+            return [(found.ids, found.score(decoding)) for found in self.beams(decoding, source)]
         if not decoding.samples:
             found = self.greedy(decoding, source)
             return [(found.ids, found.log_prob)]

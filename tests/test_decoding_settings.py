@@ -17,7 +17,7 @@ from chatbot.errors import UserError
         ("--top-p 0.9", 1, 1),
         ("--candidates 1", 1, 1),
         ("--candidates 20 --rerank 0.5 --n-best 20", 1, 20),
-        ("--beam-size 6 --diverse-groups 3", 6, 6),
+        ("--beam-size 6", 6, 6),
     ],
 )
 def test_flags_choose_the_search(arguments: str, beams: int, hypotheses: int) -> None:

@@ -35,12 +35,6 @@ class DecodingSettings(Flags):
     coverage_penalty: float = setting(
         0.0, "beam search: prefer replies that attend to every word of the question", least=0, most=10
     )
-    diverse_groups: int = setting(
-        1, "beam search: N equal groups of hypotheses that avoid each other's tokens", least=1, most=100
-    )
-    diversity: float = setting(
-        0.5, "with --diverse-groups: each use by an earlier group costs a token R nats", least=0, most=100
-    )
     temperature: float | None = setting(
         None,
         "sampling: below 1, probable tokens become more probable, above 1 less; default: 1",
@@ -117,23 +111,14 @@ class DecodingSettings(Flags):
         if self.samples and self.beams > 1:
             flag = next((name for name in SAMPLING if getattr(self, name) is not None), "candidates")
             raise UserError(f"--beam-size {self.beams} and {flag_of(flag)}: beam search does not sample; give one")
-        if self.samples or self.beams == 1:
-            for name in ("coverage_penalty", "diverse_groups"):
-                if self.chooses_search and getattr(self, name) != getattr(DecodingSettings, name):
-                    raise UserError(f"{flag_of(name)}: for beam search; add --beam-size with at least 2")
+        if self.chooses_search and self.beams == 1 and self.coverage_penalty:
+            raise UserError("--coverage-penalty: for beam search; add --beam-size with at least 2")
         if not self.fallback.strip():
             raise UserError("--fallback: a reply without visible characters; give a text")
-        for name, needed in (("diversity", "diverse_groups"), ("anti_lm_tokens", "anti_lm")):
-            changed = [getattr(self, x) != getattr(DecodingSettings, x) for x in (name, needed)]
-            if changed == [True, False]:
-                raise UserError(f"{flag_of(name)}: not used without {flag_of(needed)}; leave it out, or add that")
+        if self.anti_lm_tokens != DecodingSettings.anti_lm_tokens and self.anti_lm is None:
+            raise UserError("--anti-lm-tokens: not used without --anti-lm; leave it out, or add that")
         if not self.chooses_search:
             return  # `over_default` replaces it
-        if self.beams % self.diverse_groups:
-            raise UserError(
-                f"--diverse-groups {self.diverse_groups}: must divide --beam-size, which is {self.beams}; all groups "
-                "have the same size"
-            )
         if self.n_best > self.hypotheses:
             raise UserError(
                 f"--n-best {self.n_best}: the search yields at most {self.hypotheses}; raise --beam-size or "
@@ -224,8 +209,6 @@ def without_search(decoding: DecodingSettings) -> DecodingSettings:
     names = (
         "beam_size",
         "coverage_penalty",
-        "diverse_groups",
-        "diversity",
         "candidates",
         "rerank",
         "retrieve",

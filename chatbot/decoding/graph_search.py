@@ -5,7 +5,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from chatbot.decoding.hypotheses import best_first, scores
+from chatbot.decoding.hypotheses import scores
 from chatbot.decoding.search import Progress, Search
 
 # On a CPU, finished rows are left out after this many ids each.
@@ -78,7 +78,7 @@ def search_all(
     first = start.hypotheses
     rows = tf.cast(tf.range(tf.shape(first.ids)[0]), tf.int64)
     _, _, ids, best_scores = _loop(is_unfinished, advance, (rows, start, first.ids, first.log_probs))
-    return best_first(search.decoding, ids, best_scores) if search.decoding.diverse_groups > 1 else (ids, best_scores)
+    return ids, best_scores
 
 
 def _loop(condition: Callable[..., tf.Tensor], body: Callable[..., Any], variables: tuple[Any, ...]) -> Any:

@@ -1,7 +1,7 @@
 """Unfinished replies, and how one id is added to each: the one chosen for it, or the best ones in beam search.
 
-Beam search has the length and coverage penalties of Wu et al. (2016), and groups (Vijayakumar et al., 2018). Arrays are
-of NumPy or TensorFlow; the loop over positions is elsewhere.
+Beam search has the length and coverage penalties of Wu et al. (2016). Arrays are of NumPy or TensorFlow; the loop over
+positions is elsewhere.
 """
 
 from typing import NamedTuple
@@ -32,13 +32,10 @@ class Hypotheses(NamedTuple):
     states: Array  # [rows, hypotheses] int64, of the automaton
 
 
-def first_hypotheses(hypotheses: int, groups: int, automaton: BoundedAutomaton) -> Hypotheses:
-    """Return the hypotheses of one row before the first id, arrays of NumPy: [1, hypotheses, ...].
-
-    groups: of beam search, else 1.
-    """
-    # All hypotheses of a group start equal. Only the first may be extended, or each would appear several times.
-    is_first = np.arange(hypotheses) % (hypotheses // groups) == 0
+def first_hypotheses(hypotheses: int, automaton: BoundedAutomaton) -> Hypotheses:
+    """Return the hypotheses of one row before the first id, arrays of NumPy: [1, hypotheses, ...]."""
+    # All hypotheses start equal. Only the first may be extended, or each would appear several times.
+    is_first = np.arange(hypotheses) == 0
     return Hypotheses(
         ids=np.full((1, hypotheses, automaton.max_length), PAD, np.int64),
         last=np.full((1, hypotheses), BOS, np.int64),
@@ -81,8 +78,7 @@ def extended(
 ) -> tuple[Hypotheses, Array]:
     """Return the best hypotheses of beam search that are an id longer, and the parent of each, [rows, beams] int64.
 
-    A finished hypothesis competes with the others. In the choice, but not in the scores, an id loses `diversity` nats
-    for each hypothesis of an earlier group that has it at this position.
+    The best are first. A finished hypothesis competes with the others.
 
     log_probs: of the next id of each hypothesis, [rows, beams, vocabulary] float32. coverage: the coverage penalty of
     each after the step, [rows, beams]; None without. position: 0 at the first id.
@@ -96,7 +92,9 @@ def extended(
     covered = hypotheses.coverage
     if coverage is not None:
         covered = functions.where(are_finished, covered, coverage)
-    chosen = _best_of_groups(decoding, log_probs, lengths, covered)  # [rows, beams], flat over beams and ids
+    ranks = log_probs / length_penalty(lengths, decoding)[:, :, None] + covered[:, :, None]
+    # [rows, beams], flat over beams and ids
+    chosen = functions.largest(functions.reshape(ranks, (-1, decoding.beams * vocabulary)), decoding.beams)
     parents, ids = chosen // vocabulary, chosen % vocabulary
     log_probs = functions.take(functions.reshape(log_probs, (-1, decoding.beams * vocabulary)), chosen)
     states = automaton.states_after(functions.take(hypotheses.states, parents), ids)
@@ -113,27 +111,6 @@ def extended(
     return next_hypotheses, parents
 
 
-def _best_of_groups(decoding: DecodingSettings, log_probs: Array, lengths: Array, coverage: Array) -> Array:
-    """Return the best continuations of each group, [rows, beams] int64, as numbers over hypotheses and ids.
-
-    log_probs: of the continued hypotheses, [rows, beams, vocabulary]. lengths, coverage: [rows, beams].
-    """
-    functions, vocabulary = functions_of(log_probs), log_probs.shape[-1]
-    penalty, size = length_penalty(lengths, decoding), decoding.beams // decoding.diverse_groups
-    best: list[Array] = []  # [rows, size] each
-    for first in range(0, decoding.beams, size):
-        group = slice(first, first + size)
-        ranks = log_probs[:, group]
-        if best:
-            ids = functions.concatenate(best, 1) % vocabulary  # [rows, hypotheses of the groups before]
-            times = functions.sum(np.arange(vocabulary)[:, None] == ids[:, None, :])[..., 0]  # [rows, vocabulary]
-            loss = decoding.diversity * (np.arange(vocabulary) != PAD)  # finished hypotheses may agree
-            ranks = ranks - (functions.float32(times) * loss.astype(np.float32))[:, None]
-        ranks = ranks / penalty[:, group, None] + coverage[:, group, None]
-        best.append(first * vocabulary + functions.largest(functions.reshape(ranks, (-1, size * vocabulary)), size))
-    return best[0] if len(best) == 1 else functions.concatenate(best, 1)
-
-
 def scores(decoding: DecodingSettings, hypotheses: Hypotheses) -> Array:
     """Return the scores of the hypotheses, [rows, hypotheses] float32, in nats.
 
@@ -142,13 +119,6 @@ def scores(decoding: DecodingSettings, hypotheses: Hypotheses) -> Array:
     if decoding.beams == 1:
         return hypotheses.log_probs
     return hypotheses.log_probs / length_penalty(hypotheses.lengths, decoding) + hypotheses.coverage
-
-
-def best_first(decoding: DecodingSettings, ids: Array, scores_of_ids: Array) -> tuple[Array, Array]:
-    """Return the ids [rows, beams, max_length] and scores [rows, beams] of beam search, the best first."""
-    functions = functions_of(ids)
-    order = functions.largest(scores_of_ids, decoding.beams)
-    return functions.take(ids, order), functions.take(scores_of_ids, order)
 
 
 def length_penalty(lengths: Array, decoding: DecodingSettings) -> Array:

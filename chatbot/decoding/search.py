@@ -16,7 +16,6 @@ from chatbot.decoding.automaton import BoundedAutomaton
 from chatbot.decoding.hypotheses import (
     Hypotheses,
     appended,
-    best_first,
     coverage_penalty,
     extended,
     first_hypotheses,
@@ -153,7 +152,7 @@ def new_search(
     if uniform is not None:
         uniform = functions.reshape(uniform, (-1, automaton.max_length))
     question = {name: x for name, x in state.items() if name not in OF_HYPOTHESES}
-    first = first_hypotheses(decoding.beams, decoding.diverse_groups, automaton)
+    first = first_hypotheses(decoding.beams, automaton)
     rows = functions.length(mask) * (number // decoding.beams)
     hypotheses = Hypotheses(*functions.repeated(tuple(map(functions.array, first)), rows))
     start = Progress(functions.array(0), hypotheses, functions.repeated(of_hypotheses, number), generic_state)
@@ -178,4 +177,4 @@ def search_arrays(
         if len(remaining) < len(rows):
             rows, progress = rows[remaining], progress.of_rows(remaining)
             current = search.of_rows(rows)
-    return best_first(search.decoding, ids, best_scores) if search.decoding.diverse_groups > 1 else (ids, best_scores)
+    return ids, best_scores

@@ -34,7 +34,6 @@ SEARCHES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "candidates": (MIXED, {"candidates": 3, **TRUNCATIONS, **PROCESSORS}),
     "beam": (MIXED, {"beam_size": 4, "coverage_penalty": 0.2, **PROCESSORS}),
     "transformer": (TRANSFORMER, {"beam_size": 4, "coverage_penalty": 0.2}),
-    "diverse beams": ({}, {"beam_size": 4, "diverse_groups": 2, "diversity": 0.5}),
 }
 
 

@@ -29,7 +29,7 @@ ALL_TOKENS: dict[str, Any] = {
     "anti_lm": 0.5,
     "anti_lm_tokens": 2,
 }
-BEAM: dict[str, Any] = {"beam_size": 4, "diverse_groups": 2, "length_penalty": 0.7}
+BEAM: dict[str, Any] = {"beam_size": 4, "length_penalty": 0.7}
 # What the state of a model goes through; test_search.py of decoding has all settings together.
 SEARCHES: dict[str, dict[str, Any]] = {
     "lstm-copy-ngrams": {"candidates": 2, "rerank": 0.5},
@@ -129,7 +129,7 @@ def test_log_probabilities_are_those_of_the_oracle(begin: int, monkeypatch: pyte
 @pytest.mark.parametrize("check_interval", [0, 1])
 @pytest.mark.parametrize(
     "flags",
-    [{"beam_size": 1}, {"beam_size": 4, "diverse_groups": 2, "rerank": 0.5}, {"candidates": 4}]
+    [{"beam_size": 1}, {"beam_size": 4, "rerank": 0.5}, {"candidates": 4}]
     + [{name: value} for name, value in {"top_k": 3, "top_p": 0.9, "min_p": 0.1}.items()],
     ids=str,
 )

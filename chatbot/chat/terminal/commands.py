@@ -152,8 +152,7 @@ def with_replies(decoding: DecodingSettings, number: int) -> DecodingSettings:
         return decoding
     if decoding.samples:
         return dataclasses.replace(decoding, candidates=number)
-    groups = decoding.diverse_groups
-    return dataclasses.replace(decoding, beam_size=-(-number // groups) * groups)
+    return dataclasses.replace(decoding, beam_size=number)
 
 
 def _retry(session: Session, text: str) -> None:
