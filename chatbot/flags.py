@@ -215,6 +215,7 @@ REMOVED = {
     "input_feeding": "attention follows the recurrent layers, leave it out",
     "sampled_softmax": "the exact loss is computed in chunks",
     "typical": "use --top-p or --min-p",
+    "coverage_penalty": "leave it out",
     "diverse_groups": "use --n-best, or sample replies with --candidates",
     "diversity": "use --n-best, or sample replies with --candidates",
 }

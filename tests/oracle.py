@@ -22,8 +22,6 @@ Ids = Sequence[int]
 Array = npt.NDArray[np.float64]
 # (the ids of a question, those of the reply so far, after its begin symbol) -> the log-probability of each next id
 NextId = Callable[[Ids, Ids], Array]
-# (the same) -> the weight of each id of the question in the step that reads the last id
-Attention = Callable[[Ids, Ids], Array]
 # (the ids of the reply so far, after its begin symbol) -> the probability of each next id
 ByNgrams = Callable[[Ids], Array]
 
@@ -70,7 +68,6 @@ class Found:
 
     ids: tuple[int, ...] = ()
     log_prob: float = 0.0
-    coverage: float = 0.0
 
     @property
     def has_ended(self) -> bool:
@@ -78,7 +75,7 @@ class Found:
 
     def score(self, decoding: DecodingSettings) -> float:
         """The score in beam search."""
-        return self.log_prob / length_penalty(len(self.ids), decoding) + self.coverage
+        return self.log_prob / length_penalty(len(self.ids), decoding)
 
 
 def length_penalty(length: int, decoding: DecodingSettings) -> float:
@@ -92,7 +89,6 @@ class Oracle:
     next_id: NextId
     vocabulary: Vocabulary
     max_length: int
-    attention: Attention | None = None
     ngrams: ByNgrams | None = None
     ngram_weight: float = 0.0
 
@@ -193,20 +189,10 @@ class Oracle:
                 if old.has_ended:
                     continue
                 scores = self.scores(decoding, source, old.ids)
-                coverage = self._coverage(decoding, source, old.ids)
-                continued += [
-                    Found((*old.ids, i), old.log_prob + float(scores[i]), coverage)
-                    for i in np.flatnonzero(np.isfinite(scores)).tolist()
-                ]
+                possible = np.flatnonzero(np.isfinite(scores)).tolist()
+                continued += [Found((*old.ids, i), old.log_prob + float(scores[i])) for i in possible]
             beam = sorted(continued, key=lambda found: -found.score(decoding))[: decoding.beams]
         return beam
-
-    def _coverage(self, decoding: DecodingSettings, source: Ids, ids: Ids) -> float:
-        if not decoding.coverage_penalty:
-            return 0.0
-        assert self.attention is not None
-        sums = sum(self.attention(source, [BOS, *ids][: number + 1]) for number in range(len(ids) + 1))
-        return float(decoding.coverage_penalty * np.log(np.clip(sums, 1e-9, 1)).sum())
 
     def hypotheses(self, decoding: DecodingSettings, source: Ids, seed: int | None = None) -> list[tuple[Ids, float]]:
         """What the search finds, each with its score."""

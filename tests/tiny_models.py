@@ -32,7 +32,7 @@ from chatbot.model.seq2seq import Seq2Seq
 from chatbot.model.sequences import specs_of
 from tests.corpus.kneser_ney import SlowKneserNey, grams_of
 from tests.model.small_transformer import TRANSFORMER
-from tests.oracle import Array, Attention, Ids, NextId, Oracle, likelihood, normalised
+from tests.oracle import Array, Ids, NextId, Oracle, likelihood, normalised
 
 VOCABULARY = Vocabulary(["a", "b", "ab", "▁b", "你", "好", *BYTES])
 LENGTH = 6
@@ -47,7 +47,7 @@ class Table:
 
     def __init__(self, seed: int = 1, check_interval: int = 0, vocabulary: Vocabulary = VOCABULARY) -> None:
         rng, size, self._vocabulary = np.random.default_rng(seed), len(vocabulary), vocabulary
-        self.after, self.after_last, self.of_question, self.looks = rng.normal(0, 1.5, (4, size, size))
+        self.after, self.after_last, self.of_question = rng.normal(0, 1.5, (3, size, size))
         usual = [*range(vocabulary.first_byte), *vocabulary.ids(["他"])]
         self.after[:, np.setdiff1d(np.arange(size), usual)] -= 40  # other bytes would be most of all ids
         self.after[:, EOS] -= 1
@@ -58,31 +58,21 @@ class Table:
         logits = self.after[ids[-1]] + self.of_question[[*source]].mean(axis=0)
         return normalised(logits if len(ids) == 1 else logits + self.after_last[ids[-2]])
 
-    def attention(self, source: Ids, ids: Ids) -> Array:
-        """As the oracle knows it."""
-        return np.asarray(np.exp(normalised(2 * self.looks[ids[-1], [*source]])))
-
     def encode(self, questions: Sequence[Ids]) -> dict[str, Any]:
-        ids, mask = np.zeros((len(questions), PLACES), np.int64), np.zeros((len(questions), PLACES), np.float32)
+        mask = np.zeros((len(questions), PLACES), np.float32)
         for row, question in enumerate(questions):
-            ids[row, : len(question)], mask[row, : len(question)] = question, 1
+            mask[row, : len(question)] = 1
         mean = np.stack([self.of_question[[*question]].mean(axis=0) for question in questions]).astype(np.float32)
-        return {"mask": mask, "ids": ids, "mean": mean, "cells": np.zeros((len(questions), 1), np.int64)}
+        return {"mask": mask, "mean": mean, "cells": np.zeros((len(questions), 1), np.int64)}
 
     def step(self, state: dict[str, Any], last: Any) -> tuple[Any, dict[str, Any]]:
         functions = functions_of(last)
         beams = functions.length(last) // functions.length(state["mask"])
-        mean, ids, mask = functions.repeated([state[name] for name in ("mean", "ids", "mask")], beams)
+        mean = functions.repeated(state["mean"], beams)
         before = state["cells"][:, 0]  # the id before the last one; 0 before the begin symbol
         tables = [functions.float32(functions.rows(x, i)) for x, i in ((self.after, last), (self.after_last, before))]
         is_second = functions.float32(before > 0)[:, None]
         state = {**state, "cells": functions.int64(last)[:, None]}
-        if "attention_sums" in state:
-            looks = 2 * functions.take(functions.float32(functions.rows(self.looks, last)), ids)
-            weights = functions.exp(
-                functions.log_softmax(functions.where(functions.float32(mask) > 0, looks, np.float32(-1e9)))
-            )
-            state["attention_sums"] = state["attention_sums"] + weights
         return tables[0] + is_second * tables[1] + mean, state
 
     def take(self, states: Sequence[dict[str, Any]], rows: npt.NDArray[np.int64]) -> dict[str, Any]:
@@ -111,7 +101,7 @@ class Table:
         return np.array([likelihood(self.next_id, *pair, begin) for pair in pairs], np.float32)
 
     def oracle(self, length: int = LENGTH) -> Oracle:
-        return Oracle(self.next_id, self._vocabulary, length, self.attention)
+        return Oracle(self.next_id, self._vocabulary, length)
 
     def responder(
         self, decoding: DecodingSettings, retrieval: Any = None, length: int = LENGTH, **settings: Any
@@ -155,7 +145,7 @@ def tiny(architecture: str) -> Tiny:
     usual = [*range(vocabulary.first_byte), *vocabulary.ids(["他"])]
     model.bias.assign(np.where(np.isin(np.arange(len(vocabulary)), usual), 3.0, -12.0))
     trained = Trained(settings, vocabulary, model, step=1)
-    oracle = Oracle(next_id_of(model), vocabulary, LENGTH, attention_of(model))
+    oracle = Oracle(next_id_of(model), vocabulary, LENGTH)
     if order:
         slow = SlowKneserNey(grams_of(NGRAM_ROWS, order, BOS, EOS), order, len(vocabulary))
 
@@ -186,18 +176,6 @@ def next_id_of(model: Seq2Seq) -> NextId:
     def of_prefix(source: tuple[int, ...], ids: tuple[int, ...]) -> Array:
         logits = graph(*(model.sequences(np.array([row])) for row in (source, ids)))
         return normalised(logits[len(ids) - 1])
-
-    return lambda source, ids: of_prefix(tuple(source), tuple(ids))
-
-
-def attention_of(model: Seq2Seq) -> Attention:
-    """Return the weights of a model's attention, by the pass over whole replies."""
-    specs = specs_of(model.sequences(np.ones([1, 1])))
-    graph = tf.function(model.attention_weights, input_signature=[specs] * 2, autograph=False)
-
-    @functools.cache
-    def of_prefix(source: tuple[int, ...], ids: tuple[int, ...]) -> Array:
-        return np.asarray(graph(*(model.sequences(np.array([row])) for row in (source, ids)))[0, -1], np.float64)
 
     return lambda source, ids: of_prefix(tuple(source), tuple(ids))
 

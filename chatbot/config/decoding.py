@@ -32,9 +32,6 @@ class DecodingSettings(Flags):
     length_penalty: float = setting(
         1.0, "beam search and ranking: prefer longer replies; the exponent of ((5 + length) / 6)", least=0, most=10
     )
-    coverage_penalty: float = setting(
-        0.0, "beam search: prefer replies that attend to every word of the question", least=0, most=10
-    )
     temperature: float | None = setting(
         None,
         "sampling: below 1, probable tokens become more probable, above 1 less; default: 1",
@@ -111,8 +108,6 @@ class DecodingSettings(Flags):
         if self.samples and self.beams > 1:
             flag = next((name for name in SAMPLING if getattr(self, name) is not None), "candidates")
             raise UserError(f"--beam-size {self.beams} and {flag_of(flag)}: beam search does not sample; give one")
-        if self.chooses_search and self.beams == 1 and self.coverage_penalty:
-            raise UserError("--coverage-penalty: for beam search; add --beam-size with at least 2")
         if not self.fallback.strip():
             raise UserError("--fallback: a reply without visible characters; give a text")
         if self.anti_lm_tokens != DecodingSettings.anti_lm_tokens and self.anti_lm is None:
@@ -208,7 +203,6 @@ def without_search(decoding: DecodingSettings) -> DecodingSettings:
     """Return the settings without those of a search: only those of the tokens of a reply, such as banned words."""
     names = (
         "beam_size",
-        "coverage_penalty",
         "candidates",
         "rerank",
         "retrieve",

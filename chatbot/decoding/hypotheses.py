@@ -1,7 +1,7 @@
 """Unfinished replies, and how one id is added to each: the one chosen for it, or the best ones in beam search.
 
-Beam search has the length and coverage penalties of Wu et al. (2016). Arrays are of NumPy or TensorFlow; the loop over
-positions is elsewhere.
+Beam search has the length penalty of Wu et al. (2016). Arrays are of NumPy or TensorFlow; the loop over positions is
+elsewhere.
 """
 
 from typing import NamedTuple
@@ -12,9 +12,6 @@ from chatbot.config.decoding import DecodingSettings
 from chatbot.corpus.vocabulary import BOS, EOS, PAD
 from chatbot.decoding.array_functions import INFINITY, Array, functions_of
 from chatbot.decoding.automaton import BoundedAutomaton
-
-# The least sum of attention in the coverage penalty, whose logarithm is finite.
-LEAST_ATTENTION = 1e-9
 
 
 class Hypotheses(NamedTuple):
@@ -27,7 +24,6 @@ class Hypotheses(NamedTuple):
     last: Array  # [rows, hypotheses] int64, the last ids, or the begin symbol
     log_probs: Array  # [rows, hypotheses] float32, in nats, of all ids
     lengths: Array  # [rows, hypotheses] int64, the end counted
-    coverage: Array  # [rows, hypotheses] float32, the coverage penalty, which is final when a hypothesis is finished
     are_finished: Array  # [rows, hypotheses] int64, 0 or 1
     states: Array  # [rows, hypotheses] int64, of the automaton
 
@@ -41,7 +37,6 @@ def first_hypotheses(hypotheses: int, automaton: BoundedAutomaton) -> Hypotheses
         last=np.full((1, hypotheses), BOS, np.int64),
         log_probs=np.where(is_first, np.float32(0), -INFINITY)[None],
         lengths=np.zeros((1, hypotheses), np.int64),
-        coverage=np.zeros((1, hypotheses), np.float32),
         are_finished=np.zeros((1, hypotheses), np.int64),
         states=np.full((1, hypotheses), automaton.start, np.int64),
     )
@@ -73,15 +68,13 @@ def extended(
     automaton: BoundedAutomaton,
     hypotheses: Hypotheses,
     log_probs: Array,
-    coverage: Array | None,
     position: Array | int,
 ) -> tuple[Hypotheses, Array]:
     """Return the best hypotheses of beam search that are an id longer, and the parent of each, [rows, beams] int64.
 
     The best are first. A finished hypothesis competes with the others.
 
-    log_probs: of the next id of each hypothesis, [rows, beams, vocabulary] float32. coverage: the coverage penalty of
-    each after the step, [rows, beams]; None without. position: 0 at the first id.
+    log_probs: of the next id of each hypothesis, [rows, beams, vocabulary] float32. position: 0 at the first id.
     """
     functions, vocabulary = functions_of(log_probs), log_probs.shape[-1]
     are_finished = hypotheses.are_finished > 0
@@ -89,10 +82,7 @@ def extended(
     padding = np.where(np.arange(vocabulary) == PAD, np.float32(0), -INFINITY)
     log_probs = hypotheses.log_probs[:, :, None] + functions.where(are_finished[:, :, None], padding, log_probs)
     lengths = hypotheses.lengths + 1 - hypotheses.are_finished
-    covered = hypotheses.coverage
-    if coverage is not None:
-        covered = functions.where(are_finished, covered, coverage)
-    ranks = log_probs / length_penalty(lengths, decoding)[:, :, None] + covered[:, :, None]
+    ranks = log_probs / length_penalty(lengths, decoding)[:, :, None]
     # [rows, beams], flat over beams and ids
     chosen = functions.largest(functions.reshape(ranks, (-1, decoding.beams * vocabulary)), decoding.beams)
     parents, ids = chosen // vocabulary, chosen % vocabulary
@@ -103,7 +93,6 @@ def extended(
         last=ids,
         log_probs=log_probs,
         lengths=functions.take(lengths, parents),
-        coverage=functions.take(covered, parents),
         are_finished=functions.int64((functions.take(hypotheses.are_finished, parents) > 0) | (ids == EOS)),
         # An impossible hypothesis has any ids. It stays in a state that allows others, or its row would become NaN.
         states=functions.where(log_probs == -INFINITY, np.int64(0), states),
@@ -114,27 +103,16 @@ def extended(
 def scores(decoding: DecodingSettings, hypotheses: Hypotheses) -> Array:
     """Return the scores of the hypotheses, [rows, hypotheses] float32, in nats.
 
-    Those of beam search are log-probability / ((5 + length) / 6) ** length_penalty + coverage penalty.
+    Those of beam search are log-probability / ((5 + length) / 6) ** length_penalty.
     """
     if decoding.beams == 1:
         return hypotheses.log_probs
-    return hypotheses.log_probs / length_penalty(hypotheses.lengths, decoding) + hypotheses.coverage
+    return hypotheses.log_probs / length_penalty(hypotheses.lengths, decoding)
 
 
 def length_penalty(lengths: Array, decoding: DecodingSettings) -> Array:
     """Return the divisors of log-probabilities, float32, in the shape of the lengths, which are integers."""
     return ((5.0 + functions_of(lengths).float32(lengths)) / np.float32(6)) ** np.float32(decoding.length_penalty)
-
-
-def coverage_penalty(attention: Array, mask: Array, decoding: DecodingSettings) -> Array:
-    """Return the coverage penalty of hypotheses, [hypotheses] float32.
-
-    attention: the sums over their ids, [hypotheses, source] float32. mask: of the questions' tokens, in that shape.
-    """
-    functions = functions_of(attention)
-    logarithms = functions.log(functions.minimum(functions.maximum(attention, LEAST_ATTENTION), 1.0))
-    of_tokens = functions.where(mask, logarithms, np.float32(0))
-    return np.float32(decoding.coverage_penalty) * functions.sum(of_tokens)[..., 0]
 
 
 def _is_at(hypotheses: Hypotheses, position: Array | int) -> Array:

@@ -13,14 +13,7 @@ import numpy.typing as npt
 from chatbot.config.decoding import DecodingSettings
 from chatbot.decoding.array_functions import Array, functions_of
 from chatbot.decoding.automaton import BoundedAutomaton
-from chatbot.decoding.hypotheses import (
-    Hypotheses,
-    appended,
-    coverage_penalty,
-    extended,
-    first_hypotheses,
-    scores,
-)
+from chatbot.decoding.hypotheses import Hypotheses, appended, extended, first_hypotheses, scores
 from chatbot.decoding.processors import Prefix, processed
 from chatbot.decoding.sampling import picked
 
@@ -30,7 +23,7 @@ from chatbot.decoding.sampling import picked
 # The state of a model by name. Its parts of these names change with each id: their first dimension is the hypothesis,
 # of which each row has the same number, one after another. The other parts belong to the question.
 State = dict[str, Any]
-OF_HYPOTHESES = ("cells", "history", "attention_sums")
+OF_HYPOTHESES = ("cells", "history")
 # (state, ids [hypotheses] int64) -> (logits [hypotheses, vocabulary], the state after these ids)
 Step = Callable[[State, Array], tuple[Array, State]]
 
@@ -99,13 +92,8 @@ class Search:
             chosen = picked(decoding, log_probs, uniform)
             hypotheses = appended(self.automaton, hypotheses, log_probs, chosen, position)
             return Progress(position + 1, hypotheses, state, generic_state)
-        coverage = None
-        if decoding.coverage_penalty:
-            mask = functions.repeated(self.question["mask"], number) > 0
-            coverage = coverage_penalty(state["attention_sums"], mask, decoding)
-            coverage = functions.reshape(coverage, (-1, number))
         log_probs = functions.reshape(log_probs, (-1, number, logits.shape[-1]))
-        hypotheses, parents = extended(decoding, self.automaton, hypotheses, log_probs, coverage, position)
+        hypotheses, parents = extended(decoding, self.automaton, hypotheses, log_probs, position)
         parents = functions.reshape(functions.row_numbers(parents) * number + parents, (-1,))  # [hypotheses]
         return Progress(position + 1, hypotheses, *functions.rows((state, generic_state), parents))
 
@@ -142,8 +130,6 @@ def new_search(
     mask = state["mask"]
     functions, number = functions_of(mask), decoding.hypotheses
     of_hypotheses = {name: x for name, x in state.items() if name in OF_HYPOTHESES}
-    if decoding.coverage_penalty:
-        of_hypotheses["attention_sums"] = mask * np.float32(0)
     generic_state: State = {}
     if generic is not None:
         generic_state = {name: x for name, x in generic.items() if name in OF_HYPOTHESES}

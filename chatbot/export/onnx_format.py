@@ -49,10 +49,10 @@ def step(model: Seq2Seq, last: tf.Tensor, state: dict[str, tf.Tensor]) -> dict[s
     before["cells"] = tf.nest.pack_sequence_as(model.decoder.cell_structure, cells)
     has_attention = model.decoder.attention is not None
     if has_attention:
-        before["attention_sums"] = tf.zeros([tf.shape(last)[0], tf.shape(state["mask"])[1]])
+        before["attention"] = tf.zeros([tf.shape(last)[0], tf.shape(state["mask"])[1]])
     logits, after = model.step(before, last)
     results = {"logits": logits, **{f"next_{i}": x for i, x in enumerate(tf.nest.flatten(after["cells"]))}}
-    return {**results, "attention": after["attention_sums"]} if has_attention else results
+    return {**results, "attention": after["attention"]} if has_attention else results
 
 
 def state_specs(model: Seq2Seq) -> dict[str, tf.TensorSpec]:

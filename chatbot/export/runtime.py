@@ -144,11 +144,7 @@ class OnnxModel:
         """Return the logits without n-grams, the state, and the attention weights, [hypotheses, source], if any."""
         cells = {f"{CELL}{i}": x for i, x in enumerate(state["cells"])}
         results = _run(self._step, {**state, "last": last.astype(np.int32), **cells})
-        attention = results.get("attention")
-        state = {**state, "cells": _cells(results, NEXT)}
-        if "attention_sums" in state:
-            state["attention_sums"] = state["attention_sums"] + attention
-        return results["logits"], state, attention
+        return results["logits"], {**state, "cells": _cells(results, NEXT)}, results.get("attention")
 
 
 def _run(session: Any, arrays: Mapping[str, Array]) -> dict[str, Array]:

@@ -213,8 +213,6 @@ def check_decoding(decoding: DecodingSettings, vocabulary: Vocabulary, settings:
             f"--min-reply-length {decoding.min_reply_length}: replies of this attempt have at most "
             f"{counted(settings.max_length, 'token')} (--max-length); give at most that"
         )
-    if decoding.coverage_penalty and settings.attention == "none":
-        raise UserError("--coverage-penalty: this attempt has no attention; leave it out")
 
 
 def reply_automaton(decoding: DecodingSettings, vocabulary: Vocabulary, max_length: int) -> BoundedAutomaton:

@@ -40,9 +40,9 @@ class Alike(NamedTuple):
 # "cells", the recurrent states, change at each step: their first dimension is the hypothesis, of which each row has the
 # same number, one after another. Those of a Transformer are its caches of keys and values, [hypotheses, heads,
 # positions, size], in which fewer positions are the last ones, and the position of the next token. So do "history"
-# [hypotheses, order - 1] int64, the last ids, of a model with n-grams, and "attention_sums" [hypotheses, source], if
-# the state has it: the sum of the attention weights of all steps, for the coverage penalty. The other parts, such as
-# "memory", "keys" and "mask", belong to the question: their first dimension is the row.
+# [hypotheses, order - 1] int64, the last ids, of a model with n-grams, and "attention" [hypotheses, source], if the
+# state has it: the attention weights of the last step. The other parts, such as "memory", "keys" and "mask", belong to
+# the question: their first dimension is the row.
 DecoderState = dict[str, Any]
 
 ATTENTIONS: dict[str, type[Attention]] = {"luong": LuongAttention, "bahdanau": BahdanauAttention}
@@ -128,10 +128,9 @@ class Decoder(keras.layers.Layer):
             of_rows = tf.reshape(outputs, [tf.shape(state["memory"])[0], -1, outputs.shape[-1]])  # [rows, beams, units]
             context = self.attention(of_rows, state["keys"], state["memory"], state["mask"])
             outputs = tf.concat([outputs, tf.reshape(context, tf.shape(outputs))], axis=-1)  # [hypotheses, 2 units]
-            if "attention_sums" in state:
+            if "attention" in state:
                 weights = self.attention.weights_of(of_rows, state["keys"], state["mask"])
-                sums = state["attention_sums"]
-                state = {**state, "attention_sums": sums + tf.reshape(weights, tf.shape(sums))}
+                state = {**state, "attention": tf.reshape(weights, tf.shape(state["attention"]))}
         copies: Copies | tuple[()] = NO_COPIES
         if self.copying is not None:
             weights = self.copying.weights_of(of_rows, state["copy_keys"], state["mask"])  # [rows, beams, source]

@@ -300,9 +300,9 @@ class TransformerDecoder(keras.layers.Layer):
             x = leaving(x, self.attention.combine[i](means), self.attention.normalise[i], self._form)
             x = leaving(x, feed_forward(x), feed_forward.normalise, self._form)
         attended, state = self._finished(x), {**state, "cells": [after, [position + 1]]}
-        if "attention_sums" in state:
-            weights, sums = self.attention.weights_of(queries, keys, of_question), state["attention_sums"]
-            state["attention_sums"] = sums + tf.reshape(weights, tf.shape(sums))
+        if "attention" in state:
+            weights = self.attention.weights_of(queries, keys, of_question)
+            state["attention"] = tf.reshape(weights, tf.shape(state["attention"]))
         if self.copying is None:
             return attended, NO_COPIES, state
         weights = self.copying.weights_of(in_rows(attended, by_row), state["copy_keys"], state["mask"])

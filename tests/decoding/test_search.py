@@ -37,10 +37,7 @@ def drawn_settings(seed: int) -> DecodingSettings:
         case 2:
             flags |= {"candidates": 4, **some(**SAMPLING, length_penalty=0.5, rerank=0.8)}
         case 3:
-            flags |= {
-                "beam_size": int(rng.choice([2, 3, 6])),
-                **some(length_penalty=0.4, coverage_penalty=0.5, rerank=0.8),
-            }
+            flags |= {"beam_size": int(rng.choice([2, 3, 6])), **some(length_penalty=0.4, rerank=0.8)}
     return DecodingSettings(**flags, seed=seed)
 
 

@@ -89,10 +89,7 @@ def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str])
         ("chat.py --export nothing", "nothing: no such folder"),
         ("chat.py --export checkpoints/tiny", "not an export, export.json is not in it"),
         ("chat.py --export exports/tiny-onnx --history 1", "reads one question at a time; leave --history out"),
-        (
-            "chat.py --export exports/tiny-onnx --coverage-penalty 1 --beam-size 2",
-            "--coverage-penalty: this attempt has",
-        ),
+        ("chat.py --export exports/tiny-onnx --top-k 1000", "--top-k 1000: the vocabulary has"),
     ],
 )
 def test_unusable_input_is_refused(

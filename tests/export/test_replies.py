@@ -30,7 +30,7 @@ from tests.model.small_transformer import TRANSFORMER
 
 ROOT = Path(__file__).parents[2]
 HISTORY = ["你好", "我"]
-BEAM: dict[str, Any] = {"beam_size": 4, "coverage_penalty": 0.5, **ALL_TOKENS, "ban": ("我",)}
+BEAM: dict[str, Any] = {"beam_size": 4, **ALL_TOKENS, "ban": ("我",)}
 CANDIDATES: dict[str, Any] = {"candidates": 4, "top_p": 0.8, "rerank": 0.5}
 SAMPLING: dict[str, Any] = {"temperature": 0.8, "top_k": 100, "top_p": 0.9, "min_p": 0.001, "seed": 3}
 

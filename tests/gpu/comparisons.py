@@ -144,7 +144,7 @@ REPLIES: dict[str, Case] = {
     "greedy": functools.partial(best_replies, {}, DecodingSettings(beam_size=1)),
     "beam": functools.partial(best_replies, {}, DecodingSettings(beam_size=4)),
     "beam, copy and n-grams": functools.partial(
-        best_replies, {"copy": True, "ngrams": 3}, DecodingSettings(beam_size=4, coverage_penalty=0.2)
+        best_replies, {"copy": True, "ngrams": 3}, DecodingSettings(beam_size=4)
     ),
     "sampling": functools.partial(best_replies, {}, DecodingSettings(top_p=0.9, candidates=4)),
     "penalties": functools.partial(

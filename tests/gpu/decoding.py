@@ -32,8 +32,8 @@ SEARCHES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "greedy": (MIXED, {"beam_size": 1, **PROCESSORS}),
     "sampling": ({"cell": "gru", "attention": "bahdanau"}, TRUNCATIONS),
     "candidates": (MIXED, {"candidates": 3, **TRUNCATIONS, **PROCESSORS}),
-    "beam": (MIXED, {"beam_size": 4, "coverage_penalty": 0.2, **PROCESSORS}),
-    "transformer": (TRANSFORMER, {"beam_size": 4, "coverage_penalty": 0.2}),
+    "beam": (MIXED, {"beam_size": 4, **PROCESSORS}),
+    "transformer": (TRANSFORMER, {"beam_size": 4}),
 }
 
 

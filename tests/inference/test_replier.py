@@ -149,7 +149,6 @@ def test_weights_that_are_no_numbers_are_an_error(flags: dict[str, Any], check_i
     [
         ({"top_k": 300}, {}, "--top-k 300: the vocabulary has 267 tokens; give at most that"),
         ({"min_reply_length": 8}, {}, f"--min-reply-length 8: replies of this attempt have at most {LENGTH} tokens"),
-        ({"beam_size": 2, "coverage_penalty": 0.5}, {"attention": "none"}, "--coverage-penalty: this attempt has no"),
         ({"beam_size": 2, "rerank": 1.0}, {"both_directions": "off"}, "--rerank: this attempt did not learn"),
         ({"ban": ("\u200b",)}, {}, "--ban: a word without visible characters; remove it"),
         ({"beam_size": 2, "retrieve": "3"}, {}, "--retrieve 3: this attempt has no index of its training pairs"),
@@ -160,7 +159,7 @@ def test_what_the_model_does_not_admit_is_refused(flags: Any, changes: dict[str,
     for name, value in flags.items():
         object.__setattr__(decoding, name, value)
     trained = tiny("lstm-none").trained
-    settings = replace(trained.settings, **{"attention": "luong", **changes})
+    settings = replace(trained.settings, **changes)
     with pytest.raises(UserError) as raised:
         replier_of(dataclasses.replace(trained, settings=settings), decoding)
     assert str(raised.value).startswith(message)

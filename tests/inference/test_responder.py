@@ -176,9 +176,9 @@ def test_weights_of_a_batch_are_those_of_each_step(architecture: str) -> None:
         state = model.encode(model.sequences(np.array([question])))
         assert weights.shape == (len(reply) + 1, len(question))
         for token, of_step in zip([BOS, *reply], weights, strict=True):
-            state["attention_sums"] = tf.zeros([1, len(question)])
+            state["attention"] = tf.zeros([1, len(question)])
             _, state = model.step(state, tf.constant([token]))
-            np.testing.assert_allclose(state["attention_sums"][0], of_step, atol=1e-5)
+            np.testing.assert_allclose(state["attention"][0], of_step, atol=1e-5)
             assert of_step.sum() == pytest.approx(1, rel=1e-5)
     assert np.ptp(found[2]) > 0.01  # not uniform
 

@@ -29,7 +29,6 @@ def settings(**search: Any) -> DecodingSettings:
 SAMPLED: dict[str, Any] = {"top_p": 0.8, "anti_lm": 0.1}
 RERANKED: dict[str, Any] = {"candidates": 30, "top_p": 0.8, "rerank": 8.0}
 LOOKED_UP: dict[str, Any] = {"beam_size": 5, "retrieve": "30", "min_score": 2.0, "fallback": "?"}
-SIX_BEAMS: dict[str, Any] = {"beam_size": 6, "coverage_penalty": 0.1}
 # Models by their searches; three have theirs from the command line, with all that it can say of a search.
 MODELS = {
     "beam": Searches(settings(), settings(**DEFAULT_SEARCH)),
@@ -37,7 +36,7 @@ MODELS = {
     "sample": Searches(settings(), settings(**SAMPLED)),
     "looking up": Searches(settings(), settings(**LOOKED_UP), looks_up=True),
     "best of many": Searches(settings(), settings(**RERANKED)),
-    "six beams": Searches(settings(**SIX_BEAMS), settings(**SIX_BEAMS)),
+    "six beams": Searches(settings(beam_size=6), settings(beam_size=6)),
     "chosen": Searches(settings(**LOOKED_UP), settings(**LOOKED_UP), looks_up=True),
     "min_p": Searches(settings(candidates=9, min_p=0.1), settings(candidates=9, min_p=0.1)),
     "any of many": Searches(settings(candidates=3), settings(candidates=3)),
