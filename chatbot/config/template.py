@@ -87,6 +87,8 @@ def read_chosen(path: Path) -> dict[str, Any]:
         if name == "config":
             raise UserError(f"{where}: {key}: a file names no other file of settings; copy its settings into this one")
         if name in REMOVED:
+            if path.suffix in YAML:  # written by hand; an attempt's config.json may be of an earlier version
+                raise UserError(f"{where}: {key} was removed: {REMOVED[name]}")
             continue
         if name not in TRAIN.fields:
             near = nearest(name, TRAIN.fields)
