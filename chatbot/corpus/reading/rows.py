@@ -38,12 +38,9 @@ class Table(NamedTuple):
     unit: str = "line"  # what the numbers count
 
 
-def rows_of_text(
-    text: TextFile, dialect: Dialect, report: Report, columns: Sequence[int] = ()
-) -> Iterator[tuple[int, list[str]]]:
+def rows_of_text(text: TextFile, dialect: Dialect, report: Report) -> Iterator[tuple[int, list[str]]]:
     """Yield (number of its first line, row) for each row that is not empty and can be read.
 
-    columns: those that must have been decoded.
     Raises UserError at the end if more than half of the rows could not be decoded.
     """
     if not dialect.is_quoted:
@@ -60,9 +57,7 @@ def rows_of_text(
         if not any(row):
             continue
         count += 1
-        if UNDECODABLE in "".join(row) and any(
-            UNDECODABLE in row[c] for c in columns or range(len(row)) if c < len(row)
-        ):
+        if UNDECODABLE in "".join(row):
             bad += 1
             report.drop(f"rows not {text.charset}", f"{text.place}, line {number}")
         else:
