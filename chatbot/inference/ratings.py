@@ -9,11 +9,6 @@ They end in "model", "client" and "time". "written_to" is the question of the pa
 if the model generated it. It is absent where a rating may not change replies: of a client without a key, or of a reply
 that the model is not known to have given. "client" tells clients apart; it is absent for the operator.
 
-A comparison of the replies of two models has both, the better one as the answer; neither if they are equal:
-
-    {..., "answer": ..., "rejected": ..., "rating": "better", "model": ..., "rejected_model": ..., "time": ...}
-    {..., "equal": [..., ...], "rating": "equal", "models": [..., ...], "time": ...}
-
 The line of a rating that was corrected is blank. A full file gets a number, NAME-0001.jsonl, and stays; another begins.
 """
 
@@ -38,7 +33,6 @@ RATINGS = Path("data/ratings.jsonl")
 LARGEST_RATING, LARGEST_FILE = 2**12, 2**24
 
 Rating = Literal["good", "bad"]
-Better = Literal["first", "second", "equal"]
 
 OPERATOR = ""  # the client of ratings in the terminal, which decide alone
 
@@ -72,47 +66,19 @@ def rating_of(
 ) -> dict[str, Any]:
     """Return the record of a rated reply.
 
-    history: the turns before the question, alternately question and reply. client: who rates, of whom the record has a
-    hash; None: the operator. written_to: as in the file; None: absent. time: in ISO 8601; None: now.
+    history: the turns before the question, alternately question and reply. client: who rates, an address or a key, of
+    which the record has a hash; None: the operator. written_to: as in the file; None: absent. time: in ISO 8601;
+    None: now.
     """
-    name = "answer" if rating == "good" else "rejected"
     return {
         **({} if written_to is None else {"written_to": written_to}),
-        **_fields_of(question, history),
-        name: reply,
+        "history": [[*turn] for turn in zip(history[::2], history[1::2], strict=False)],  # none without a reply
+        "question": question,
+        "answer" if rating == "good" else "rejected": reply,
         "rating": rating,
         "model": model,
-        **_signature(client, time),
-    }
-
-
-def comparison_of(
-    question: str,
-    compared: tuple[tuple[str, str], tuple[str, str]],
-    histories: Sequence[Sequence[str]],
-    better: Better,
-    client: str | None = None,
-    time: str | None = None,
-) -> dict[str, Any]:
-    """Return the record of a comparison of two replies.
-
-    compared: each reply and its model. histories: the turns before the question, of each model. client, time: as for
-    `rating_of`.
-    """
-    if better == "equal":
-        replies, models = zip(*compared, strict=True)
-        both = {"equal": [*replies], "rating": "equal", "models": [*models]}
-        return {**_fields_of(question, histories[0]), **both, **_signature(client, time)}
-    chosen = 0 if better == "first" else 1
-    (reply, model), (rejected, rejected_model) = compared[chosen], compared[1 - chosen]
-    return {
-        **_fields_of(question, histories[chosen]),
-        "answer": reply,
-        "rejected": rejected,
-        "rating": "better",
-        "model": model,
-        "rejected_model": rejected_model,
-        **_signature(client, time),
+        **({} if client is None else {"client": hashlib.sha256(client.encode()).hexdigest()[:16]}),
+        "time": time or datetime.datetime.now().astimezone().isoformat(timespec="seconds"),
     }
 
 
@@ -173,7 +139,7 @@ def given_replies(content: bytes, names: Collection[str]) -> Iterator[GivenReply
             reply = record[{"good": "answer", "bad": "rejected"}[rating]]
             given = GivenReply(record["question"], reply, rating, record["written_to"], record.get("client", OPERATOR))
             "".join(given).encode()  # or an error: texts that can be written
-        except (ValueError, LookupError, TypeError, RecursionError):  # damaged, or a comparison
+        except (ValueError, LookupError, TypeError, RecursionError):  # damaged
             continue
         if record.get("model") in names:
             yield given
@@ -201,12 +167,9 @@ def _renamed(line: bytes, old: str, new: str) -> dict[str, Any] | None:
     """Return the record of a line with the new name of a model; None if it has not the old one, or is damaged."""
     try:
         record = json.loads(line)
-        changes: dict[str, Any] = {name: new for name in ("model", "rejected_model") if record.get(name) == old}
-        if old in (models := record.get("models", [])):
-            changes["models"] = [new if name == old else name for name in models]
-    except (ValueError, AttributeError, TypeError, RecursionError):
+        return {**record, "model": new} if record.get("model") == old else None
+    except (ValueError, AttributeError, RecursionError):
         return None
-    return {**record, **changes} if changes else None
 
 
 @contextlib.contextmanager
@@ -241,14 +204,3 @@ def _blank(files: Sequence[Path], record: Mapping[str, Any]) -> None:
                 file.write(b" " * (start + len(end) - begin))
             os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))  # who reads what was appended knows it
             return
-
-
-def _signature(client: str | None, time: str | None) -> dict[str, str]:
-    """Return the last fields of a record. client: an address or a key, which nobody needs to know."""
-    voice = {} if client is None else {"client": hashlib.sha256(client.encode()).hexdigest()[:16]}
-    return {**voice, "time": time or datetime.datetime.now().astimezone().isoformat(timespec="seconds")}
-
-
-def _fields_of(question: str, history: Sequence[str]) -> dict[str, Any]:
-    """Return the fields of a question. A turn without a reply is left out."""
-    return {"history": [[*turn] for turn in zip(history[::2], history[1::2], strict=False)], "question": question}

@@ -48,7 +48,7 @@ def chat_screenshot(
     browser.get(address)
     browser.execute_script("localStorage.setItem('chatbot.settings', arguments[0])", json.dumps(settings))
     browser.refresh()
-    wait_for_element(browser, "#model-0 option")
+    wait_for_element(browser, "#model option")
     for number, question in enumerate(questions, 1):
         browser.find_element("id", "message").send_keys(question, "\ue007")  # Enter
         wait_for_element(browser, f".turn:nth-child({number}) .answer .actions")

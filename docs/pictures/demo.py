@@ -114,7 +114,7 @@ def film_chat(film: Film, browser: webdriver.Chrome, demo: Demo) -> None:
     settings = json.dumps({"language": demo.language, "theme": "light"})
     browser.execute_script("localStorage.setItem('chatbot.settings', arguments[0])", settings)
     browser.refresh()
-    wait_for_element(browser, "#model-0 option")
+    wait_for_element(browser, "#model option")
     film.show(page(browser.get_screenshot_as_png()), 1000 // RATE)
     film.hold(READ)
     for number, question in enumerate(demo.questions, 1):

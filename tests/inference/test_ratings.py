@@ -14,7 +14,6 @@ from chatbot.inference.ratings import (
     GivenReply,
     TooLongError,
     append_rating,
-    comparison_of,
     files_of,
     given_replies,
     rating_of,
@@ -37,15 +36,21 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "folder" / "ratings.jsonl"
 
 
+# What earlier versions wrote of the replies of two models.
+COMPARED_EARLIER = """\
+{"history": [], "question": "天气", "answer": "晴", "rejected": "哦", "rating": "better", "model": "a", \
+"rejected_model": "b", "time": "2026-01-01"}
+{"history": [], "question": "早", "equal": ["早", "早上好"], "rating": "equal", "models": ["a", "b"], \
+"time": "2026-01-01"}
+"""
+
+
 def test_training_reads_good_replies_and_no_bad_ones(path: Path) -> None:
     """Neither where a reply comes from; a lone surrogate is replaced. Each record ends in its time."""
     turns = ["你好", "你好呀", "吃了吗", "吃了", "?"]
     for record in (
         rating_of("你几岁\n\u202e", '"十八"', turns, "good", "weibo", written_to="你多大"),
         rating_of("你是谁", "呵呵", [], "bad", "weibo", written_to="谁"),
-        comparison_of("天气", (("晴", "one"), ("哦", "two")), [["a", "b"], ["c", "d"]], "first"),
-        comparison_of("天气", (("哦", "one"), ("雨", "two")), [[], []], "second"),
-        comparison_of("早", (("早", "one"), ("早上好", "two")), [[], []], "equal", "key 1"),
         rating_of("\ud800", "好", [], "good", "weibo", "address 10.0.0.1"),
     ):
         append_rating(path, record)
@@ -56,11 +61,11 @@ def test_training_reads_good_replies_and_no_bad_ones(path: Path) -> None:
         ("你好", "你好呀"),
         ("吃了吗", "吃了"),
         ("你几岁\n\u202e", '"十八"'),
-        ("a", "b"),
-        ("天气", "晴"),
-        ("天气", "雨"),
         ("?", "好"),
     ]
+    with path.open("a", encoding="utf-8") as file:
+        file.write(COMPARED_EARLIER)
+    assert learned(path)[-2:] == [("?", "好"), ("天气", "晴")]
 
 
 def test_only_the_rating_of_the_same_time_is_replaced(path: Path) -> None:
@@ -86,7 +91,6 @@ def test_replies_that_a_model_has_given(path: Path) -> None:
         rating_of("q", "好", ["a", "b"], "good", "weibo", written_to=""),
         rating_of("q", "x", [], "good", "other", written_to=""),
         rating_of("q", "y", [], "good", "weibo"),
-        comparison_of("q", (("a", "weibo"), ("b", "weibo")), [[], []], "first"),
         bad,
     ):
         append_rating(path, record)
@@ -160,19 +164,16 @@ def test_ratings_of_a_model_that_is_renamed(path: Path) -> None:
     records = [
         rating_of("a", "a", [], "good", "a", written_to=""),
         rating_of("q", "r", [], "good", "other", written_to=""),
-        comparison_of("q", (("x", "a"), ("y", "c")), [[], []], "second"),
-        comparison_of("q", (("x", "c"), ("y", "a")), [[], []], "equal"),
     ]
     for record in records:
         append_rating(path, record)
     with path.open("ab") as file:
-        file.write(b"\n".join([b'"a"', b'{"model": "a"', b'{"models": 1, "x": "a"}', b'["a"]', b""]))
+        file.write(b"\n".join([b'"a"', b'{"model": "a"', b'{"x": "a"}', b'["a"]', b""]))
     before = path.read_text().splitlines()
-    assert rename_model(path, "a", "新") == 3
+    assert rename_model(path, "a", "新") == 1
     after = path.read_text().splitlines()
-    assert (after[1], after[4:]) == (before[1], before[4:])
-    assert [json.loads(after[number]).get("model") for number in (0, 2)] == ["新", "c"]
-    assert (json.loads(after[2])["rejected_model"], json.loads(after[3])["models"]) == ("新", ["c", "新"])
+    assert after[1:] == before[1:]
+    assert json.loads(after[0])["model"] == "新"
     renamed = {**records[0], "model": "新"}
     append_rating(path, rating_of("a", "a", [], "bad", "新", written_to=""), renamed)  # it is found, and replaced
     assert given(path, "新") == [GivenReply("a", "a", "bad", "")]

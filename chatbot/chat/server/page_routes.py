@@ -24,7 +24,7 @@ from chatbot.config.attempts import CONFIG
 from chatbot.config.stored import stored_settings
 from chatbot.errors import UserError
 from chatbot.export.manifest import MANIFEST, read_manifest
-from chatbot.inference.ratings import Better, Rating, TooLongError, append_rating, comparison_of, rating_of
+from chatbot.inference.ratings import Rating, TooLongError, append_rating, rating_of
 from chatbot.inference.reply_text import Origin
 from chatbot.inference.text_responder import MAX_CHARACTERS, TextResponder
 from chatbot.model.checkpoint import read_pointer
@@ -33,7 +33,6 @@ log = logging.getLogger(__name__)
 MOST_CHARACTERS, MOST_TURNS, RATINGS_A_MINUTE = 20_000, 200, 20
 
 Text = Annotated[str, Field(max_length=MOST_CHARACTERS)]
-History = Annotated[list[Text], Field(max_length=MOST_TURNS)]
 
 
 class RepliedQuestion(Body):
@@ -42,7 +41,7 @@ class RepliedQuestion(Body):
     model: str
     question: Text
     reply: Text
-    history: History = Field(default=[])
+    history: Annotated[list[Text], Field(max_length=MOST_TURNS)] = Field(default=[])
 
 
 class EarlierRating(Body):
@@ -57,27 +56,6 @@ class RatedReply(RepliedQuestion):
 
     rating: Rating
     replaces: EarlierRating | None = None
-
-
-class EarlierComparison(Body):
-    """Which reply was said to be better before. time: as the server answered."""
-
-    better: Better
-    time: Annotated[str, Field(max_length=40)]
-
-
-class Comparison(Body):
-    """The replies of two models to a question, each with the turns before it, and which one is better.
-
-    replaces: what the same user said of these replies before.
-    """
-
-    question: Text
-    replies: Annotated[list[Text], Field(min_length=2, max_length=2)]
-    histories: Annotated[list[History], Field(min_length=2, max_length=2)]
-    models: Annotated[list[str], Field(min_length=2, max_length=2)]
-    better: Better
-    replaces: EarlierComparison | None = None
 
 
 def add_page_routes(app: FastAPI, ratings: Path | None) -> None:
@@ -132,39 +110,31 @@ def add_page_routes(app: FastAPI, ratings: Path | None) -> None:
 def _add_rating_routes(app: FastAPI, ratings: Path) -> None:
     shares = RateLimit(RATINGS_A_MINUTE)
 
-    def client_of(request: Request) -> str | None:
-        """Return who rates; None for the holder of the only key, the operator. Raises ApiError beyond the share."""
-        if wait := shares.wait(request.state.client):
-            raise too_many("ratings", wait)
-        return None if len(state_of(request).limits.keys) == 1 else request.state.client
-
     @app.post("/chat/ratings", tags=["page"])
     async def rate(body: RatedReply, request: Request) -> dict[str, Any]:
         """Append a rated reply to the file of ratings, in place of an earlier rating of it.
 
         What the server is not known to have replied is recorded, too, but is never looked up.
         """
-        state, client = state_of(request), client_of(request)
+        if wait := shares.wait(request.state.client):
+            raise too_many("ratings", wait)
+        state = state_of(request)
+        is_operator = len(state.limits.keys) == 1  # the holder of the only key
+        client = None if is_operator else request.state.client
         name = state.models.name_of(body.model)
         origin = _given(request, name, body) if state.limits.keys or state.limits.live_ratings else None
         written_to = None if origin is None else origin.question
         replied, model = (body.question, body.reply, body.history), state.models.directories()[name].name
         record, earlier = rating_of(*replied, body.rating, model, client, written_to=written_to), body.replaces
         replaced = None if earlier is None else rating_of(*replied, earlier.rating, model, client, time=earlier.time)
-        return await _record(ratings, record, replaced)
-
-    @app.post("/chat/comparisons", tags=["page"])
-    async def compare(body: Comparison, request: Request) -> dict[str, Any]:
-        """Append the better one of two replies to the file of ratings, in place of an earlier comparison of them."""
-        first, second = map(state_of(request).models.name_of, body.models)
-        compared, client = ((body.replies[0], first), (body.replies[1], second)), client_of(request)
-
-        def compared_as(better: Better, time: str | None = None) -> dict[str, Any]:
-            return comparison_of(body.question, compared, body.histories, better, client, time)
-
-        record, earlier = compared_as(body.better), body.replaces
-        replaced = None if earlier is None else compared_as(earlier.better, earlier.time)
-        return await _record(ratings, record, replaced)
+        try:
+            await asyncio.to_thread(append_rating, ratings, record, replaced)
+        except TooLongError as error:
+            raise ApiError(413, str(error), code="ratings") from error
+        except UserError as error:
+            log.error("%s", error)
+            raise ApiError(503, "The rating cannot be recorded; the server's log says why", code="ratings") from error
+        return {"recorded": True, "time": record["time"]}
 
 
 def _given(request: Request, model: str, body: RepliedQuestion) -> Origin | None:
@@ -226,14 +196,3 @@ def _attention(
         return {**shown, "question": [], "reply": [], "weights": None}
     weights = found.weights.astype(float).round(4).tolist()
     return {**shown, "question": found.question, "reply": found.reply, "weights": weights}
-
-
-async def _record(path: Path, record: dict[str, Any], replaced: dict[str, Any] | None) -> dict[str, Any]:
-    try:
-        await asyncio.to_thread(append_rating, path, record, replaced)
-    except TooLongError as error:
-        raise ApiError(413, str(error), code="ratings") from error
-    except UserError as error:
-        log.error("%s", error)
-        raise ApiError(503, "The rating cannot be recorded; the server's log says why", code="ratings") from error
-    return {"recorded": True, "time": record["time"]}

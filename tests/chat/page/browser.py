@@ -43,12 +43,12 @@ class Browser:
         stored = json.dumps({"language": "en", "theme": "light", **settings})
         self.chromium.execute_script("localStorage.setItem('chatbot.settings', arguments[0])", stored)
         self.chromium.get(f"{address or self.served.address}/")
-        self.until(lambda: self.js("return document.querySelectorAll('#model-0 option').length") or self.notice)
+        self.until(lambda: self.js("return document.querySelectorAll('#model option').length") or self.notice)
 
     def reload(self) -> None:
         """Load the page again."""
         self.chromium.refresh()
-        self.until(lambda: self.js("return document.querySelectorAll('#model-0 option').length > 0"))
+        self.until(lambda: self.js("return document.querySelectorAll('#model option').length > 0"))
 
     def js(self, script: str, *arguments: Any) -> Any:
         """Run a script in the page, past its Content-Security-Policy."""

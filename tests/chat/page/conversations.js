@@ -2,25 +2,25 @@
 // the functions of conversation.js.
 const { addNode, conversationFrom, isAhead, merge, newConversation, showVersion, turnsOf, withoutEmpty } =
   await load("conversation.js");
-const textOf = (node) => node.question ?? node.answers[0].replies[0]?.text ?? "";
+const textOf = (node) => node.question ?? node.answer.replies[0]?.text ?? "";
 const find = (tab, id) => tab.nodes.find((node) => node.id === id);
 let tabs, kept;
 const actions = {
   describe: (tab) => [
     turnsOf(tab).flatMap(({ question, reply }) => [question.id, reply.id]),
-    tab.nodes.map((node) => [node.id, node.parent, textOf(node), node.answers?.[0].rating ?? null]),
+    tab.nodes.map((node) => [node.id, node.parent, textOf(node), node.answer?.rating ?? null]),
   ],
   ask: (tab, parent, question) => addNode(tab, parent, { question }).id,
   reply(tab, question, text) {
     const answer = { model: "m", replies: text ? [{ text }] : [], chosen: 0, state: text ? "done" : "failed" };
-    const { id } = addNode(tab, question, { answers: [answer] });
+    const { id } = addNode(tab, question, { answer });
     tab.nodes = withoutEmpty(tab.nodes);
     if (!find(tab, id)) showVersion(tab, find(tab, question));
     return id;
   },
   show: (tab, id) => showVersion(tab, find(tab, id)),
   rate(tab, id, rating) {
-    find(tab, id).answers[0].rating = rating;
+    find(tab, id).answer.rating = rating;
     find(tab, id).revision += 1;
   },
   save(tab) {
@@ -34,6 +34,6 @@ const actions = {
 actions.reload = (tab) => void (tabs[tabs.indexOf(tab)] = conversationFrom(JSON.parse(kept)));
 window.act = (name, tab, ...more) => actions[name](tabs[tab], ...more);
 window.begin = () => {
-  const first = newConversation(["m"]);
+  const first = newConversation("m");
   [tabs, kept] = [[first, structuredClone(first)], "null"];
 };

@@ -31,7 +31,7 @@ def full_page(browser: Browser, **settings: Any) -> None:
     browser.click("[data-key^=good]")
     browser.js("document.querySelector('[data-key^=why]').click()")
     browser.until(lambda: browser.texts(".attention table"))
-    browser.js("document.getElementById('compare').click()")
+    browser.js("document.getElementById('new').click()")
     browser.settings(n=1)
     browser.ask("你好")
 
@@ -77,12 +77,12 @@ def test_landmarks_and_order_of_the_focus(browser: Browser) -> None:
     browser.js("document.querySelector('.skip').focus()")
     browser.press(Keys.ENTER)
     assert browser.focused == "message"
-    browser.js("document.getElementById('model-0').focus({ focusVisible: true })")
+    browser.js("document.getElementById('model').focus({ focusVisible: true })")
     ring = browser.js(
-        "const select = document.getElementById('model-0'), { outlineOffset, outlineWidth } = getComputedStyle(select);"
+        "const select = document.getElementById('model'), { outlineOffset, outlineWidth } = getComputedStyle(select);"
         "return select.getBoundingClientRect().bottom + parseFloat(outlineOffset) + parseFloat(outlineWidth)"
     )  # leaves the card readable
-    assert ring <= browser.js("return document.getElementById('card-0').getBoundingClientRect().top")
+    assert ring <= browser.js("return document.getElementById('card').getBoundingClientRect().top")
 
 
 def test_keyboard_shortcuts_and_dialogs_return_the_focus(browser: Browser) -> None:

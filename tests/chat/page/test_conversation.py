@@ -107,7 +107,7 @@ def test_n_best_replies_with_scores(browser: Browser) -> None:
     assert browser.replies == ["你好呀，今天过得怎么样？", "你好！", "好久不见，最近忙什么呢"]
     assert browser.texts(".score") == ["−0.50", "−0.75", "−1.00"]
     browser.click(".choice-row:nth-of-type(2)")
-    assert browser.js("return document.activeElement.dataset.key") == "choice-0-0-1"
+    assert browser.js("return document.activeElement.dataset.key") == "choice-0-1"
     browser.ask("ok")
     assert browser.served.engines["weibo"].questions[-1].history == ("你好", "你好！")
 
@@ -145,20 +145,30 @@ def test_export_and_import(browser: Browser, tmp_path: Path) -> None:
     browser.click("#delete-all")
     assert browser.texts("#question-text")[0].startswith("Delete the only conversation? ")
     browser.press(Keys.ESCAPE)
-    assert conversation["nodes"][1]["answers"][0]["replies"][0]["text"] == "你好呀，今天过得怎么样？"
+    assert conversation["nodes"][1]["answer"]["replies"][0]["text"] == "你好呀，今天过得怎么样？"
     browser.open()
     browser.one("#import-file").send_keys(str(path))
     browser.until(lambda: browser.texts(".conversation-open") == ["你好"])
     assert browser.texts("#announcement") == ["One conversation imported."]
     browser.click(".conversation-open")
     assert browser.replies == ["你好呀，今天过得怎么样？"]
+    other = {**conversation["nodes"][1]["answer"], "model": "chatterbot"}
+    for node in conversation["nodes"][1:]:
+        node["answers"] = [node.pop("answer"), other]
+    models = [conversation.pop("model"), "chatterbot"]
+    earlier = {**conversation, "id": "0" * 16, "title": "earlier", "models": models}
+    path.write_text(json.dumps({**content, "version": 2, "conversations": [earlier]}), encoding="utf-8")
+    browser.one("#import-file").send_keys(str(path))
+    browser.until(lambda: browser.texts(".conversation-open") == ["你好", "earlier"])
+    browser.js("[...document.querySelectorAll('.conversation-open')].at(-1).click()")
+    assert browser.replies == ["你好呀，今天过得怎么样？"]  # of the first of two models
     for number, bad in enumerate(["", "[]", "{}", '{"format": "chatbot-conversations", "conversations": [{"id": 1}]}']):
         wrong = tmp_path / f"{number}.json"
         wrong.write_text(bad, encoding="utf-8")
         browser.js("document.getElementById('notice').replaceChildren()")
         browser.one("#import-file").send_keys(str(wrong))
         browser.until(lambda: "no conversations" in browser.notice)
-    assert browser.texts(".conversation-open") == ["你好"]
+    assert browser.texts(".conversation-open") == ["你好", "earlier"]
 
 
 def test_hostile_text_stays_text(browser: Browser) -> None:
@@ -247,12 +257,12 @@ def test_model_that_the_server_no_longer_has(browser: Browser) -> None:
     )
     browser.reload()
     browser.click(".conversation-open")
-    assert "gone (not on the server)" in browser.texts("#model-0 option")
+    assert "gone (not on the server)" in browser.texts("#model option")
     browser.ask("again")
     assert browser.texts(".state") == ["The reply failed."]
     assert browser.notice == "The model gone is not on the server any more. Choose another."
     browser.js(
-        "const s = document.getElementById('model-0'); s.value = 'weibo';"
+        "const s = document.getElementById('model'); s.value = 'weibo';"
         "s.dispatchEvent(new Event('change', {bubbles: true}))"
     )
     browser.ask("你好")
@@ -267,14 +277,14 @@ def test_storage_that_is_damaged_or_full(browser: Browser) -> None:
     question, reply = conversation["nodes"]
     circle = [{**question, "id": "a" * 16, "parent": "b" * 16}, {**reply, "id": "b" * 16, "parent": "a" * 16}]
     orphan = {**reply, "id": "c" * 16, "parent": "d" * 16}
-    wrong = [None, 1, {**question, "id": "x"}, {**reply, "id": "e" * 16, "answers": []}, {**question, "parent": []}]
+    wrong = [None, 1, {**question, "id": "x"}, {**reply, "id": "e" * 16, "answer": []}, {**question, "parent": []}]
     conversation["nodes"] += [*circle, orphan, *wrong]
     conversation["leaf"] = "b" * 16
     stored = {
         key: json.dumps(conversation),
         "chatbot.conversation.1": "{",
         "chatbot.conversation.2": '{"id": "0123456789abcdef", "turns": [1]}',
-        "chatbot.models": "[{}]",
+        "chatbot.model": "[{}]",
         "chatbot.settings": '{"language": "en", "n": "x", "theme": 7, "search": {}}',
     }
     for item in stored.items():

@@ -19,7 +19,7 @@ def locked(browser: Browser) -> Browser:
 
 def has_models(browser: Browser) -> bool:
     """Whether the page has got the models, and asks for nothing."""
-    return browser.texts("#model-0 option") == ["weibo"] and not browser.all("dialog[open]")
+    return browser.texts("#model option") == ["weibo"] and not browser.all("dialog[open]")
 
 
 def kept(browser: Browser) -> list[str | None]:

@@ -1,4 +1,4 @@
-"""Models, their comparison, attention and ratings on the page in headless Chromium."""
+"""Models, attention and ratings on the page in headless Chromium."""
 
 import dataclasses
 import json
@@ -24,18 +24,17 @@ def last_rating(path: Path) -> dict[str, Any]:
     return record
 
 
-def choose(browser: Browser, place: int, name: str) -> None:
+def choose(browser: Browser, name: str) -> None:
     """Choose a model in the header."""
     browser.js(
-        "const s = document.getElementById(arguments[0]); s.value = arguments[1];"
+        "const s = document.getElementById('model'); s.value = arguments[0];"
         "s.dispatchEvent(new Event('change', {bubbles: true}))",
-        f"model-{place}",
         name,
     )
 
 
 def test_card_of_the_model(browser: Browser) -> None:
-    assert browser.texts("#card-0") == ["Learned from 1,098,275 question-answer pairs"]
+    assert browser.texts("#card") == ["Learned from 1,098,275 question-answer pairs"]
     assert browser.texts("#empty-name") == ["Say something to a chatbot that learned from weibo"]
     data, sure, memory = browser.texts("#facts dd")
     assert data == "1,098,275 question-answer pairs from weibo"
@@ -45,18 +44,18 @@ def test_card_of_the_model(browser: Browser) -> None:
     browser.click("summary")
     line = "Model weibo; weibo.conv.gz; checkpoint of step 12,400; 3.87 nats per character on held-out pairs"
     assert browser.one("#technical").text == line
-    choose(browser, 0, "chatterbot")
+    choose(browser, "chatterbot")
     assert browser.texts("#facts dd")[1:] == [
         "Unknown: it was not tested on questions it has never seen.",
         "Each message by itself",
     ]
     browser.ask("你好")
-    choose(browser, 0, "weibo")
+    choose(browser, "weibo")
     browser.ask("今天天气真好")
     assert browser.replies == ["你好", "是啊，出去走走吧"]
     assert browser.served.engines["weibo"].questions[-1].history == ("你好", "你好")
     browser.reload()  # the last choice is kept
-    assert browser.js("return document.getElementById('model-0').value") == "weibo"
+    assert browser.js("return document.getElementById('model').value") == "weibo"
 
 
 def test_card_follows_a_newer_checkpoint(tmp_path: Path, chromium: webdriver.Chrome) -> None:
@@ -77,7 +76,7 @@ def test_card_follows_a_newer_checkpoint(tmp_path: Path, chromium: webdriver.Chr
         fake.models.put("weibo", tmp_path / "weibo", newer)
 
     def shown_step() -> str:
-        return browser.one("#card-0").get_attribute("title") or ""
+        return browser.one("#card").get_attribute("title") or ""
 
     with running(behind_prefix) as address:
         browser = Browser(chromium, Served(f"{address}/our/chat", address, ratings, fake.engines))
@@ -93,52 +92,16 @@ def test_card_follows_a_newer_checkpoint(tmp_path: Path, chromium: webdriver.Chr
         browser.until(lambda: "step 30,000" in shown_step())
 
 
-def test_comparison_of_two_models(browser: Browser) -> None:
-    choose(browser, 0, "chatterbot")
-    browser.click("#compare")
-    assert browser.texts("#empty-name") == ["Compare chatterbot with weibo"]
-    browser.ask("你好")
-    browser.click("[data-key=retry-answer-0-1]")
-    browser.until(lambda: browser.replies == ["嗨", "你好！"] and not browser.running)
-    assert browser.texts(".versions > span") == ["2/2"]  # of both
-    browser.ask("晚上吃什么？")
-    assert browser.replies[2:] == ["我不吃东西，我只吃电.", "火锅！天冷了就想吃点热的。"]
-    assert browser.served.engines["weibo"].questions[-1].history == ("你好", "你好！")
-    browser.click("[data-key=first-1]")
-    browser.until(lambda: browser.texts("#announcement") == ["Recorded on the server."])
-    assert browser.texts(".vote-button[aria-pressed=true]") == ["chatterbot"]
-    assert last_rating(browser.served.ratings) == {
-        "history": [],  # the model reads none
-        "question": "晚上吃什么？",
-        "answer": "我不吃东西，我只吃电.",
-        "rejected": "火锅！天冷了就想吃点热的。",
-        "rating": "better",
-        "model": "chatterbot",
-        "rejected_model": "weibo",
-    }
-    lines = browser.served.ratings.read_text(encoding="utf-8").splitlines()
-    browser.reload()
-    browser.click(".conversation-open")
-    browser.click("[data-key=equal-1]")  # corrects it
-    browser.until(lambda: last_rating(browser.served.ratings)["rating"] == "equal")
-    assert browser.served.ratings.read_text(encoding="utf-8").splitlines()[len(lines) - 1].isspace()
-    choose(browser, 1, "chatterbot")  # other models begin another conversation
-    assert browser.questions == []
-    browser.click("#compare")
-    assert browser.js("return document.getElementById('second-model').hidden")
-
-
 def test_questions_to_try(browser: Browser) -> None:
-    """Those that the first model has learned."""
+    """Those that the model has learned."""
     assert browser.one("#questions").accessible_name == "Try one of its questions"
     assert browser.texts("#questions button") == ["今天天气真好", "你好"]
-    choose(browser, 0, "chatterbot")
+    choose(browser, "chatterbot")
     assert not browser.one("#try").is_displayed()
-    choose(browser, 0, "weibo")
-    browser.click("#compare")
+    choose(browser, "weibo")
     browser.write("a draft")
     browser.click("#questions li:nth-child(2) button")
-    browser.until(lambda: browser.replies == ["你好呀，今天过得怎么样？", "你好"] and not browser.running)
+    browser.until(lambda: browser.replies == ["你好呀，今天过得怎么样？"] and not browser.running)
     assert browser.questions == ["你好"]
     assert browser.js("return document.activeElement.value") == "a draft"
     assert not browser.one("#empty").is_displayed()
@@ -148,7 +111,7 @@ def test_rating_of_a_reply_can_be_changed(browser: Browser) -> None:
     """A reply that is rated bad is in no history, whose replies training learns, too."""
 
     def rate(rating: str, number: int, answer: str = "你好呀，今天过得怎么样？") -> dict[str, Any]:
-        browser.click(f"[data-key={rating}-answer-{number}-0]")
+        browser.click(f"[data-key={rating}-answer-{number}]")
         browser.until(lambda: answer in last_rating(browser.served.ratings).values())
         browser.until(lambda: last_rating(browser.served.ratings)["rating"] == rating)
         browser.until(lambda: browser.texts("#announcement") == ["Recorded on the server."])
@@ -167,13 +130,13 @@ def test_rating_of_a_reply_can_be_changed(browser: Browser) -> None:
     assert rate("good", 1) == {**expected, "answer": "你好呀，今天过得怎么样？", "rating": "good"}
     before = lines()
     assert browser.js("return document.activeElement.ariaPressed") == "true"
-    browser.click("[data-key=good-answer-1-0]")  # it has this rating
+    browser.click("[data-key=good-answer-1]")  # it has this rating
     browser.reload()
     browser.click(".conversation-open")
     assert rate("bad", 1) == {**expected, "rejected": "你好呀，今天过得怎么样？", "rating": "bad"}
     assert lines()[:-1] == before[:-1]
     pressed = browser.all(".answer button[aria-pressed=true]")
-    assert [button.get_attribute("data-key") for button in pressed] == ["bad-answer-1-0"]
+    assert [button.get_attribute("data-key") for button in pressed] == ["bad-answer-1"]
     rate("bad", 0, "是啊，出去走走吧")
     assert rate("good", 1)["history"] == []
     browser.js("[...document.querySelectorAll('[data-key^=retry]')].at(-1).click()")

@@ -22,13 +22,6 @@ from tests.chat.page.fake_models import fake_server
 from tests.chat.server.fake_models import FakeEngine, fake_models
 
 REPLIED = {"model": "weibo", "question": "你好", "reply": "好"}
-COMPARED = {
-    "question": "q",
-    "replies": ["a", "b"],
-    "histories": [[], []],
-    "models": ["weibo", "chatterbot"],
-    "better": "equal",
-}
 
 
 @pytest.fixture
@@ -108,8 +101,6 @@ def test_attention(client: TestClient) -> None:
         ("ratings", {**REPLIED, "rating": "great"}, 400),
         ("ratings", {**REPLIED, "rating": "good", "model": "none"}, 404),
         ("ratings", {**REPLIED, "rating": "good", "replaces": {"rating": "bad"}}, 400),
-        ("comparisons", {**COMPARED, "models": ["weibo", "none"]}, 404),
-        ("comparisons", {**COMPARED, "replaces": {"better": "all", "time": "now"}}, 400),
     ],
 )
 def test_refused_requests_change_nothing(
@@ -121,16 +112,13 @@ def test_refused_requests_change_nothing(
     assert not ratings.exists()
 
 
-def test_ratings_and_comparisons_are_appended(client: TestClient, ratings: Path) -> None:
+def test_ratings_are_appended(client: TestClient, ratings: Path) -> None:
     hostile = '\u2028</script>\n{"answer": "x"}'
     recorded = client.post("/chat/ratings", json={**REPLIED, "reply": hostile, "rating": "good"}).json()
-    compared = client.post("/chat/comparisons", json=COMPARED).json()
-    first, second = map(json.loads, ratings.read_bytes().splitlines())
-    assert recorded == {"recorded": True, "time": first.pop("time")}
-    assert compared == {"recorded": True, "time": second["time"]}
-    assert first.pop("client") == second["client"]
-    assert first == {"history": [], "question": "你好", "answer": hostile, "rating": "good", "model": "weibo"}
-    assert second["equal"] == ["a", "b"]
+    record = json.loads(ratings.read_bytes())
+    assert recorded == {"recorded": True, "time": record.pop("time")}
+    assert re.fullmatch("[0-9a-f]{16}", record.pop("client"))
+    assert record == {"history": [], "question": "你好", "answer": hostile, "rating": "good", "model": "weibo"}
     ratings.unlink()
     ratings.mkdir()
     response = client.post("/chat/ratings", json={**REPLIED, "rating": "good"})
@@ -197,25 +185,19 @@ def test_ratings_have_an_effect_with_a_key_or_as_the_operator_says(
             assert (("written_to" in record), ("client" not in record)) == (has_effect, is_operator)
         if not is_operator:
             assert len({json.loads(line)["client"] for line in ratings.read_bytes().splitlines()}) == 2
-            bodies = {"ratings": {**REPLIED, "rating": "bad"}, "comparisons": COMPARED}
-            paths = [*["ratings"] * (RATINGS_A_MINUTE - 2), "comparisons", "ratings", "comparisons"]
-            statuses = [first.post(f"/chat/{path}", json=bodies[path]).status_code for path in paths]
+            body = {**REPLIED, "rating": "bad"}
+            statuses = [first.post("/chat/ratings", json=body).status_code for _ in range(RATINGS_A_MINUTE + 1)]
             assert statuses == [200] * (RATINGS_A_MINUTE - 1) + [429] * 2
-            assert second.post("/chat/comparisons", json=COMPARED).is_success
+            assert second.post("/chat/ratings", json=body).is_success
 
 
 def test_rating_is_replaced(client: TestClient, ratings: Path) -> None:
-    """With the history of the second rating: ratings of the turns before may have changed it. So is a comparison."""
+    """With the history of the second rating: ratings of the turns before may have changed it."""
     body = {**REPLIED, "reply": "😀", "history": ["q", "r"]}
     time = client.post("/chat/ratings", json={**body, "rating": "good"}).json()["time"]
-    replaces = None
-    for better in ("equal", "first", "second", "equal"):
-        compared = {**COMPARED, "better": better, "replaces": replaces}
-        replaces = {"better": better, "time": client.post("/chat/comparisons", json=compared).json()["time"]}
     replaced = {"rating": "good", "time": time}
     assert client.post("/chat/ratings", json={**body, "history": [], "rating": "bad", "replaces": replaced}).is_success
-    compared, last = [json.loads(line) for line in ratings.read_bytes().splitlines() if line.strip()]
-    assert compared["rating"] == "equal"
+    (last,) = [json.loads(line) for line in ratings.read_bytes().splitlines() if line.strip()]
     assert (last["rejected"], last["history"]) == ("😀", [])
 
 
@@ -225,7 +207,7 @@ def test_only_the_page_itself_needs_no_key(tmp_path: Path, ratings: Path) -> Non
         for path in page_files():
             assert client.get(f"/{path}").status_code == 200
         assert client.get("/chat/models").status_code == 401
-        for path in ("attention", "ratings", "comparisons"):
+        for path in ("attention", "ratings"):
             assert client.post(f"/chat/{path}", json={}).status_code == 401
 
 
@@ -246,7 +228,5 @@ def test_no_path_leads_out_of_the_prefix(client: TestClient) -> None:
     """Behind a proxy, the page may be at any path."""
     scripts = [client.get(f"/{path}").text for path in page_files() if path.endswith(".js")]
     requested = [path for script in scripts for path in re.findall(r"\"((?:\w+/)*(?:v1|chat)/[\w/]+)\"", script)]
-    assert sorted(set(requested)) == [
-        *("chat/attention", "chat/comparisons", "chat/models", "chat/ratings", "v1/chat/completions")
-    ]
+    assert sorted(set(requested)) == ["chat/attention", "chat/models", "chat/ratings", "v1/chat/completions"]
     assert not re.findall(r"[\"`]/(?:v1|chat|page)", "".join([client.get("/").text, *scripts]))

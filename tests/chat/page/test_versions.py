@@ -29,7 +29,7 @@ def stored_texts(browser: Browser) -> list[list[str]]:
     """The questions and replies of each stored conversation, in all versions."""
 
     def text(node: dict[str, Any]) -> str:
-        return node["question"] if "question" in node else node["answers"][0]["replies"][0]["text"]
+        return node["question"] if "question" in node else node["answer"]["replies"][0]["text"]
 
     return [[text(node) for node in json.loads(value)["nodes"]] for value in browser.js(STORED)]
 
@@ -47,7 +47,7 @@ def second_tab(browser: Browser) -> Iterator[tuple[str, str]]:
     browser.chromium.switch_to.new_window("tab")
     second = browser.chromium.current_window_handle
     browser.chromium.get(browser.served.address)
-    browser.until(lambda: browser.all("#model-0 option"))
+    browser.until(lambda: browser.all("#model option"))
     try:
         yield first, second
     finally:

@@ -18,7 +18,7 @@ from tests.chat.server.fake_models import FakeEngine, fake_models, served
 CHECKS = [schemathesis.checks.not_a_server_error, status_code_conformance, content_type_conformance]
 POSITIVE, NEGATIVE = schemathesis.GenerationMode.POSITIVE, schemathesis.GenerationMode.NEGATIVE
 REPLIES = "/v1/chat/completions", "/v1/completions", "/v1/responses"
-OF_THE_PAGE = "/chat/attention", "/chat/ratings", "/chat/comparisons"
+OF_THE_PAGE = "/chat/attention", "/chat/ratings"
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-// Questions to the models, and other replies to the same question.
+// Questions to the model, and other replies to the same question.
 
 import { addNode, newId, textOf, turnsOf, withoutEmpty } from "./conversation.js";
 import { scrollToEnd } from "./elements.js";
@@ -25,10 +25,10 @@ const running = new Map(); // id of a conversation -> the AbortController of the
 export const isRunning = (conversation) => running.has(conversation.id);
 export const stopReply = (conversation) => running.get(conversation.id)?.abort();
 
-/** Returns the texts of turns for one of the models, alternately question and reply. */
-export function historyOf(turns, side) {
-  const replied = turns.filter(({ reply }) => textOf(reply.answers[side]));
-  const texts = replied.flatMap(({ question, reply }) => [question.question, textOf(reply.answers[side])]);
+/** Returns the texts of turns, alternately question and reply. */
+export function historyOf(turns) {
+  const replied = turns.filter(({ reply }) => textOf(reply.answer));
+  const texts = replied.flatMap(({ question, reply }) => [question.question, textOf(reply.answer)]);
   return texts.slice(-MOST_MESSAGES).map((text) => text.slice(0, MOST_CHARACTERS).toWellFormed());
 }
 
@@ -38,28 +38,27 @@ export function ask(conversation, parent, text) {
   return answerQuestion(conversation, addNode(conversation, parent, { question: text }));
 }
 
-/** Asks the models of a conversation for a reply to a question, or for another version of it. */
+/** Asks the model of a conversation for a reply to a question, or for another version of it. */
 export async function answerQuestion(conversation, question) {
   if (isRunning(conversation)) return;
   const controller = new AbortController(), leaf = conversation.leaf;
   running.set(conversation.id, controller);
   clearNotice();
   const earlier = conversation.nodes.filter(({ parent }) => parent === question.id);
-  for (const old of earlier) for (const answer of old.answers) answer.same = false;
-  const answers = conversation.models.map(newAnswer);
-  const node = addNode(conversation, question.id, { answers, vote: null, votedAt: null });
+  for (const { answer } of earlier) answer.same = false;
+  const node = addNode(conversation, question.id, { answer: newAnswer(conversation.model) });
   conversation.updated = Date.now();
   saveConversation(conversation);
   changed();
   if (conversation === shown.conversation) scrollToEnd();
-  await Promise.all(node.answers.map((_, side) => askModel(conversation, node, side, earlier, controller.signal)));
+  await askModel(conversation, node, earlier, controller.signal);
   running.delete(conversation.id);
   node.revision += 1;
   keepNew(conversation, node, earlier, leaf);
   conversation.updated = Date.now();
   if (conversations.has(conversation.id)) saveConversation(conversation); // it may have been deleted
   changed();
-  if (conversation === shown.conversation) announce(node.answers.map(spoken).join("\n"));
+  if (conversation === shown.conversation) announce(spoken(node.answer));
 }
 
 const questionOf = (conversation, node) => conversation.nodes.find(({ id }) => id === node.parent);
@@ -70,9 +69,9 @@ function newAnswer(model) {
 
 /** Leaves a version without anything new out, and shows what was shown before. leaf: of that. */
 function keepNew(conversation, node, earlier, leaf) {
-  if (node.answers.every(({ same }) => same)) {
+  if (node.answer.same) {
     conversation.nodes = conversation.nodes.filter((other) => other !== node);
-    for (const old of earlier) for (const answer of old.answers) answer.same = true;
+    for (const { answer } of earlier) answer.same = true;
   }
   conversation.nodes = withoutEmpty(conversation.nodes);
   if (!conversation.nodes.some(({ id }) => id === conversation.leaf)) conversation.leaf = leaf;
@@ -83,14 +82,14 @@ function spoken(answer) {
   return textOf(answer) || t({ failed: "failed", stopped: "stopped" }[answer.state] ?? "no_reply");
 }
 
-/** Asks one of the models. earlier: the versions of the reply so far, whose texts are not wanted again. */
-async function askModel(conversation, node, side, earlier, signal) {
-  const answer = node.answers[side];
-  const before = earlier.map(({ answers }) => answers[side]).filter(({ model }) => model === answer.model);
+/** Asks the model. earlier: the versions of the reply so far, whose texts are not wanted again. */
+async function askModel(conversation, node, earlier, signal) {
+  const { answer } = node;
+  const before = earlier.map((old) => old.answer).filter(({ model }) => model === answer.model);
   const known = new Set(before.flatMap(({ replies }) => replies.map(({ text }) => text)).filter(Boolean));
   try {
-    await generate(conversation, node, side, known, false, signal);
-    if (known.size && !answer.replies.length) await generate(conversation, node, side, known, true, signal);
+    await generate(conversation, node, known, false, signal);
+    if (known.size && !answer.replies.length) await generate(conversation, node, known, true, signal);
     answer.state = "done";
     answer.same = known.size > 0 && !answer.replies.length;
     if (answer.same) answer.replies = structuredClone(before.at(-1).replies);
@@ -107,10 +106,10 @@ async function askModel(conversation, node, side, earlier, signal) {
  * Generates replies that are not known. As in the terminal, these are the next best ones of the model's own search, or
  * samples. To find some that are new, it asks for as many more as are known.
  */
-async function generate(conversation, node, side, known, varied, signal) {
-  const answer = node.answers[side], found = known.size ? [] : answer.replies;
+async function generate(conversation, node, known, varied, signal) {
+  const { answer } = node, found = known.size ? [] : answer.replies;
   const before = turnsOf({ ...conversation, leaf: node.id }).slice(0, -1);
-  const texts = [...historyOf(before, side), questionOf(conversation, node).question];
+  const texts = [...historyOf(before), questionOf(conversation, node).question];
   const messages = texts.map((content, i) => ({ role: i % 2 ? "assistant" : "user", content }));
   const sent = requestSettings(known.size + (varied ? MORE_SAMPLES : 0), varied);
   const body = { model: answer.model, messages, user, stream: true, ...sent };

@@ -12,13 +12,13 @@ const LEVELS = 10; // of the colours of a cell
 
 export const attentionOf = new WeakMap(); // answer -> its panel, while that is open
 
-export async function toggleAttention({ place, question, reply }, side) {
-  const answer = reply.answers[side];
+export async function toggleAttention({ place, question, reply }) {
+  const { answer } = reply;
   if (attentionOf.delete(answer)) return changed(reply);
   const panel = element("div", { class: "attention", role: "region", tabindex: "0", "aria-label": t("why") });
   attentionOf.set(answer, panel);
   changed(reply);
-  const history = historyOf(turnsOf(shown.conversation).slice(0, place), side);
+  const history = historyOf(turnsOf(shown.conversation).slice(0, place));
   const body = { model: answer.model, question: question.question, reply: textOf(answer), history };
   try {
     const attention = await (await request("chat/attention", body)).json();

@@ -17,7 +17,7 @@ export function sendMessage() {
   // Without halves of characters, which no server can read.
   const { conversation } = shown, text = byId("message").value.trim().toWellFormed();
   if (!text || isTooLong(text) || isRunning(conversation)) return;
-  if (!conversation.models[0]) return loadModels();
+  if (!conversation.model) return loadModels();
   const parent = edited ? edited.parent : conversation.leaf;
   if (edited) endEditing();
   else setMessage("");

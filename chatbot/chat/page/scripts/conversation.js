@@ -1,11 +1,11 @@
 // A conversation: a tree of questions and replies, of which one path is shown.
 //
-// conversation: {id, title, updated, revision: of title and models, models: [name] or two, nodes, leaf: id of the last
-//   reply that is shown, or null}
+// conversation: {id, title, updated, revision: of title and model, model: its name, nodes, leaf: id of the last reply
+//   that is shown, or null}
 // node: a question or a reply, {id, parent: id of the reply before the question, or of the question; null at the
 //   beginning, revision}. Nodes with one parent are versions. A node comes after its parent.
 //   question: {question: text}
-//   reply: {answers: one for each model, vote: null, "first", "second" or "equal", votedAt: its time on the server}
+//   reply: {answer}
 // answer: {model, replies: [{text, score}], chosen, read: the part of the question that the model read; null: all,
 //   state: "running", "done", "stopped" or "failed", rating: null, "good" or "bad", ratedAt: its time on the server}
 // turn: {place, question, reply}, two nodes of the path
@@ -14,8 +14,8 @@ import { isId, isText, oneOf, plainLine, textOrNull } from "./untrusted.js";
 
 const MOST_NODES = 10000;
 
-export function newConversation(models) {
-  return { id: newId(), title: "", updated: Date.now(), revision: 0, models, nodes: [], leaf: null };
+export function newConversation(model) {
+  return { id: newId(), title: "", updated: Date.now(), revision: 0, model, nodes: [], leaf: null };
 }
 
 export const newId = () => crypto.getRandomValues(new BigUint64Array(1))[0].toString(16).padStart(16, "0");
@@ -54,8 +54,8 @@ export const textOf = (answer) => answer.replies[answer.chosen]?.text ?? "";
  * butRunning: whether to keep those that are running.
  */
 export function withoutEmpty(nodes, { butRunning } = { butRunning: false }) {
-  const hasText = (reply) => reply.answers.some(textOf);
-  const isRunning = (reply) => reply.answers.some(({ state }) => state === "running");
+  const hasText = (reply) => textOf(reply.answer) !== "";
+  const isRunning = (reply) => reply.answer.state === "running";
   const isReplaced = (empty, place) =>
     nodes.some((other, i) => other.parent === empty.parent && other !== empty && (hasText(other) || i > place));
   const isNeeded = (empty, place) =>
@@ -65,9 +65,8 @@ export function withoutEmpty(nodes, { butRunning } = { butRunning: false }) {
 
 /** Adds what another tab or a file has of the same conversation. Of a node that both have, the newer revision stays. */
 export function merge(conversation, other) {
-  if (other.models.length !== conversation.models.length) return;
   if (other.revision > conversation.revision) {
-    Object.assign(conversation, { title: other.title, models: other.models, revision: other.revision });
+    Object.assign(conversation, { title: other.title, model: other.model, revision: other.revision });
   }
   conversation.updated = Math.max(conversation.updated, other.updated);
   const known = new Map(conversation.nodes.map((node) => [node.id, node]));
@@ -86,45 +85,42 @@ export function isAhead(conversation, other) {
   return conversation.revision > other.revision || conversation.nodes.some((n) => n.revision > (known.get(n.id) ?? -1));
 }
 
-/** Returns a conversation from any value, or null if it is none. */
+/** Returns a conversation from any value, or null if it is none. Earlier versions kept lists of models and answers. */
 export function conversationFrom(value) {
-  if (!isId(value?.id) || !Array.isArray(value.nodes) || !Array.isArray(value.models)) return null;
-  const models = value.models.filter(isText).slice(0, 2);
+  if (!isId(value?.id) || !Array.isArray(value.nodes)) return null;
+  const model = textOrNull(value.model ?? value.models?.[0]);
   const known = new Map();
   for (const item of value.nodes.slice(0, MOST_NODES)) {
-    const node = nodeFrom(item, known, models.length);
+    const node = nodeFrom(item, known);
     if (node) known.set(node.id, node);
   }
   const nodes = withoutEmpty([...known.values()]);
-  const last = nodes.findLast((node) => node.answers);
-  if (!models.length || !last) return null;
+  const last = nodes.findLast((node) => node.answer);
+  if (model === null || !last) return null;
   const conversation = {
     id: value.id,
     title: isText(value.title) ? plainLine(value.title) : "",
     updated: Number.isFinite(value.updated) ? value.updated : 0,
     revision: revisionFrom(value),
-    models,
+    model,
     nodes,
     leaf: null,
   };
-  showVersion(conversation, nodes.find((node) => node.answers && node.id === value.leaf) ?? last);
+  showVersion(conversation, nodes.find((node) => node.answer && node.id === value.leaf) ?? last);
   return conversation;
 }
 
 const revisionFrom = (value) => (Number.isSafeInteger(value.revision) ? value.revision : 0);
 
-/** known: the nodes before it by their ids. count: of the models. */
-function nodeFrom(value, known, count) {
+/** known: the nodes before it by their ids. */
+function nodeFrom(value, known) {
   if (!isId(value?.id) || known.has(value.id)) return null;
   const parent = known.get(value.parent);
   const node = { id: value.id, parent: parent?.id ?? null, revision: revisionFrom(value) };
   const { question } = value;
-  if (isText(question) && (parent?.answers || value.parent === null)) return { ...node, question };
-  if (parent?.question === undefined || !Array.isArray(value.answers)) return null;
-  const answers = value.answers.map(answerFrom);
-  if (answers.length !== count || answers.includes(null)) return null;
-  const vote = oneOf(value.vote, ["first", "second", "equal"]);
-  return { ...node, answers, vote, votedAt: textOrNull(value.votedAt) };
+  if (isText(question) && (parent?.answer || value.parent === null)) return { ...node, question };
+  const answer = parent?.question === undefined ? null : answerFrom(value.answer ?? value.answers?.[0]);
+  return answer && { ...node, answer };
 }
 
 function answerFrom(value) {

@@ -10,7 +10,7 @@ import { t } from "./texts.js";
 const FILE_FORMAT = "chatbot-conversations";
 
 export function exportConversations() {
-  const content = JSON.stringify({ format: FILE_FORMAT, version: 2, conversations: newestFirst() }, null, 1);
+  const content = JSON.stringify({ format: FILE_FORMAT, version: 3, conversations: newestFirst() }, null, 1);
   const address = URL.createObjectURL(new Blob([content], { type: "application/json" }));
   element("a", { href: address, download: `${FILE_FORMAT}.json` }).click();
   setTimeout(() => URL.revokeObjectURL(address), 1000);

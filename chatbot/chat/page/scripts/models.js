@@ -30,13 +30,13 @@ export async function loadModels({ quiet } = { quiet: false }) {
     if (!quiet) showError(error, [t("try_again"), () => loadModels()]);
   }
   const { conversation } = shown;
-  if (shown.models.length && !conversation.nodes.length) conversation.models = conversation.models.map(knownModel);
+  if (shown.models.length && !conversation.nodes.length) conversation.model = knownModel(conversation.model);
   changed();
   return failed;
 }
 
-/** Returns a name if the server has that model, or else the first one, or the second one beside it. */
-const knownModel = (name, place) => (modelNamed(name) ?? shown.models[place % shown.models.length]).id;
+/** Returns a name if the server has that model, or else that of the first one. */
+const knownModel = (name) => (modelNamed(name) ?? shown.models[0]).id;
 
 /** Returns the name of what a model was trained on, or null if it is not known. */
 export function sourceOf({ sources }) {

@@ -8,7 +8,7 @@ import { clearNotice, confirmed } from "./messages.js";
 import { changed, shown } from "./state.js";
 import { conversations, newestFirst, removeConversation, saveConversation, stored } from "./storage.js";
 import { formatted, t } from "./texts.js";
-import { isText, plainLine } from "./untrusted.js";
+import { plainLine, textOrNull } from "./untrusted.js";
 
 export function showConversations() {
   const listed = newestFirst();
@@ -52,15 +52,10 @@ function openConversation(conversation) {
 }
 
 /** A conversation without turns is not stored. */
-export function beginConversation(names = null) {
-  const last = lastModels();
-  openConversation(newConversation(names ?? shown.conversation.models.map((name, i) => name || last[i] || "")));
-}
+export const beginConversation = () => openConversation(newConversation(shown.conversation.model || lastModel()));
 
-export function lastModels() {
-  const last = stored("models", [""]);
-  return Array.isArray(last) && last.length && last.every(isText) ? last : [""];
-}
+/** Returns the model that was chosen last, or "". */
+export const lastModel = () => textOrNull(stored("model", "")) ?? "";
 
 async function renameConversation(conversation) {
   const title = await confirmed(t("rename_label"), t("rename"), conversation.title);

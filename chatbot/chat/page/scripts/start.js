@@ -7,12 +7,12 @@ import {
 import { newConversation } from "./conversation.js";
 import { byId, element, setIcon } from "./elements.js";
 import { exportConversations, importConversations } from "./exchange.js";
-import { chooseModel, showModels, toggleComparison } from "./header.js";
+import { chooseModel, showModel } from "./header.js";
 import { startKey } from "./key.js";
 import { loadModels } from "./models.js";
 import { openSettings, startSettings } from "./settings.js";
 import {
-  beginConversation, deleteAll, lastModels, leaveRemoved, menuIsOpen, showConversations, showMenu,
+  beginConversation, deleteAll, lastModel, leaveRemoved, menuIsOpen, showConversations, showMenu,
 } from "./sidebar.js";
 import { changed, shown } from "./state.js";
 import { conversations, loadConversations, takeOver } from "./storage.js";
@@ -26,7 +26,7 @@ const CARDS_SECONDS = 60; // between looks for newer checkpoints while nobody as
 const OPTION_TYPES = /^(Mac|iP)/.test(navigator.platform);
 
 // By the place of the key: its character depends on the layout.
-const ALT_KEYS = { KeyN: () => beginConversation(), KeyR: retryLast, KeyS: openSettings, KeyK: openShortcuts };
+const ALT_KEYS = { KeyN: beginConversation, KeyR: retryLast, KeyS: openSettings, KeyK: openShortcuts };
 
 function openShortcuts() {
   byId("shortcuts").showModal();
@@ -66,7 +66,7 @@ function pageKey(event) {
 
 function listen() {
   const clicks = {
-    new: () => beginConversation(),
+    new: beginConversation,
     export: exportConversations,
     import: () => byId("import-file").click(),
     "delete-all": deleteAll,
@@ -74,15 +74,12 @@ function listen() {
     "menu-open": () => showMenu(true),
     "menu-close": () => showMenu(false),
     backdrop: () => showMenu(false),
-    compare: toggleComparison,
     stop: () => stopReply(shown.conversation),
     "cancel-editing": cancelEditing,
     "question-no": () => byId("question").close(""),
   };
   for (const [id, action] of Object.entries(clicks)) byId(id).addEventListener("click", action);
-  for (const place of [0, 1]) {
-    byId(`model-${place}`).addEventListener("change", (event) => chooseModel(place, event.target.value));
-  }
+  byId("model").addEventListener("change", ({ target }) => chooseModel(target.value));
   byId("import-file").addEventListener("change", async ({ target }) => {
     if (target.files[0]) await importConversations(target.files[0]);
     target.value = "";
@@ -110,7 +107,7 @@ function followModels() {
 function draw({ detail: reply }) {
   if (reply) return showReply(reply);
   showConversations();
-  showModels();
+  showModel();
   showTurns();
   showRunning();
   showLength();
@@ -127,7 +124,7 @@ function start() {
   startKey(loadModels);
   loadConversations();
   listen();
-  shown.conversation = newConversation(lastModels().slice(0, 1));
+  shown.conversation = newConversation(lastModel());
   changed();
   loadModels();
   focusMessage();

@@ -5,7 +5,7 @@ import { attentionOf, toggleAttention } from "./attention.js";
 import { edit, isEdited } from "./composer.js";
 import { showVersion, textOf, turnsOf, versionsOf } from "./conversation.js";
 import { byId, element, iconButton, isAtEnd, keepFocus, scrollToEnd } from "./elements.js";
-import { ratingButton, voteElement } from "./feedback.js";
+import { ratingButton } from "./feedback.js";
 import { announce, notice } from "./messages.js";
 import { nameOf } from "./models.js";
 import { changed, shown } from "./state.js";
@@ -29,9 +29,8 @@ export function showReply(reply) {
   const old = turn && byId(`turn-${turn.place}`);
   if (!old) return;
   const follows = isAtEnd(), texts = old.querySelectorAll(".reply");
-  const replies = reply.answers.flatMap((answer) => answer.replies);
-  const arrives = reply.answers.some(({ state }) => state === "running");
-  if (arrives && texts.length === replies.length && !old.querySelector(".dots")) {
+  const { replies, state } = reply.answer;
+  if (state === "running" && texts.length === replies.length && !old.querySelector(".dots")) {
     replies.forEach(({ text }, i) => texts[i].textContent === text || (texts[i].textContent = text));
   } else {
     keepFocus(() => old.replaceWith(turnElement(turn, turns[turn.place - 1])));
@@ -40,18 +39,9 @@ export function showReply(reply) {
 }
 
 function turnElement(turn, before) {
-  const { place, reply } = turn, compared = reply.answers.length > 1;
-  const drawn = reply.answers.map((answer, side) => {
-    const named = compared || before?.reply.answers[0].model !== answer.model;
-    return answerElement(turn, answer, side, named);
-  });
-  const answers = element("div", { class: compared ? "answers compared" : "answers" }, ...drawn);
-  const votable = compared && shown.ratingsAreCollected && reply.answers.every(isRatable);
-  const vote = votable ? voteElement(turn) : null;
-  return element("li", { class: "turn", id: `turn-${place}` }, questionElement(turn), answers, vote);
+  const named = before?.reply.answer.model !== turn.reply.answer.model;
+  return element("li", { class: "turn", id: `turn-${turn.place}` }, questionElement(turn), answerElement(turn, named));
 }
-
-const isRatable = (answer) => answer.state !== "running" && textOf(answer) !== "";
 
 function questionElement({ place, question }) {
   const bubble = element("div", { class: isEdited(question) ? "bubble edited" : "bubble" });
@@ -80,15 +70,15 @@ function versionsElement(node, key) {
   return element("div", attributes, step("previous", versions[number - 2]), place, step("next", versions[number]));
 }
 
-function answerElement(turn, answer, side, named) {
-  const id = `answer-${turn.place}-${side}`, isComplete = answer.state !== "running";
+function answerElement(turn, named) {
+  const { answer } = turn.reply, isComplete = answer.state !== "running";
   return element(
     "article",
-    { class: "answer", id, "aria-busy": String(!isComplete) },
+    { class: "answer", id: `answer-${turn.place}`, "aria-busy": String(!isComplete) },
     element("h3", { class: named ? "model-name" : "visually-hidden" }, element("bdi", {}, nameOf(answer.model))),
-    answer.replies.length > 1 ? choiceElement(turn, answer, side) : replyElement(answer),
+    answer.replies.length > 1 ? choiceElement(turn) : replyElement(answer),
     stateElement(answer),
-    isComplete ? actionsElement(turn, answer, side, id) : null,
+    isComplete ? actionsElement(turn) : null,
     attentionOf.get(answer),
   );
 }
@@ -104,12 +94,11 @@ function replyElement(answer) {
 }
 
 /** The replies of an n-best list, of which one goes on with the conversation. */
-function choiceElement({ place, reply }, answer, side) {
-  const name = `choice-${place}-${side}`;
+function choiceElement({ place, reply }) {
+  const { answer } = reply, name = `choice-${place}`;
   const rows = answer.replies.map((choice, number) => {
     const choose = () => {
       Object.assign(answer, { chosen: number, rating: null, ratedAt: null });
-      reply.vote = null;
       reply.revision += 1;
       attentionOf.delete(answer);
       saveConversation(shown.conversation);
@@ -137,14 +126,14 @@ function stateElement(answer) {
   return null;
 }
 
-function actionsElement(turn, answer, side, id) {
-  const { place, question, reply } = turn, { conversation } = shown;
-  const buttons = [side === 0 ? versionsElement(reply, `reply-${place}`) : null];
+function actionsElement(turn) {
+  const { place, question, reply } = turn, { answer } = reply, { conversation } = shown, id = `answer-${place}`;
+  const buttons = [versionsElement(reply, `reply-${place}`)];
   if (textOf(answer)) {
     buttons.push(iconButton("copy", t("copy"), `copy-${id}`, () => copyText(textOf(answer))));
-    if (shown.ratingsAreCollected) buttons.push(ratingButton(turn, side, "good"), ratingButton(turn, side, "bad"));
+    if (shown.ratingsAreCollected) buttons.push(ratingButton(turn, "good"), ratingButton(turn, "bad"));
     const expanded = { "aria-expanded": String(attentionOf.has(answer)) };
-    buttons.push(iconButton("why", t("why"), `why-${id}`, () => toggleAttention(turn, side), expanded));
+    buttons.push(iconButton("why", t("why"), `why-${id}`, () => toggleAttention(turn), expanded));
   }
   if (!isRunning(conversation)) {
     const label = t(answer.state === "failed" ? "try_again" : "retry");
