@@ -11,6 +11,7 @@ from benchmarks.gpu import gpu_benchmark
 from benchmarks.quality import quality_benchmark
 from benchmarks.scaling import scaling_benchmark
 from benchmarks.serve import serve_benchmark
+from benchmarks.sheet import sheet_benchmark
 from benchmarks.soak import soak_benchmark
 from benchmarks.train import train_benchmark
 from chatbot.errors import UserError, exit_code_of
@@ -27,6 +28,7 @@ BENCHMARKS = {
         quality_benchmark,
         scaling_benchmark,
         serve_benchmark,
+        sheet_benchmark,
         soak_benchmark,
         train_benchmark,
     )

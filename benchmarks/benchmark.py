@@ -42,11 +42,13 @@ class Benchmark:
     about: str
     measure: Callable[..., dict[str, Any]]
     trains: bool = False  # whether words after `--`, flags of train.py, may follow
+    without: str = ""  # the names of the settings that it does not use, between spaces
 
     def __call__(self, arguments: Sequence[str]) -> int:
         """Measure, print tables, and as the last line one JSON object: what was measured, with which code and where."""
         end = arguments.index("--") if self.trains and "--" in arguments else len(arguments)
-        flags: Any = CommandLine(self.flags, f"benchmarks {self.name}", self.about).parse(arguments[:end])
+        line = CommandLine(self.flags, f"benchmarks {self.name}", self.about, without=self.without)
+        flags: Any = line.parse(arguments[:end])
         training = [*arguments[end + 1 :]]
         results = rounded(self.measure(flags, *([training] if self.trains else [])))
         context = {"benchmark": self.name, "flags": {**dataclasses.asdict(flags), "training": training}}

@@ -19,7 +19,7 @@ from benchmarks.tokenised import character_corpora
 from chatbot.config.attempts import CONFIG, attempt_directory
 from chatbot.config.corpus import AUTO, NONE
 from chatbot.config.decoding import DecodingSettings
-from chatbot.config.evaluation import EvaluationSettings
+from chatbot.config.evaluation import HeldOutSettings
 from chatbot.config.run import PRESETS
 from chatbot.config.stored import with_default_search
 from chatbot.corpus.dataset import Corpus as Dataset
@@ -277,11 +277,11 @@ def selected(shards: Sequence[EncodedPairs], rows: Sequence[int]) -> Iterator[En
 
 def _encoded(trained: "Trained", corpus: Corpus) -> Any:
     """Return the encoded held-out pairs. Raises UserError if the attempt's cleaning leaves some of the groups out."""
-    from chatbot.evaluation.sources import held_out_corpus
+    from chatbot.evaluation.held_out import held_out_corpus
 
     file = corpus.held_out
     encoded = held_out_corpus(
-        trained, find_sources([str(file)]), EvaluationSettings(data=(str(file),), cache=str(file.parent / "cache"))
+        trained, find_sources([str(file)]), HeldOutSettings(data=(str(file),), cache=str(file.parent / "cache"))
     )
     known = sum(map(len, corpus.groups.values())) or encoded.pairs
     if encoded.pairs != known:

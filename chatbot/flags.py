@@ -218,6 +218,7 @@ REMOVED = {
     "coverage_penalty": "leave it out",
     "diverse_groups": "use --n-best, or sample replies with --candidates",
     "diversity": "use --n-best, or sample replies with --candidates",
+    **dict.fromkeys(("sheet", "compare", "number"), "in a checkout, use python -m benchmarks sheet"),
 }
 
 

@@ -36,7 +36,7 @@ CASES = {
     "duida attempts delete --y": "--yes",
     "duida attempts --j": "--json",
     "duida bot telegram --tok": "--token-file",
-    "duida evaluate --n": "--no-repeat-ngram --number",
+    "duida evaluate --n": "--no-repeat-ngram",
     "duida completion ": "bash zsh",
     # The shell completes names of files.
     "duida train --data ": "",

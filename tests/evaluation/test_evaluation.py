@@ -17,7 +17,6 @@ from hypothesis import strategies as st
 from chatbot import commands
 from chatbot.config.corpus import LEAST_VOCABULARY, CorpusSettings
 from chatbot.config.decoding import DecodingSettings
-from chatbot.config.evaluation import EvaluationSettings
 from chatbot.config.training import Settings
 from chatbot.corpus.dataset import encode
 from chatbot.corpus.files import training_files
@@ -32,7 +31,6 @@ from chatbot.evaluation.evaluate import evaluate
 from chatbot.evaluation.fluency import ORDER, Fluency
 from chatbot.evaluation.likelihood import Likelihood, Scorer
 from chatbot.evaluation.measures import Sample, samples_of
-from chatbot.evaluation.sources import reading_settings
 from chatbot.flags import compose
 from chatbot.inference.replier import Replier
 from chatbot.inference.reply_text import Reply
@@ -190,12 +188,13 @@ def test_command_compares_with_other_corpora(
     assert f"警告：{known} 参与过该模型的训练" in page
 
 
-def test_held_out_files_are_read_by_the_flags_of_the_evaluation(model: Seq2Seq) -> None:
-    trained = Trained(compose(Settings, map="@", me="甲", clean=("nfkc",)), VOCABULARY, model, step=0)
-    given = EvaluationSettings(data=("chat.txt",), head="{name}: ", me="乙", cache="elsewhere")
-    settings = reading_settings(trained, given)
-    assert (settings.map, settings.head, settings.me) == (None, "{name}: ", "乙")
-    assert (settings.clean, settings.cache) == (("nfkc",), "elsewhere")
+@pytest.mark.parametrize("flag", ["--data", "--baseline-data", "--fluency-corpus"])
+def test_missing_files_are_errors_before_anything_is_loaded(command: Any, flag: str) -> None:
+    Path("checkpoints/default").mkdir(parents=True)
+    Path("checkpoints/default/config.json").write_text("{}")
+    Path("x").write_text("你好\t你好呀\n", encoding="utf-8")
+    with pytest.raises(UserError, match=r"none\.tsv: no such file"):
+        command("--data", "x", flag, "none.tsv")
 
 
 def test_each_reply_is_compared_with_its_own_reference(

@@ -1,9 +1,10 @@
 """A blind sheet: replies of several sources to the same messages, rated by a person who does not see the sources.
 
-Each reply is sensible or not, and specific or not, as in SSA (Adiwardana et al., 2020). It needs no TensorFlow.
+Each reply is sensible or not, and specific or not, as in SSA (Adiwardana et al., 2020).
 """
 
 import csv
+import dataclasses
 import hashlib
 import io
 import math
@@ -11,17 +12,33 @@ import random
 import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any
 
+from benchmarks.benchmark import Benchmark, Recorded, log
 from chatbot.config.attempts import CHECKPOINTS, trained_directory
-from chatbot.config.evaluation import SOURCES
+from chatbot.config.corpus import NONE
+from chatbot.config.decoding import DecodingSettings
+from chatbot.config.evaluation import DATA, EVALUATE, HeldOutSettings
+from chatbot.config.stored import with_default_search
 from chatbot.corpus.reading.charset import detect_charset
+from chatbot.corpus.reading.sources import find_parts
 from chatbot.corpus.shards import PAIRS_PER_SHARD
-from chatbot.display import aligned, counted, visible
+from chatbot.display import counted, visible
 from chatbot.durable import read_json, write_file, write_json
 from chatbot.errors import UserError
-from chatbot.evaluation.measures import SEED
+from chatbot.evaluation.baseline import baseline_of
+from chatbot.evaluation.evaluate import reply
+from chatbot.evaluation.held_out import held_out_corpus, load_and_read
+from chatbot.evaluation.measures import SEED, samples_of
+from chatbot.evaluation.report import turns_before
+from chatbot.flags import setting
+from chatbot.inference.responder import replier_of
+from chatbot.memory import let_gpu_memory_grow
+from chatbot.model.saved import load_trained
 
+# The sources of replies on a sheet, beside other attempts and files.
+SOURCES = PEOPLE, NEAREST, MODEL, BEAM = "people", "nearest", "model", "beam"
+BEAM_SEARCH = DecodingSettings(beam_size=5, retrieve=NONE)
 # The sheet has a row for each different reply to a message; the key has the sources of each row, by its id.
 SHEET, KEY = "sheet.csv", "key.json"
 ID, SENSIBLE, SPECIFIC = "id", "sensible", "specific"
@@ -40,19 +57,91 @@ FORMULA = ("=", "+", "-", "@")
 Origin = Path | tuple[str, ...] | None
 
 
-class Ratings(NamedTuple):
-    """The ratings of a source: shares of its replies, None without a reply, and one standard error of their mean."""
+@dataclasses.dataclass(frozen=True)
+class SheetBenchmark(HeldOutSettings, Recorded):
+    """The flags of python -m benchmarks sheet."""
 
-    replies: int
-    sensible: float | None
-    specific: float | None
-    mean: float | None
-    standard_error: float | None  # None with fewer than two replies
+    data: tuple[str, ...] = setting(
+        (),
+        "held-out question-answer pairs, in any usual format; default: none, only to count a --sheet",
+        group=DATA,
+        metavar="FILE",
+    )
+    sheet: str = setting(
+        ...,
+        "write a sheet of replies for a person to rate, who does not see their sources; once it is rated, count it",
+        group="sheet",
+        metavar="FOLDER",
+    )
+    compare: tuple[str, ...] = setting(
+        (),
+        "sources of replies: people (the answers of --data), nearest (the baseline), model (this attempt), beam (this "
+        "attempt with --beam-size 5 --retrieve none), another attempt, or a file with one reply for each question",
+        metavar="SOURCE",
+    )
+    number: int = setting(70, "questions of a new sheet, drawn at random", least=1)
 
 
-def has_sheet(folder: Path) -> bool:
-    """Return whether a folder has a sheet, which is then counted and not replaced."""
-    return (folder / SHEET).exists() or (folder / KEY).exists()
+def measure(flags: SheetBenchmark) -> dict[str, Any]:
+    """Write a sheet of replies, or print the ratings of the one that is there."""
+    folder = Path(flags.sheet)
+    if len(set(flags.compare)) < len(flags.compare):
+        raise UserError(f"--compare {' '.join(flags.compare)}: a source is given twice; give each of them once")
+    if not (folder / SHEET).exists() and not (folder / KEY).exists():
+        if not flags.data or not flags.compare:
+            raise UserError(f"--sheet {folder}: has no sheet to count; to write one, add --data FILE --compare SOURCE")
+        messages, replies = replies_to_rate(flags)
+        rows = write_sheet(folder, messages, replies)
+        log(
+            f"Written: {folder / SHEET}, {counted(rows, 'row')}. Fill in 0 or 1, and run this again to count; {KEY} "
+            "says whose replies they are."
+        )
+        return {"sheet": flags.sheet, "messages": len(messages), "rows": rows}
+    ratings, unrated = count_ratings(folder, flags.compare)
+    if unrated:
+        log(f"Note: {counted(unrated, 'row')} without two ratings, not counted.")
+    return {"sources": ratings, "unrated_rows": unrated}
+
+
+def replies_to_rate(flags: SheetBenchmark) -> tuple[list[str], dict[str, list[str]]]:
+    """Return messages drawn by a seed, with the turns before them, and the replies by source. Raises UserError."""
+    directory = trained_directory(flags.attempt)
+    search = with_default_search(flags.decoding, directory)
+    origins = {name: origin_of(name) for name in flags.compare}
+    held_out = find_parts(flags.data).measured
+    baseline_files = find_parts(flags.baseline_data).training if flags.baseline_data else None
+    Path(flags.sheet).mkdir(parents=True, exist_ok=True)
+    let_gpu_memory_grow()
+    trained, corpus, _ = load_and_read(directory, held_out, flags)
+    for name, origin in origins.items():
+        if isinstance(origin, tuple):
+            check_lines(name, origin, corpus.pairs)
+    samples = samples_of(corpus)
+    rows = random.Random(SEED).sample(range(len(samples)), min(flags.number, len(samples)))
+    drawn = [samples[row] for row in rows]
+
+    def replies_of(name: str, origin: Origin) -> list[str]:
+        if isinstance(origin, tuple):
+            return [origin[row] for row in rows]
+        if name == PEOPLE:
+            return [sample.answer for sample in drawn]
+        if name == NEAREST:
+            nearest = baseline_of(trained, baseline_files, flags)
+            return [nearest.reply(sample.question) for sample in drawn]
+        if origin is None:
+            return reply(replier_of(trained, BEAM_SEARCH if name == BEAM else search), drawn)
+        other = load_trained(origin)
+        its_samples = samples_of(held_out_corpus(other, held_out, flags))
+        if len(its_samples) != len(samples):
+            raise UserError(
+                f"--compare {name}: its cleaning leaves {counted(len(its_samples), 'pair')} of --data, that of this "
+                f"attempt {len(samples):,}; give pairs that no rule leaves empty"
+            )
+        replier = replier_of(other, with_default_search(flags.decoding, origin))
+        return reply(replier, [its_samples[row] for row in rows])
+
+    messages = [" / ".join([*turns_before(sample.ids, trained.vocabulary), sample.question]) for sample in drawn]
+    return messages, {name: replies_of(name, origin) for name, origin in origins.items()}
 
 
 def origin_of(name: str) -> Origin:
@@ -70,18 +159,16 @@ def origin_of(name: str) -> Origin:
     return trained_directory(name, "--compare")
 
 
-def check_origin(name: str, origin: Origin, pairs: int) -> None:
+def check_lines(name: str, lines: Sequence[str], pairs: int) -> None:
     """Raise UserError for a file of replies that has not one line for each pair, in the order of the pairs."""
-    if not isinstance(origin, tuple):
-        return
     if pairs > PAIRS_PER_SHARD:
         raise UserError(
             f"--compare {name}: replies in a file are for at most {PAIRS_PER_SHARD:,} pairs, and --data has {pairs:,}; "
             "give a part of them, as a sheet has few"
         )
-    if len(origin) != pairs:
+    if len(lines) != pairs:
         raise UserError(
-            f"--compare {name}: {counted(len(origin), 'line')} for {counted(pairs, 'question')}; give a file with one "
+            f"--compare {name}: {counted(len(lines), 'line')} for {counted(pairs, 'question')}; give a file with one "
             "reply for each question of --data, in its order"
         )
 
@@ -108,20 +195,19 @@ def write_sheet(folder: Path, messages: Sequence[str], replies: Mapping[str, Seq
     writer.writerows([COLUMNS, ("", *EXPLANATION, "", "")])
     for i, (*texts, _) in zip(ids, rows, strict=True):
         writer.writerow([i, *(f" {text}" if text.startswith(FORMULA) else text for text in texts), "", ""])
-    folder.mkdir(parents=True, exist_ok=True)
     write_json(folder / KEY, {"sources": [*replies], "rows": {i: row[2] for i, row in zip(ids, rows, strict=True)}})
     write_file(folder / SHEET, text.getvalue().encode("utf-8-sig"))  # spreadsheets know UTF-8 by the mark
     return len(rows)
 
 
-def count_ratings(folder: Path, sources: Sequence[str] = ()) -> tuple[dict[str, Ratings], int]:
+def count_ratings(folder: Path, sources: Sequence[str] = ()) -> tuple[dict[str, dict[str, Any]], int]:
     """Return the ratings by source, and the number of rows that are not rated, which do not count.
 
     sources: those that the sheet must have; () for any. Raises UserError for a sheet of other sources, a key of another
     sheet, values that are no ratings, and a sheet without any.
     """
     names, rows = _read_key(folder / KEY)
-    if sources and [*dict.fromkeys(sources)] != names:
+    if sources and [*sources] != names:
         raise UserError(
             f"--sheet {folder}: has a sheet of {', '.join(names)}; count it without --compare, or give another folder"
         )
@@ -135,14 +221,16 @@ def count_ratings(folder: Path, sources: Sequence[str] = ()) -> tuple[dict[str, 
     return {name: _ratings_of(of_source) for name, of_source in by_source.items()}, len(rows) - len(ratings)
 
 
-def _ratings_of(pairs: Sequence[tuple[int, int]]) -> Ratings:
-    """Return the ratings of a source. pairs: sensible and specific of each reply."""
-    if not pairs:
-        return Ratings(0, None, None, None, None)
-    sensible, specific = (statistics.fmean(values) for values in zip(*pairs, strict=True))
+def _ratings_of(pairs: Sequence[tuple[int, int]]) -> dict[str, Any]:
+    """Return the number of replies of a source, the shares of sensible and specific ones, their mean and its error.
+
+    The error is one standard error. None: too few replies. pairs: sensible and specific of each reply.
+    """
     means = [sum(pair) / 2 for pair in pairs]
+    columns = {SENSIBLE: [float(a) for a, _ in pairs], SPECIFIC: [float(b) for _, b in pairs], "mean": means}
+    shares = {name: statistics.fmean(column) if pairs else None for name, column in columns.items()}
     error = statistics.stdev(means) / math.sqrt(len(means)) if len(means) > 1 else None
-    return Ratings(len(pairs), sensible, specific, statistics.fmean(means), error)
+    return {"replies": len(pairs), **shares, "standard_error": error}
 
 
 def _read_key(path: Path) -> tuple[list[str], dict[str, list[str]]]:
@@ -192,11 +280,10 @@ def file_text(path: Path) -> str:
     return content.decode(detect_charset(content)[0], "replace").replace("\r\n", "\n").replace("\r", "\n")
 
 
-def table_of(ratings: Mapping[str, Ratings]) -> list[str]:
-    """Return the lines of an aligned table of ratings."""
-    rows = [["source", "replies", SENSIBLE, SPECIFIC, "mean of both"]]
-    for name, of_source in ratings.items():
-        sensible, specific, mean = ("-" if x is None else f"{x:.1%}" for x in of_source[1:4])
-        error = "" if of_source.standard_error is None else f" ± {of_source.standard_error:.1%}"
-        rows.append([name, f"{of_source.replies:,}", sensible, specific, mean + error])
-    return aligned(rows, [True, *[False] * 4])
+sheet_benchmark = Benchmark(
+    "sheet",
+    SheetBenchmark,
+    "Write a blind sheet of replies for a person to rate, and count it once it is rated.",
+    measure,
+    without=EVALUATE.without,
+)

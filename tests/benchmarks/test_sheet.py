@@ -6,28 +6,16 @@ import io
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from chatbot import commands
-from chatbot.corpus.retrieval import Retrieval, write_retrieval
+from benchmarks import sheet as sheet_module
+from benchmarks.sheet import COLUMNS, KEY, SHEET, check_lines, count_ratings, write_sheet
 from chatbot.errors import UserError
-from chatbot.evaluation import sources
 from chatbot.evaluation.measures import Sample
-from chatbot.evaluation.sheet import (
-    COLUMNS,
-    KEY,
-    SHEET,
-    Ratings,
-    check_origin,
-    count_ratings,
-    table_of,
-    write_sheet,
-)
 from chatbot.inference.replier import Replier
-from tests.corpus.encoded import encoded_corpus, settings
+from tests.benchmarks.running import benchmark
 from tests.export.untrained import write_attempt
 
 MESSAGES = ["你好", "吃了吗", "在干嘛", "晚安"]
@@ -85,6 +73,7 @@ def test_order_tells_no_source(tmp_path: Path) -> None:
     first = [row["reply"][0] for row in rows_of(tmp_path)[1::2]]
     assert 15 < first.count("甲") < 45
     content = (tmp_path / SHEET).read_bytes()
+    (tmp_path / "again").mkdir()
     write_sheet(tmp_path / "again", [f"问{i}" for i in range(60)], replies)
     assert (tmp_path / "again" / SHEET).read_bytes() == content
 
@@ -97,20 +86,17 @@ def test_a_reply_counts_for_all_its_sources(tmp_path: Path) -> None:
     )
     ratings, unrated = count_ratings(tmp_path)
     assert unrated == 5
-    assert tuple(ratings["people"]) == pytest.approx((2, 1, 0.5, 0.75, 0.25))
-    assert tuple(ratings["model"]) == pytest.approx((3, 1, 2 / 3, 5 / 6, 1 / 6))
-    assert tuple(ratings["a.txt"]) == (2, 0, 0, 0, 0)
-    ratings["none"], ratings["one"] = Ratings(0, None, None, None, None), Ratings(1, 1, 0, 0.5, None)
-    assert [line.split() for line in table_of(ratings)] == [
-        ["source", "replies", "sensible", "specific", "mean", "of", "both"],
-        ["people", "2", "100.0%", "50.0%", "75.0%", "±", "25.0%"],
-        ["model", "3", "100.0%", "66.7%", "83.3%", "±", "16.7%"],
-        ["a.txt", "2", "0.0%", "0.0%", "0.0%", "±", "0.0%"],
-        ["none", "0", "-", "-", "-"],
-        ["one", "1", "100.0%", "0.0%", "50.0%"],
-    ]
-    del ratings["none"], ratings["one"]
-    assert count_ratings(tmp_path, ["people", "people", "model", "a.txt"]) == (ratings, unrated)
+    names = ("replies", "sensible", "specific", "mean", "standard_error")
+    assert ratings == {
+        "people": pytest.approx(dict(zip(names, (2, 1, 0.5, 0.75, 0.25), strict=True))),
+        "model": pytest.approx(dict(zip(names, (3, 1, 2 / 3, 5 / 6, 1 / 6), strict=True))),
+        "a.txt": dict(zip(names, (2, 0, 0, 0, 0), strict=True)),
+    }
+    assert count_ratings(tmp_path, ["people", "model", "a.txt"]) == (ratings, unrated)
+    rate(tmp_path, {"想你": ("1", "0")})
+    ratings, _ = count_ratings(tmp_path)
+    assert ratings["people"] == dict(zip(names, (1, 1, 0, 0.5, None), strict=True))
+    assert ratings["model"] == dict(zip(names, (0, None, None, None, None), strict=True))
 
 
 @pytest.mark.parametrize(("codec", "delimiter"), [("utf-8", ","), ("gb18030", ";"), ("utf-16", "\t")])
@@ -134,7 +120,7 @@ def replace_in(path: Path, old: str, new: str) -> None:
 
 def test_what_cannot_be_counted_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"--compare a\.txt: replies in a file are for at most 131,072 pairs"):
-        check_origin("a.txt", ("甲",) * 131_073, 131_073)  # more pairs are divided into shards, by their hashes
+        check_lines("a.txt", ("甲",) * 131_073, 131_073)  # more pairs are divided into shards, by their hashes
     sheet, key = tmp_path / SHEET, tmp_path / KEY
     write_sheet(tmp_path, MESSAGES, REPLIES)
     with pytest.raises(UserError, match=r"sheet\.csv: nothing is rated yet; write 0 or 1"):
@@ -174,6 +160,7 @@ def test_what_cannot_be_counted_is_an_error(tmp_path: Path) -> None:
 
 def test_key_of_another_sheet_is_an_error(tmp_path: Path) -> None:
     for name, replies in (("a", REPLIES), ("b", {**REPLIES, "people": ["啊"] * 4})):
+        (tmp_path / name).mkdir()
         write_sheet(tmp_path / name, MESSAGES, replies)
         rate(tmp_path / name, {"嗯": ("0", "0")})
     (tmp_path / "a" / KEY).write_bytes((tmp_path / "b" / KEY).read_bytes())
@@ -189,13 +176,12 @@ def replies_naming(replier: Replier, samples: Sequence[Sample]) -> list[str]:
 @pytest.fixture
 def command(work_dir: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Any:
     """Runs the command with flags. Returns its JSON and what it printed on standard error."""
-    monkeypatch.setattr(sources, "reply", replies_naming)
+    monkeypatch.setattr(sheet_module, "reply", replies_naming)
 
     def run(*flags: str) -> tuple[dict[str, Any], str]:
         capsys.readouterr()
-        assert commands.run("evaluate", flags) == 0
-        printed = capsys.readouterr()
-        return json.loads(printed.out), printed.err
+        report = benchmark("sheet", *flags)
+        return report, capsys.readouterr().err
 
     return run
 
@@ -243,9 +229,10 @@ def test_command_writes_and_counts_a_sheet(command: Any) -> None:
         assert counts["sources"]["people"] == counts["sources"]["theirs.txt"] == expected
         assert [*counts["sources"]] == names
         assert "rows without two ratings, not counted" in error
-        assert "people" in error
     with pytest.raises(UserError, match="--sheet rated: has a sheet of people, nearest, model"):
         command(*flags[:-2], "more.txt")
+    with pytest.raises(SystemExit):
+        command("--sheet", "rated", "--n-best", "2")  # a source has one reply
 
     flags = [*of_one, "--sheet", "s", "--compare", "people", "theirs.txt"]
     for text, lines in (("甲\n", "1 line"), ("甲\n乙\n\n", "3 lines"), ("", "1 line")):
@@ -273,35 +260,14 @@ def test_attempt_that_reads_other_pairs_is_an_error(command: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("known", "message"), [(1, None), (2, "2 of 40 pairs of --data (5%) are training pairs of this")]
-)
-def test_training_pairs_among_those_to_evaluate_are_noticed(work_dir: Path, known: int, message: str | None) -> None:
-    pairs = [(f"问题{number}", f"回答{number}") for number in range(80)]
-    corpus = encoded_corpus(settings(work_dir, pairs, validation="none"))
-    first = [corpus.shards[0].select(range(40))]
-    write_retrieval(Path("index"), first, corpus.vocabulary, "pairs", most=100, cache=Path("cache"))
-    held_out: Any = SimpleNamespace(shards=[corpus.shards[0].select(range(40 - known, 80 - known))])
-    trained: Any = SimpleNamespace(retrieval=Retrieval(Path("index"), corpus.vocabulary), vocabulary=corpus.vocabulary)
-    warning = sources.warning_of(trained, held_out, [])
-    assert (warning is None) == (message is None)
-    if warning is not None:
-        assert f"Warning: {message}" in warning.english
-        assert "警告：--data 的 40 个问答对中有 2 个（5%）参与过该模型的训练" in warning.chinese
-
-
-@pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("--sheet s --compare people", "the following arguments are required: --data "),
-        ("--data x --compare people", "--compare people: not used without --sheet; add --sheet FOLDER"),
-        ("--data x --sheet s --report r", "--sheet s: nothing is measured with it; leave out --rep"),
+        ("--sheet s --compare people", "--sheet s: has no sheet to count; to write one, add --data FILE --compare SO"),
         ("--data x --sheet s", "--sheet s: has no sheet to count; to write one, add --data FILE --compare SOURCE"),
         ("--data x --sheet s --compare peeple", "--compare peeple: unknown; give people, nearest"),
         ("--data x --sheet s --compare s", "--compare s: no such attempt in "),
         ("--data x --sheet s --compare people model people", "a source is given twice"),
-        ("--data x --number 70", "--number 70: for a new sheet; add --sheet FOLDER --compare SOURCE"),
         ("--data none.tsv --sheet s --compare people", "none.tsv: no such file"),
-        ("--data x --fluency-corpus none.tsv", "none.tsv: no such file"),
     ],
 )
 def test_wrong_flags_are_errors_before_anything_is_loaded(command: Any, line: str, message: str) -> None:

@@ -1,0 +1,94 @@
+"""The pairs to evaluate, as a model reads them, and whether it was trained on them."""
+
+import contextlib
+import dataclasses
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from chatbot.config.corpus import CorpusSettings
+from chatbot.config.evaluation import HeldOutSettings
+from chatbot.corpus.dataset import Corpus, encode
+from chatbot.corpus.files import corpus_files, read_as
+from chatbot.corpus.history import question_of
+from chatbot.corpus.reading import sources as files
+from chatbot.corpus.selection import Selection
+from chatbot.corpus.tokenizer import without_pair_rules
+from chatbot.display import counted
+from chatbot.errors import UserError
+from chatbot.evaluation.report import Words
+from chatbot.model.saved import Trained, load_trained
+
+# The share of training pairs among those to evaluate from which on there is a warning. Greetings may be in both.
+LEAST_KNOWN = 0.05
+
+
+def load_and_read(
+    directory: Path, held_out: Sequence[files.Source], settings: HeldOutSettings
+) -> tuple[Trained, Corpus, Words | None]:
+    """Return a model, its held-out pairs and the warning about them, and print what was left out. Raises UserError."""
+    trained = load_trained(directory)
+    corpus = held_out_corpus(trained, held_out, settings)
+    for report in corpus.reports:
+        for line in report.lines():
+            print(f"Left out of {report.file}: {line}", file=sys.stderr)
+        for line in report.notes():
+            print(f"Note on {report.file}: {line}", file=sys.stderr)
+    if warning := warning_of(trained, corpus, held_out):
+        print(warning.english, file=sys.stderr)
+    return trained, corpus, warning
+
+
+def reading_settings(trained: Trained, settings: HeldOutSettings) -> CorpusSettings:
+    """Return how an evaluation reads pairs for a model: cleaned as for training, and no pair is dropped."""
+    corpus = read_as(without_pair_rules(trained.settings.corpus), settings)
+    return dataclasses.replace(corpus, cache=settings.cache)
+
+
+def held_out_corpus(trained: Trained, held_out: Sequence[files.Source], settings: HeldOutSettings) -> Corpus:
+    """Return the held-out pairs in the vocabulary of a model. Raises UserError when there are none."""
+    history, max_length = trained.settings.encoding.history, trained.settings.model.max_length
+    of_files = corpus_files(held_out, reading_settings(trained, settings))
+    return encode(of_files, Selection(), trained.vocabulary, history, max_length)
+
+
+def warning_of(trained: Trained, corpus: Corpus, held_out: Sequence[files.Source]) -> Words | None:
+    """Return the warning that pairs to evaluate are training pairs, or None where they are not, or it is not known.
+
+    The attempt's index of its training pairs tells it, and without one the names of the files. held_out, corpus: of
+    --data.
+    """
+    if trained.retrieval is None:
+        seen = set()
+        with contextlib.suppress(UserError):  # the files may be gone
+            own = trained.settings.corpus
+            seen = {_place(x) for x in files.find_parts(own.data, own.source_file, own.target_file).training}
+        for source in held_out:
+            if _place(source) in seen:
+                return _warning(f"{source.name}: this attempt was trained on it", f"{source.name} 参与过该模型的训练")
+        return None
+    pairs = [
+        (question_of(shard.sources.row(i).tolist(), trained.vocabulary), shard.targets.row(i).tolist())
+        for shard in corpus.shards
+        for i in range(len(shard))
+    ]
+    known = trained.retrieval.count(pairs)
+    if known < LEAST_KNOWN * len(pairs):
+        return None
+    share = f"{known / len(pairs):.0%}"
+    return _warning(
+        f"{known:,} of {counted(len(pairs), 'pair')} of --data ({share}) are training pairs of this attempt",
+        f"--data 的 {len(pairs):,} 个问答对中有 {known:,} 个（{share}）参与过该模型的训练",
+    )
+
+
+def _warning(english: str, chinese: str) -> Words:
+    return Words(
+        f"Warning: {english}; a model may know them by heart; give pairs that it has not seen.",
+        f"警告：{chinese}，模型可能记住了其中的回复；请改用它没有学过的问答对。",
+    )
+
+
+def _place(source: files.Source) -> tuple[Any, ...]:
+    return tuple(path.resolve() for path in source.paths), source.members, source.part
