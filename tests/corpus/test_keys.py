@@ -142,7 +142,9 @@ def test_every_package_that_parses_changes_the_key(folder: Path, monkeypatch: py
             modules = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
             modules += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
             imported |= {module.partition(".")[0] for module in modules} - sys.stdlib_module_names - {"chatbot"}
-    assert {name.lower() for module in imported for name in names[module]} == {*PARSERS}
+    # Python 3.10 knows the modules of some packages only.
+    packages = {name.lower() for module in imported for name in names.get(module, [module.replace("_", "-")])}
+    assert packages == {*PARSERS}
     keys = {files().key}
     for package in PARSERS:
         with monkeypatch.context() as patch:
