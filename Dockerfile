@@ -21,7 +21,7 @@ COPY train.py chat.py /app/
 COPY chatbot /app/chatbot/
 USER 1000:1000
 
-# The API, the page and the bots, on the CPU.
+# The API, the page and the Telegram bot, on the CPU.
 FROM base AS serve
 # For `python -m chatbot.chat.bots` in /volume. A named volume at /volume/data gets the owner of the folder.
 ENV PYTHONPATH=/app

@@ -27,7 +27,7 @@ Train a chatbot on question-answer pairs, on one or many GPUs, and talk to it.
   evaluate     measure a trained chatbot on held-out pairs
   attempts     list training runs; or compare, rename, delete, index them
   export       write a trained chatbot as ONNX or SavedModel
-  bot          answer on Telegram, or behind a webhook
+  bot          answer on Telegram
   init-config  write a commented file of all settings, for train --config FILE
   completion   print the completion script of bash or zsh
 
@@ -42,7 +42,6 @@ Example: {program} train --data pairs.tsv --attempt weibo
        {program} prune FILE ...    write a published model with the tokens that occur in the pairs
 Give either -h or --help to list its flags. --version prints the version.""",
     "bot": """usage: {program} telegram [flags]  answer messages on Telegram
-       {program} webhook [flags]   answer signed messages by HTTP
 Give either -h or --help to list its flags. --version prints the version.""",
 }
 
@@ -92,9 +91,12 @@ COMMANDS = {
     "attempts delete": Command("config.attempts.DELETE", "attempts.folders.delete"),
     "export": Command("config.export.EXPORT", "export.start.start"),
     "bot telegram": Command("config.bots.TELEGRAM", "chat.bots.start.telegram"),
-    "bot webhook": Command("config.bots.WEBHOOK", "chat.bots.start.webhook"),
     "init-config": Command("config.template.INIT_CONFIG", "config.template.init_config"),
     "completion": Command("config.completion.COMPLETION", "completion.print_script"),
+}
+# Commands of earlier versions: what replaces them.
+REMOVED = {
+    "bot webhook": "POST to /v1/chat/completions of `duida serve` with a key of --api-key-file; see docs/bots.md",
 }
 
 
@@ -121,10 +123,14 @@ def run(command: str, arguments: Sequence[str] | None = None) -> int:
         settings = COMMANDS[command].parse(words)
         return _imported(COMMANDS[command].function)(settings) or 0
     name = words[0] if words else "--help"
+    called = f"{command} {name}".strip()
     if name in within:
-        return run(f"{command} {name}".strip(), words[1:])
+        return run(called, words[1:])
+    if called in REMOVED:
+        raise UserError(f"{called} was removed: {REMOVED[called]}")
     if name not in ("-h", "--help", "--version"):
         *others, last = within
-        raise UserError(f"{name}: no such command; choose {', '.join(others)} or {last}")
+        choices = f"{', '.join(others)} or {last}" if others else last
+        raise UserError(f"{name}: no such command; choose {choices}")
     print(VERSION if name == "--version" else USAGES[command].format(program=program(command)))
     return 0

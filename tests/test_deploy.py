@@ -17,7 +17,7 @@ import pytest
 import yaml
 
 from chatbot.chat.server.app import create_app
-from chatbot.config.bots import TELEGRAM, WEBHOOK, BotSettings
+from chatbot.config.bots import TELEGRAM, BotSettings
 from chatbot.config.chat import CHAT
 from chatbot.config.serve import ServeSettings
 from tests.chat.server.fake_models import fake_models
@@ -72,7 +72,7 @@ def test_compose_services_have_few_rights(service: dict[str, Any]) -> None:
 
 
 def test_commands_of_compose_file_and_image_are_valid() -> None:
-    """Each service listens at the port that is published, on all addresses of its container."""
+    """The server listens at the port that is published, on all addresses of its container."""
     (command,) = re.findall(r"^CMD (\[.*\])$", STAGES["serve"], re.MULTILINE)
     commands = {name: service["command"] for name, service in SERVICES.items()}
     assert commands["server"][:2] == ["python", "/app/chat.py"]
@@ -81,23 +81,21 @@ def test_commands_of_compose_file_and_image_are_valid() -> None:
     assert "\nEXPOSE 8000\n" in STAGES["serve"]
     assert servers[0].allowed_host == ("localhost", "server")
     assert servers[1].allowed_host
-    for bot in ("telegram", "webhook"):
-        assert commands[bot][:4] == ["python", "-m", "chatbot.chat.bots", bot]
+    assert commands["telegram"][:4] == ["python", "-m", "chatbot.chat.bots", "telegram"]
     TELEGRAM.parse(commands["telegram"][4:])
-    assert WEBHOOK.parse(commands["webhook"][4:]).address == ("0.0.0.0", 9000)
     published = {name: service.get("ports", []) for name, service in SERVICES.items()}
-    assert published == {"server": ["127.0.0.1:8000:8000"], "telegram": [], "webhook": ["127.0.0.1:9000:9000"]}
+    assert published == {"server": ["127.0.0.1:8000:8000"], "telegram": []}
     assert "\nENV PYTHONPATH=/app\n" in STAGES["serve"]
 
 
-def test_health_checks_ask_the_address_that_is_served(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_health_check_asks_the_address_that_is_served(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     asked: list[str] = []
     monkeypatch.setattr(urllib.request, "urlopen", lambda url, timeout: asked.append(url))
     (image,) = re.findall(r"^HEALTHCHECK .*\\\n +CMD (\[.*\])$", STAGES["serve"], re.MULTILINE)
-    for command in (json.loads(image), SERVICES["webhook"]["healthcheck"]["test"][1:]):
-        assert command[:2] == ["python", "-c"]
-        exec(command[2], {})
-    assert asked == ["http://127.0.0.1:8000/health", "http://127.0.0.1:9000/health"]
+    python, flag, program = json.loads(image)
+    assert (python, flag) == ("python", "-c")
+    exec(program, {})
+    assert asked == ["http://127.0.0.1:8000/health"]
     assert "/health" in paths_of_the_server(tmp_path)
     assert SERVICES["telegram"]["healthcheck"] == {"disable": True}
 

@@ -1,20 +1,16 @@
-"""What the services share, the server and the bots: the socket, the limit of the rate, the reader of bodies, and the
-way of the engine's pieces into the event loop.
-"""
+"""What the server and the bot share: the limit of the rate, and the way of the engine's pieces into the event loop."""
 
 import asyncio
 import contextlib
 import functools
 import math
 import queue
-import socket
 import time
 from collections import OrderedDict
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from chatbot.config.decoding import DecodingSettings
-from chatbot.errors import UserError
 from chatbot.inference.questions import Message, Piece, Question, Receive, Request, Usage
 
 if TYPE_CHECKING:
@@ -29,34 +25,6 @@ Result = TypeVar("Result")
 TOO_LATE = "No answer within the time limit of a request; try again"
 # Clients that a limit remembers.
 MOST_CLIENTS = 10_000
-
-
-def listening_socket(flag: str, host: str, port: int) -> socket.socket:
-    """Return a socket that is bound to an address; uvicorn makes it listen. Raises UserError, which names the flag."""
-    try:
-        family, kind, protocol, _, address = socket.getaddrinfo(
-            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )[0]
-        listener = socket.socket(family, kind, protocol)
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            listener.bind(address)
-        except OSError:
-            listener.close()
-            raise
-    except (OSError, UnicodeError) as error:
-        reason = getattr(error, "strerror", None) or error
-        example = ", such as --port 8001" if flag == "--serve" else ""
-        raise UserError(
-            f"{flag} {host}:{port}: {reason}; give an address of this machine and a free port{example}"
-        ) from None
-    return listener
-
-
-def url_of(listener: socket.socket) -> str:
-    """Return the URL of a bound socket."""
-    host, port = listener.getsockname()[:2]
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
 class _Bucket(NamedTuple):
@@ -110,32 +78,6 @@ class RateLimit:
 
 class ClientLeftError(Exception):
     """The client has closed the connection."""
-
-
-class LargeBodyError(Exception):
-    """A body has more bytes than are allowed."""
-
-
-async def read_body(receive: ReceiveEvent, most: int, seconds: float) -> bytes:
-    """Return the body of a request. receive: of the ASGI request, whose body is not read yet.
-
-    Raises LargeBodyError for one of more than `most` bytes, asyncio.TimeoutError for one that takes longer than
-    `seconds`, and ClientLeftError.
-    """
-
-    async def read() -> bytes:
-        body, more_body = bytearray(), True
-        while more_body:
-            message = await receive()
-            if message["type"] == "http.disconnect":
-                raise ClientLeftError
-            body += message.get("body", b"")
-            if len(body) > most:
-                raise LargeBodyError
-            more_body = message.get("more_body", False)
-        return bytes(body)
-
-    return await asyncio.wait_for(read(), seconds)
 
 
 async def while_waited_for(result: Coroutine[Any, Any, Result], seconds: float, receive: ReceiveEvent) -> Result:

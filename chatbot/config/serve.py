@@ -71,18 +71,15 @@ class ServeSettings(Flags):
 
     @property
     def address(self) -> tuple[str, int]:
-        """The host and the port of --serve, or of --port. Raises UserError for text that has not both."""
-        host, port = address_of("--serve", self.serve or "")
-        return host, port if self.port is None else self.port
+        """The host and the port of --serve, or of --port. An IPv6 host is in brackets.
 
-
-def address_of(flag: str, text: str) -> tuple[str, int]:
-    """Return the host and the port of HOST:PORT; an IPv6 host is in brackets. Raises UserError for another text."""
-    host, _, port = text.rpartition(":")
-    host = host.removeprefix("[").removesuffix("]")
-    with contextlib.suppress(ValueError):
-        if ":" in host:
-            ipaddress.ip_address(host)
-        if host and port.isascii() and port.isdecimal() and int(port) <= 65535:
-            return host, int(port)
-    raise UserError(f"{flag} {text}: expected HOST:PORT, such as 127.0.0.1:8000 or [::1]:8000")
+        Raises UserError for text that has not both.
+        """
+        host, _, port = (self.serve or "").rpartition(":")
+        host = host.removeprefix("[").removesuffix("]")
+        with contextlib.suppress(ValueError):
+            if ":" in host:
+                ipaddress.ip_address(host)
+            if host and port.isascii() and port.isdecimal() and int(port) <= 65535:
+                return host, int(port) if self.port is None else self.port
+        raise UserError(f"--serve {self.serve}: expected HOST:PORT, such as 127.0.0.1:8000 or [::1]:8000")

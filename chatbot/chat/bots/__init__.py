@@ -1,1 +1,1 @@
-"""Bots: services that ask a model questions. Each has an adapter over one function, `conversations.Answer`."""
+"""The Telegram bot: an adapter of the service over one function of a message, `conversations.Answer`."""

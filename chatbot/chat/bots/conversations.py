@@ -1,7 +1,7 @@
-"""The conversations of a bot: one function from a message to the reply, the same for every service.
+"""The conversations of a bot: one function from a message to the reply.
 
-An adapter, such as `telegram_bot` or `webhook`, gets an `Answer` and knows nothing of the model. Commands are texts as
-well: an adapter passes "/reset" on like a question.
+The adapter of a service, `telegram_bot`, gets it as an `Answer` and knows nothing of the model. Commands are texts as
+well: it passes "/reset" on like a question.
 """
 
 import asyncio
@@ -51,14 +51,7 @@ FAILED = "Something went wrong here; try again. 出错了，请再试一次。"
 
 
 class RefusedError(Exception):
-    """A message that got no reply. The text is for the user; "" if the user got it for the message before.
-
-    status: of HTTP. retry_after: seconds after which the message may be sent again; None: not known.
-    """
-
-    def __init__(self, text: str, status: int, retry_after: int | None = None) -> None:
-        super().__init__(text)
-        self.status, self.retry_after = status, retry_after
+    """A message that got no reply. The text is for the user; "" if the user got it for the message before."""
 
 
 @dataclasses.dataclass
@@ -87,7 +80,7 @@ class Conversations:
         """Return the reply to a text of a conversation, which begins with its first text. Raises RefusedError."""
         if (wait := self._rate_limit.wait(conversation_id)) > 0:
             notice = TOO_MANY.format(wait=counted(wait, "second"), seconds=wait)
-            raise RefusedError(notice if self._rate_limit.is_first_refusal(conversation_id) else "", 429, wait)
+            raise RefusedError(notice if self._rate_limit.is_first_refusal(conversation_id) else "")
         chat = self._chat(conversation_id)
         async with chat.lock:
             command = text.strip().partition(" ")[0].lower()
@@ -121,14 +114,14 @@ class Conversations:
             async with contextlib.aclosing(answers(self._submit, [question], self._settings.reply_seconds)) as messages:
                 pieces = [message async for message in messages if isinstance(message, Piece)]
         except BusyError:
-            raise RefusedError(BUSY, 503, 5) from None
+            raise RefusedError(BUSY) from None
         except asyncio.TimeoutError:
-            raise RefusedError(TOO_SLOW, 504) from None
+            raise RefusedError(TOO_SLOW) from None
         except Exception as error:  # the model's; the next message is answered
             place = traceback.extract_tb(error.__traceback__)[-1:]  # not the message, which may have the user's text
             where = "".join(f" at {frame.filename}:{frame.lineno}" for frame in place)
             print(f"error: no reply: {type(error).__name__}{where}", file=sys.stderr, flush=True)
-            raise RefusedError(FAILED, 500) from error
+            raise RefusedError(FAILED) from error
         reply = "".join(piece.text for piece in pieces)
         if reply != EMPTY_QUESTION_REPLY:
             conversation.add(text, reply, origin=pieces[-1].origin if pieces else Origin())

@@ -17,7 +17,7 @@ from starlette.responses import Response
 
 from chatbot.chat.server.errors import CLIENT_LEFT, ApiError
 from chatbot.chat.server.state import state_of
-from chatbot.chat.service import ClientLeftError, LargeBodyError, read_body
+from chatbot.chat.service import ReceiveEvent
 
 # Commas, and beginnings of lists and objects, outside of texts: several for each of 2,000 messages.
 MOST_VALUES = 20_000
@@ -36,18 +36,13 @@ class BodyRequest(Request):
             kind = self.headers.get("content-type", "").partition(";")[0].strip().lower()
             if kind != "application/json" and not (kind.startswith("application/") and kind.endswith("+json")):
                 raise ApiError(415, "The body must be JSON, with Content-Type: application/json")
+        if length.isdecimal() and int(length[:20]) > limits.most_bytes:
+            raise _too_large(limits.most_bytes)
         try:
-            if length.isdecimal() and int(length[:20]) > limits.most_bytes:
-                raise LargeBodyError
-            self._body = await read_body(self.receive, limits.most_bytes, limits.body_timeout)
-            return self._body
-        except LargeBodyError:
-            message = f"The body has more than {limits.most_bytes:,} bytes"
-            raise ApiError(413, message, code="body_too_large") from None
+            self._body = await asyncio.wait_for(_read(self.receive, limits.most_bytes), limits.body_timeout)
         except asyncio.TimeoutError:
             raise ApiError(408, "The body was not received in time") from None
-        except ClientLeftError:
-            raise ApiError(CLIENT_LEFT, "The client left") from None
+        return self._body
 
     async def json(self) -> Any:
         """Return the value of the body. Raises ApiError as `check_values`, and for what is not JSON in UTF-8."""
@@ -72,6 +67,24 @@ class BodyRoute(APIRoute):
             return await handle(BodyRequest(request.scope, request.receive))
 
         return handle_bounded
+
+
+async def _read(receive: ReceiveEvent, most: int) -> bytes:
+    """Return a body of at most this number of bytes. Raises ApiError."""
+    body, more_body = bytearray(), True
+    while more_body:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise ApiError(CLIENT_LEFT, "The client left")
+        body += message.get("body", b"")
+        if len(body) > most:
+            raise _too_large(most)
+        more_body = message.get("more_body", False)
+    return bytes(body)
+
+
+def _too_large(most: int) -> ApiError:
+    return ApiError(413, f"The body has more than {most:,} bytes", code="body_too_large")
 
 
 def has_body(headers: Headers) -> bool:

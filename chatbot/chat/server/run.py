@@ -5,6 +5,7 @@ import functools
 import logging
 import os
 import signal
+import socket
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -17,7 +18,6 @@ from chatbot.chat.server.connection import server_config
 from chatbot.chat.server.gate import read_keys
 from chatbot.chat.server.models import Models, models_of, opener
 from chatbot.chat.server.state import Limits, ServerState
-from chatbot.chat.service import listening_socket, url_of
 from chatbot.config.attempts import trained_directory
 from chatbot.config.chat import ChatSettings
 from chatbot.display import counted
@@ -38,7 +38,7 @@ def serve(settings: ChatSettings) -> int:
     server = settings.server
     keys = read_keys(Path(server.api_key_file)) if server.api_key_file is not None else []
     host, _ = server.address
-    listener = listening_socket("--serve", *server.address)
+    listener = listening_socket(*server.address)
     with contextlib.closing(listener):
         directories = models_of(_named(settings), server.all_attempts)
         open_model = opener(settings.decoding, settings.history, server.queue)
@@ -70,6 +70,32 @@ def serve(settings: ChatSettings) -> int:
             signal.signal(signal.SIGHUP, lambda *_: reload_keys(Path(server.api_key_file or ""), keys))
         _Server(config, app.state.server).run(sockets=[listener])
     return 0
+
+
+def listening_socket(host: str, port: int) -> socket.socket:
+    """Return a socket that is bound to an address; uvicorn makes it listen. Raises UserError."""
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        listener = socket.socket(family, kind, protocol)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listener.bind(address)
+        except OSError:
+            listener.close()
+            raise
+    except (OSError, UnicodeError) as error:
+        reason = getattr(error, "strerror", None) or error
+        remedy = "give an address of this machine and a free port, such as --port 8001"
+        raise UserError(f"--serve {host}:{port}: {reason}; {remedy}") from None
+    return listener
+
+
+def url_of(listener: socket.socket) -> str:
+    """Return the URL of a bound socket."""
+    host, port = listener.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
 def reload_keys(path: Path, keys: list[bytes]) -> None:

@@ -20,4 +20,4 @@ def echo(question: Question) -> Iterator[Message]:
 def conversations(engine: FakeEngine | None = None, turns: int = 2, **settings: Any) -> Conversations:
     """The conversations of a bot with these settings, by default with an echo."""
     submit = (engine or FakeEngine(echo)).submit
-    return Conversations(submit, compose(BotSettings, **settings), "talk", 9000, turns)
+    return Conversations(submit, compose(BotSettings, token_file="token", **settings), "talk", 9000, turns)

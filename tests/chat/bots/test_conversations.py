@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 import threading
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,8 @@ from chatbot.inference.reply_text import Origin
 from chatbot.inference.text_responder import EMPTY_QUESTION_REPLY
 from tests.chat.bots.engines import conversations, echo
 from tests.chat.server.fake_models import FakeEngine, nothing
+
+TOO_MANY = r"Too many messages; wait (29|30) seconds\. .*请等 \1 秒。"
 
 
 def talk(bot: Conversations, *messages: tuple[str, str]) -> list[str]:
@@ -125,27 +128,25 @@ def test_rate_limit_of_a_conversation_outlives_it_and_those_of_others() -> None:
         for name in ("a", "b"):
             for text in ("1", "/help"):
                 await bot.answer(name, text)
-        for name, notice in (("a", "Too many"), ("b", "Too many"), ("a", "")):
+        for name, notice in (("a", TOO_MANY), ("b", TOO_MANY), ("a", "")):
             with pytest.raises(RefusedError) as caught:
                 await bot.answer(name, "2")
-            assert (str(caught.value)[:8], caught.value.status) == (notice, 429)
-            assert caught.value.retry_after in (29, 30)
+            assert re.fullmatch(notice, str(caught.value))
 
     asyncio.run(session())
 
 
-def refusal_of(engine: FakeEngine, **settings: Any) -> RefusedError:
+def refusal_of(engine: FakeEngine, **settings: Any) -> str:
     bot = conversations(engine, **settings)
     with pytest.raises(RefusedError) as caught:
         talk(bot, ("a", "private words"))
-    return caught.value
+    return str(caught.value)
 
 
 def test_errors_of_the_engine_are_refusals_and_reported_without_the_text(capsys: pytest.CaptureFixture[str]) -> None:
-    refused = refusal_of(FakeEngine(most=0))
-    assert (str(refused), refused.status, refused.retry_after) == (module.BUSY, 503, 5)
+    assert refusal_of(FakeEngine(most=0)) == module.BUSY
     failing = FakeEngine(lambda question: [Piece(0, "half a re"), ValueError(question.text)])
-    assert refusal_of(failing).status == 500
+    assert refusal_of(failing) == module.FAILED
     printed = capsys.readouterr().err
     assert "ValueError" in printed
     assert "private" not in printed
@@ -153,7 +154,7 @@ def test_errors_of_the_engine_are_refusals_and_reported_without_the_text(capsys:
 
 def test_a_reply_over_the_time_limit_is_cancelled() -> None:
     engine = FakeEngine(nothing)
-    assert refusal_of(engine, reply_seconds=0.001).status == 504
+    assert refusal_of(engine, reply_seconds=0.001) == module.TOO_SLOW
     (request,) = engine.requests
     assert request.cancelled.is_set()
     late = threading.Thread(target=request.receive, args=[Usage(1, 1)])  # when the loop is closed

@@ -49,7 +49,7 @@ def test_messages_of_a_chat(api: StandIn) -> None:
 
     async def answer(conversation: str, text: str) -> str:
         if text in ("", "wait"):
-            raise RefusedError(text, 429)
+            raise RefusedError(text)
         return "a" * 5000 if text == "long" else f"{conversation}: {text}"
 
     def session() -> list[dict[str, Any]]:

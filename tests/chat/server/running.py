@@ -12,14 +12,13 @@ from typing import Any
 import uvicorn
 
 from chatbot.chat.server.connection import server_config
-from chatbot.chat.server.run import url_of
-from chatbot.chat.service import listening_socket
+from chatbot.chat.server.run import listening_socket, url_of
 
 
 @contextlib.contextmanager
 def running(app: Any, request_timeout: float = 240.0, **settings: Any) -> Iterator[str]:
     """The URL of a server that answers in the block. settings: of uvicorn."""
-    listener = listening_socket("--serve", "127.0.0.1", 0)
+    listener = listening_socket("127.0.0.1", 0)
     config = server_config(app, request_timeout)
     for name, value in settings.items():
         setattr(config, name, value)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from chatbot.chat.server.app import create_app
 from chatbot.chat.server.bodies import MOST_VALUES, check_values
-from chatbot.chat.server.errors import ApiError
+from chatbot.chat.server.errors import CLIENT_LEFT, ApiError
 from chatbot.chat.server.state import MOST_BYTES
 from chatbot.inference.questions import Question
 from tests.chat.server.fake_models import FakeEngine, echo, fake_models
@@ -126,13 +126,20 @@ def longest_wait(folder: Path, path: str, body: bytes, changes: Any = None, requ
     return found[-1]
 
 
-async def asked(app: Any, method: str, path: str, body: bytes = b"", changes: Any = None) -> int:
-    """The status of a request whose body arrives in parts. changes: of its scope."""
+def test_half_a_body_of_a_client_that_left_is_not_read(tmp_path: Path) -> None:
+    app = create_app(fake_models({"a": FakeEngine(echo)}, tmp_path))
+    assert asyncio.run(asked(app, "POST", CHAT, b"{" + b" " * 65536, leaves=True)) == CLIENT_LEFT
+
+
+async def asked(app: Any, method: str, path: str, body: bytes = b"", changes: Any = None, leaves: bool = False) -> int:
+    """The status of a request whose body arrives in parts. changes: of its scope. leaves: after the first part."""
     parts = [body[begin : begin + 65536] for begin in range(0, len(body), 65536)] or [b""]
     statuses: list[int] = []
 
     async def receive() -> Any:
         await asyncio.sleep(0)
+        if leaves and len(parts) == 1:
+            return {"type": "http.disconnect"}
         if parts:
             return {"type": "http.request", "body": parts.pop(0), "more_body": bool(parts)}
         return await asyncio.Event().wait()

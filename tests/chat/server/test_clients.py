@@ -1,9 +1,16 @@
-"""Clients that many use, unchanged, against a real server: OpenAI's package, and LangChain's over it."""
+"""Clients against a real server: OpenAI's package, LangChain's over it, unchanged, and the program of docs/bots.md."""
 
 import asyncio
+import hmac
+import json
+import re
+import threading
 from collections.abc import Iterator
+from http.server import ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
+import httpx
 import openai
 import pytest
 from langchain_core.messages import AIMessage, HumanMessage, SystemMessage
@@ -14,6 +21,7 @@ from chatbot.chat.server.state import Limits
 from chatbot.inference.questions import Piece, Question
 from tests.chat.server.fake_models import FakeEngine, echo, fake_models
 from tests.chat.server.running import running
+from tests.commands import ROOT
 
 KEY = "key-1"
 HELLO: Any = {"model": "a", "messages": [{"role": "system", "content": "x"}, {"role": "user", "content": "你好吗"}]}
@@ -108,3 +116,40 @@ def test_langchain(url: str, engine: FakeEngine) -> None:
     assert (asked.history, asked.stop, asked.decoding is None) == (("一", "二"), ("。",), False)
     assert "".join(str(chunk.content) for chunk in chat.stream(messages)) == "三"
     assert [message.content for message in chat.batch(["一", "二"])] == ["一", "二"]
+
+
+@pytest.mark.parametrize("page", ["bots.md", "bots.zh.md"])
+def test_the_program_for_a_webhook(
+    page: str, url: str, engine: FakeEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It answers signed messages by the turns before them, and asks for each conversation apart."""
+    (code,) = re.findall(r"^```python\n(.*?)^```", (ROOT / "docs" / page).read_text("utf-8"), re.M | re.S)
+    (tmp_path / "api-keys").write_text(f"{KEY}\nanother\n")
+    (tmp_path / "webhook-secret").write_text("secret\n")
+    monkeypatch.chdir(tmp_path)
+    program: dict[str, Any] = {"__name__": "program"}
+    exec(code, program)
+    program["API"] = f"{url}/chat/completions"
+
+    def post(conversation: str, text: str, secret: bytes = b"secret") -> httpx.Response:
+        body = json.dumps({"conversation": f"{page} {conversation}", "text": text}).encode()
+        headers = {"X-Signature": hmac.new(secret, body, "sha256").hexdigest()} if secret else {}
+        return httpx.post(f"http://127.0.0.1:{server.server_port}/bot", content=body, headers=headers, timeout=240)
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), program["Webhook"]) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.02,))
+        thread.start()
+        try:
+            asked = len(engine.questions)
+            replies = [post(*message).json() for message in [("ann", "一"), ("bob", "一"), *([("ann", "二")] * 4)]]
+            refused = [post("ann", "三", secret).status_code for secret in (b"wrong", b"")]
+            failed = post("ann", FAILING)
+        finally:
+            server.shutdown()
+            thread.join()
+    assert replies == [{"reply": text} for text in "一一二二二二"]
+    assert (refused, failed.status_code) == ([401, 401], 503)
+    *questions, _ = engine.questions[asked:]
+    assert [question.history for question in questions[:3]] == [(), (), ("一", "一")]
+    assert [question.repeats for question in questions[:2]] == [0, 0]
+    assert [message["content"] for message in program["turns"][f"{page} ann"]] == ["二"] * 6

@@ -23,13 +23,13 @@ from chatbot.chat.server.run import (
     _named,
     _Server,
     is_loopback,
+    listening_socket,
     memory_limit,
     reload_keys,
     serve,
     url_of,
     warning_of,
 )
-from chatbot.chat.service import listening_socket
 from chatbot.commands import run as run_command
 from chatbot.config.attempts import CONFIG
 from chatbot.config.chat import CHAT as CHAT_LINE
@@ -126,7 +126,7 @@ def test_models_keys_and_logs_are_those_of_the_command_line(
             time.sleep(0.01)
         assert status(OTHER_KEY) == 200
 
-    with listening_socket("--serve", "127.0.0.1", 0) as listener:
+    with listening_socket("127.0.0.1", 0) as listener:
         listener.listen()  # the session does not wait for uvicorn
         url = url_of(listener)
         monkeypatch.setattr(run, "listening_socket", lambda *address: listener)
@@ -270,7 +270,7 @@ def test_addresses() -> None:
     loopback = ("127.0.0.1", "127.1.2.3", "::1", "LocalHost")
     assert [is_loopback(host) for host in (*loopback, "0.0.0.0", "10.0.0.1")] == [*[True] * 4, *[False] * 2]
     assert CHAT_LINE.parse(["--serve", "[::1]:80"]).server.address == ("::1", 80)
-    with contextlib.suppress(UserError), listening_socket("--serve", "::1", 0) as listener:  # not of every machine
+    with contextlib.suppress(UserError), listening_socket("::1", 0) as listener:  # not of every machine
         assert url_of(listener) == f"http://[::1]:{listener.getsockname()[1]}"
     assert memory_limit(5) == 5_000_000
     assert memory_limit(None) > 10**8
