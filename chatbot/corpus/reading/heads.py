@@ -192,7 +192,7 @@ def usual_head(text: TextFile) -> str:
         counts = Counter(match["name"].strip() for _, match in matches)
         repeated = sum(count for count in counts.values() if count > 1)
         are_names = 1 < len(counts) <= FEW_SPEAKERS and not any(_NO_NAME.search(name) for name in counts)
-        ends = [match.string[match.start("name") : match.end("name") + 3] for _, match in matches if are_names]
+        ends = [match.string[match.start("name") : match.end("name") + 3] for _, match in matches]
         are_times = sum(map(bool, map(_TIME.search, ends))) * 2 > len(ends)  # which may end behind what seems a name
         if are_names and not are_times and repeated and repeated * 2.5 >= len(filled):
             return "" if have_codes(match.groupdict("").get("text", "") for _, match in matches) else head
