@@ -130,10 +130,13 @@ def test_each_round_asks_other_questions() -> None:
 
 def test_another_answer_than_200_ends_a_measurement() -> None:
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        while head := await reader.readuntil(b"\r\n\r\n"):
+        for _ in range(2):
+            head = await reader.readuntil(b"\r\n\r\n")
             body = json.loads(await reader.readexactly(int(head.rpartition(b":")[2])))
             status, text = ("200 OK", "x") if body["messages"][0]["content"] == "hello" else ("503 Busy", "too many")
             writer.write(f"HTTP/1.1 {status}\r\ncontent-length: {len(text)}\r\n\r\n{text}".encode())
+        writer.close()
+        await writer.wait_closed()
 
     async def asked_twice() -> None:
         server = await asyncio.start_server(answer, "127.0.0.1")
