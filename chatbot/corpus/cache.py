@@ -76,7 +76,7 @@ def make_once(folder: Path) -> Iterator[Path | None]:
                 yield None
             else:
                 with temporary_folder(folder.parent, f"{folder.name}{PART}") as part:
-                    # First: of an unfinished folder, too, `--data FOLDER` reads nothing.
+                    # The tag comes first: `--data FOLDER` skips an unfinished folder, too.
                     (part / CACHE_TAG).write_text(CACHE_TAG_CONTENT, encoding="ascii")
                     yield part
                     files = {path.name: content_key(path) for path in sorted(part.iterdir())}

@@ -264,7 +264,7 @@ def write_retrieval(
     part_folder.mkdir()
     for name in (DESCRIPTION, *(f"{name}.npy" for name in (*ARRAYS, *PAIRS))):
         shutil.copyfile(made / name, part_folder / name)
-    shutil.rmtree(folder, ignore_errors=True)  # now that the disk had room for the other one
+    shutil.rmtree(folder, ignore_errors=True)  # only after the new index is on the disk
     part_folder.rename(folder)
 
 

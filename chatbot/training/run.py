@@ -216,7 +216,7 @@ def open_run(settings: Settings, data: Data, towers: Sequence[Tower], team: Team
         progress.most_positions = progress.logits = None  # other devices may have memory for whole shares
     progress = broadcast_progress(team, progress)
     progress.device_memory = least_memory(towers)
-    # Sums are rounded by chunks. A resumed run has those of before unless less memory is left now.
+    # Sums are rounded by chunks. A resumed run keeps its chunks unless less memory is left now.
     logits = min(model.loss_size.logits, progress.logits or model.loss_size.logits)
     progress.logits = min(map(int, team.all_gather_text(str(logits))))
     model.loss_size = model.loss_size._replace(logits=progress.logits)
