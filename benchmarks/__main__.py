@@ -37,7 +37,8 @@ BENCHMARKS = {
 
 def main() -> int:
     """Run the benchmark that the first argument names. Raises UserError for an unknown name."""
-    name, arguments = (sys.argv[1:2] or ["--help"])[0], sys.argv[2:]
+    name = (sys.argv[1:2] or ["--help"])[0]
+    arguments = sys.argv[2:]
     if name in ("-h", "--help"):
         print(f"usage: python -m benchmarks {'|'.join(BENCHMARKS)} ...; with --help after the name for its flags")
         return 0

@@ -30,9 +30,12 @@ from chatbot.config.training import Settings
 from chatbot.errors import UserError
 from chatbot.flags import flags_for, replace, setting
 
-OURS, PYTORCH = "this project", "PyTorch"
+OURS = "this project"
+PYTORCH = "PyTorch"
 # Names of texts.
-WORDS, CHARACTERS, HELD_OUT = "words", "characters", "held_out"
+WORDS = "words"
+CHARACTERS = "characters"
+HELD_OUT = "held_out"
 # In training for quality.
 KEEP_PROB = 0.7
 
@@ -71,7 +74,8 @@ def measure(flags: CompareBenchmark) -> dict[str, Any]:
 
 def compare_speed(flags: CompareBenchmark, training: Path, pytorch: PyTorch) -> Turns:
     """Measure the real target tokens a second of each system, in the precisions that work on this machine."""
-    pairs, settings = read_tokenised(str(training), flags.max_length, flags.vocabulary_size), flags.settings
+    pairs = read_tokenised(str(training), flags.max_length, flags.vocabulary_size)
+    settings = flags.settings
     pairs.write(pytorch.work, WORDS)
     systems: dict[str, Callable[[], float]] = {}
     with training_workers(flags, pairs) as workers:
@@ -110,7 +114,9 @@ def compare_quality(
 
     precision: PyTorch's. Also returns, by system, why it has no validation.
     """
-    work, seconds, every = pytorch.work, flags.quality_seconds, flags.validate_every
+    work = pytorch.work
+    seconds = flags.quality_seconds
+    every = flags.validate_every
     settings = replace(flags.settings, max_length=ModelSettings.max_length, keep_prob=KEEP_PROB)
     corpus, held_out = character_corpora(*files, work / "cache")
     training = (shard.within(settings.model.max_length) for shard in corpus.shards)
@@ -131,7 +137,8 @@ def compare_quality(
         f"{OURS}, the same model": partial(ours, same),
         PYTORCH: partial(pytorch.best, settings, CHARACTERS, HELD_OUT, seconds, every, precision),
     }
-    results, failures = {}, {}
+    results = {}
+    failures = {}
     for name, train in systems.items():
         log(f"{name}: trains for {seconds} s")
         began = time.perf_counter()

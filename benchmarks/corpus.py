@@ -23,7 +23,8 @@ from chatbot.quiet import import_tensorflow
 
 # The jieba loop is timed on at most this many pairs: its rate does not change with more.
 JIEBA_PAIRS = 1_100_000
-TRAINING_STEPS, WARM_UP_STEPS = 300, 100
+TRAINING_STEPS = 300
+WARM_UP_STEPS = 100
 # Pairs of a measurement of the input.
 INPUT_PAIRS = 200_000
 # An estimate of what one GPU of A100's class trains at rnn_size 512. With the default model, a pair of ten tokens on
@@ -80,11 +81,13 @@ def encoding(file: str, folder: Path) -> dict[str, Any]:
     from chatbot.corpus.dataset import training_set, validation_set
 
     shutil.rmtree(folder / "cache", ignore_errors=True)
-    settings, began = _settings(file, folder), time.perf_counter()
+    settings = _settings(file, folder)
+    began = time.perf_counter()
     with Samples(memory_gb) as memory:
         corpus = training_set(settings.corpus, settings.encoding)
         validation_set(settings.corpus, settings.encoding, corpus.vocabulary)
-    seconds, pairs = time.perf_counter() - began, corpus.reports[0].pairs
+    seconds = time.perf_counter() - began
+    pairs = corpus.reports[0].pairs
     return {"encode_seconds": seconds, "pairs_per_s": pairs / seconds, "encode_peak_gb": max(memory.values)}
 
 
@@ -118,7 +121,8 @@ def input_rates(file: str, folder: Path) -> dict[str, Any]:
 
     settings = _settings(file, folder)
     shards = training_set(settings.corpus, settings.encoding).shards
-    shards, seed = dataclasses.replace(shards, max_length=settings.model.max_length), settings.learning.seed
+    shards = dataclasses.replace(shards, max_length=settings.model.max_length)
+    seed = settings.learning.seed
     small = dataclasses.replace(settings.model, rnn_size=2, embedding_size=1)  # only its layout of batches matters
     model = built_model(small, settings.encoding.vocabulary_size, seed)
     rows = []

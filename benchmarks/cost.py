@@ -65,7 +65,8 @@ def training_worker(flags: CostBenchmark, what: str, value: int) -> Callable[[],
     times = [time.perf_counter()]
     towers = towers_of_machine(1)
     times.append(time.perf_counter())
-    settings, vocabulary = plain(flags.settings), value if what == "vocabulary_size" else flags.vocabulary_size
+    settings = plain(flags.settings)
+    vocabulary = value if what == "vocabulary_size" else flags.vocabulary_size
     if what != "vocabulary_size":
         settings = replace(settings, **{what: value})
     pairs = pairs_of_one_length(settings, vocabulary, settings.learning.batch_size)

@@ -28,7 +28,8 @@ from chatbot.training.devices.towers import Tower, open_towers
 if TYPE_CHECKING:
     from chatbot.training.step import Synchronous
 
-HOST, FIRST_GPU = "host", "GPU:0"
+HOST = "host"
+FIRST_GPU = "GPU:0"
 MEMORY = 16 << 30  # of a GPU, in bytes
 PRECISIONS = ("float32", "bfloat16", "float16")
 # Of four GPUs. The first is the default.
@@ -45,11 +46,13 @@ NO_WORK = frozenset({"Const", "NoOp", "Identity", "IdentityN"})
 # Operations on device memory that start nothing on the GPU: their results are their inputs, seen in another way.
 NO_LAUNCH = NO_WORK | {"Bitcast", "ExpandDims", "ReadVariableOp", "Reshape", "Squeeze"}
 CALLS = frozenset({"PartitionedCall", "StatefulPartitionedCall"})
-LOOPS, BRANCHES = frozenset({"While", "StatelessWhile"}), frozenset({"If", "StatelessIf"})
+LOOPS = frozenset({"While", "StatelessWhile"})
+BRANCHES = frozenset({"If", "StatelessIf"})
 # GPU kernels that copy the size of their result to the host.
 WAITING = frozenset({"Where", "Unique", "UniqueV2", "DynamicPartition"})
 DIRECTIONS = ("device_to_host", "host_to_device", "device_to_device")
-Copies, Kinds = collections.Counter[tuple[str, str, str]], collections.Counter[str]
+Copies = collections.Counter[tuple[str, str, str]]
+Kinds = collections.Counter[str]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -229,7 +232,8 @@ def _results(
     node: Any, gpu: str | None, inputs: list[Value], functions: dict[str, Any], crossings: Crossings
 ) -> list[Value]:
     """Count one operation on a GPU, with the functions that it calls, and return its results."""
-    definition, place = _definition(node.op), _place(node.name)
+    definition = _definition(node.op)
+    place = _place(node.name)
     types = [kind for output in definition.output_arg for kind in _types(node, output)]
 
     def memory_of(op: str, attributes: tuple[tuple[str, int], ...], argument: str) -> str:

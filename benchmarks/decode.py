@@ -19,7 +19,8 @@ from chatbot.corpus.vocabulary import BYTES, Vocabulary
 from chatbot.flags import setting
 from chatbot.training.devices.towers import open_towers
 
-BEAM_SIZES, BATCH_SIZES = (5, 1), (1, 64)
+BEAM_SIZES = (5, 1)
+BATCH_SIZES = (1, 64)
 # The attempt for timing chat.py.
 ATTEMPT = "cold"
 
@@ -67,12 +68,14 @@ def _replying_worker(flags: DecodeBenchmark, pairs: TokenisedPairs, questions: T
     from chatbot.inference.responder import TensorFlowModel
     from chatbot.model.new_model import start_from_frequencies
 
-    training, vocabulary = pairs.encoded(), Vocabulary([*pairs.vocabulary, *BYTES])
+    training = pairs.encoded()
+    vocabulary = Vocabulary([*pairs.vocabulary, *BYTES])
     opened = OpenedStep(flags.settings, training, len(vocabulary), towers)
     start_from_frequencies(opened.model, [training])
     opened.turn(flags.steps)
     opened.update.gather_state()
-    model, settings = TensorFlowModel(opened.model), flags.settings.model
+    model = TensorFlowModel(opened.model)
+    settings = flags.settings.model
     repliers = {size: Replier(model, vocabulary, settings, DecodingSettings(beam_size=size)) for size in BEAM_SIZES}
     sources = questions.encoded().sources
     rows = [sources.row(i).tolist() for i in range(len(sources))]

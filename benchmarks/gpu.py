@@ -34,7 +34,8 @@ from tests.gpu import standin
 
 PAIRS = 20_000  # of made-up ones
 SECONDS = 150.0  # of a command on a real GPU, after which it is ended
-STANDIN_STEPS, STANDIN_PAIRS = 4, 300
+STANDIN_STEPS = 4
+STANDIN_PAIRS = 300
 STANDIN_SIZES = {"rnn_size": 16, "embedding_size": 8, "vocabulary_size": 300, "batch_size": 8}
 PRECISIONS = ("float32", "bfloat16")
 RESUMED_STEPS = 40
@@ -83,7 +84,8 @@ class Machine:
     """The commands of a report, and what they need: a folder, its pairs, and the environment of their processes."""
 
     def __init__(self, flags: GpuBenchmark, work: Path) -> None:
-        self.gpus, self.work = find_gpus(), work
+        self.gpus = find_gpus()
+        self.work = work
         self.is_real = bool(self.gpus)
         self.flags = flags if self.is_real else replace(flags, **STANDIN_SIZES, batch_sizes=(8,))
         self.steps = flags.steps if self.is_real else STANDIN_STEPS
@@ -164,7 +166,8 @@ def towers(machine: Machine) -> Iterator[Row]:
 
 def resume(machine: Machine) -> Iterator[Row]:
     """A run with --deterministic that is resumed half way, beside one that is not: their weights."""
-    settings, weights = replace(machine.settings(), deterministic=True), []
+    settings = replace(machine.settings(), deterministic=True)
+    weights = []
     steps = RESUMED_STEPS if machine.is_real else STANDIN_STEPS
     for attempt, ends in (("whole", (steps,)), ("resumed", (steps // 2, steps))):
         codes = [machine.train(settings, attempt, end).code for end in ends]
@@ -195,7 +198,8 @@ def memory(machine: Machine) -> Iterator[Row]:
 def replies(machine: Machine) -> Iterator[Row]:
     """Replies of one model on the GPU and on the CPU, with the time of the command's start."""
     machine.train(machine.settings(), "replies", 200 if machine.is_real else STANDIN_STEPS)
-    command, texts = [ROOT / "chat.py", "--attempt", "replies", "--beam-size", "4"], []
+    command = [ROOT / "chat.py", "--attempt", "replies", "--beam-size", "4"]
+    texts = []
     for device, variables in {"GPU": {}, "CPU": {"CUDA_VISIBLE_DEVICES": ""}}.items():
         ended = machine.run(*command, stdin=QUESTIONS, variables=variables)
         count = QUESTIONS.count("\n")
@@ -243,7 +247,8 @@ def _speed_row(machine: Machine, settings: Settings, what: str, steps: int, *dev
 
 
 def _torch_rate(machine: Machine, settings: Settings) -> str:
-    flags, precision = machine.flags, settings.learning.precision
+    flags = machine.flags
+    precision = settings.learning.precision
     peer = PyTorch(Path(str(flags.pytorch)), machine.work, len(os.sched_getaffinity(0)))
     if not (machine.work / "words.src").exists():
         read_tokenised(str(machine.data), flags.max_length, flags.vocabulary_size).write(machine.work, "words")

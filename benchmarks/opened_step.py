@@ -87,7 +87,8 @@ def pairs_of_one_length(settings: Settings, vocabulary: int, number: int, length
     words = vocabulary - len(SPECIALS)
     drawn = np.random.default_rng(1).random((2, number, length or settings.model.max_length))
     rows = (np.exp(drawn * np.log(words)).astype(np.int64) - 1 + len(SPECIALS)).tolist()
-    sources, targets = Ragged.from_rows(rows[0]), Ragged.from_rows([row[:-1] for row in rows[1]])
+    sources = Ragged.from_rows(rows[0])
+    targets = Ragged.from_rows([row[:-1] for row in rows[1]])
     return EncodedPairs.question_to_answer(sources, targets, targets.lengths)
 
 
@@ -113,13 +114,15 @@ class OpenedStep:
         from chatbot.training.machines.team import ALONE
         from chatbot.training.update import open_update
 
-        team, learning = team or ALONE, settings.learning
+        team = team or ALONE
+        learning = settings.learning
         with tf.device(towers[0].device):
             size = loss_size(settings, towers, team.machines)
             self.model = built_model(settings.model, vocabulary, learning.seed, precision, size)
         self.update = open_update(self.model, settings, towers, team)
         self.batches = Batches([pairs], learning.batch_size * team.machines, learning.seed)
-        self._share, self._rate = (self.update.num_shares, team.machine, team.machines), learning.learning_rate
+        self._share = (self.update.num_shares, team.machine, team.machines)
+        self._rate = learning.learning_rate
 
     def first_batch(self) -> GlobalBatch:
         """Return the first batch of this machine."""

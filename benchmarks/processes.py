@@ -47,10 +47,12 @@ def run(
         stderr=subprocess.STDOUT,
     )
     try:
-        output, code = process.communicate(stdin, seconds)[0], process.returncode
+        output = process.communicate(stdin, seconds)[0]
+        code = process.returncode
     except subprocess.TimeoutExpired:
         process.kill()
-        output, code = process.communicate()[0], None
+        output = process.communicate()[0]
+        code = None
     finally:
         process.kill()  # does nothing to a process that has ended
     return Ended(code, output, time.perf_counter() - began)

@@ -37,13 +37,15 @@ if TYPE_CHECKING:
 
 # The measures of replies, and who gives them without a model.
 MEASURES = tuple(measure for _, measure, *_ in COLUMNS if not measure.startswith("fluency"))
-PEOPLE, RANDOM = "people", "random"
+PEOPLE = "people"
+RANDOM = "random"
 ALL = "all"  # the group of all held-out pairs
 SEED = 7
 # One of as many conversations is held out.
 HELD_OUT = 10
 # The n-grams that are counted, and the share of the copy in its mixture with them.
-ORDERS, COPY_WEIGHT = (2, 3, 4), 0.09
+ORDERS = (2, 3, 4)
+COPY_WEIGHT = 0.09
 
 Floats = npt.NDArray[np.float64]
 Ids = npt.NDArray[np.int64]
@@ -131,7 +133,9 @@ def measure_count_models(training: Path, held_out: Path, cache: Path) -> dict[st
     modified Kneser-Ney.
     """
     corpus, validation = character_corpora(training, held_out, cache)
-    pairs, size, nats = [*validation.shards], len(corpus.vocabulary), {}
+    pairs = [*validation.shards]
+    size = len(corpus.vocabulary)
+    nats = {}
     for order in ORDERS:
         replies = ngrams_of((part.targets for part in corpus.shards), size, order)
         nats[f"{order}-gram of replies"] = nats_per_character(replies, pairs)
@@ -151,7 +155,8 @@ def nats_per_character(ngrams: Ngrams, pairs: Iterable[EncodedPairs], copy_weigh
 
     copy_weight: the share of a copy of one of the question's ids, each as probable as the others.
     """
-    nats, characters = 0.0, 0
+    nats = 0.0
+    characters = 0
     for part in pairs:
         of_ids = probabilities(ngrams, part.targets)
         if copy_weight:
@@ -214,7 +219,8 @@ def _trained(corpus: Corpus, preset: str, history: int, flags: Sequence[str], di
 
 def best_validation(directory: Path) -> tuple[float, int]:
     """Return the fewest nats per character of an attempt's validations, and their step. Raises UserError for none."""
-    metrics, measure = directory / "metrics.jsonl", "validation.nats_per_character"
+    metrics = directory / "metrics.jsonl"
+    measure = "validation.nats_per_character"
     lines = metrics.read_text(encoding="utf-8").splitlines() if metrics.exists() else []
     validations = [(record[measure], record["step"]) for record in map(json.loads, lines) if measure in record]
     if not validations:
@@ -236,7 +242,9 @@ def measured(corpus: Corpus, directory: Path, flags: QualityBenchmark) -> dict[s
 
     trained = load_trained(directory)
     encoded = _encoded(trained, corpus)
-    samples, scorer, model = samples_of(encoded), Scorer(trained.model), TensorFlowModel(trained.model)
+    samples = samples_of(encoded)
+    scorer = Scorer(trained.model)
+    model = TensorFlowModel(trained.model)
     tokens = tokens_of(trained.settings.corpus)
 
     searches = {"chat": with_default_search(DecodingSettings(), directory)}
@@ -245,7 +253,8 @@ def measured(corpus: Corpus, directory: Path, flags: QualityBenchmark) -> dict[s
     replies[PEOPLE] = [sample.answer for sample in samples]
     replies[RANDOM] = random_replies(replies[PEOPLE])
 
-    likelihood, measures = [], []
+    likelihood = []
+    measures = []
     for group, rows in {ALL: range(len(samples)), **corpus.groups}.items():
         if not rows:
             continue
@@ -269,7 +278,8 @@ def random_replies(answers: Sequence[str]) -> list[str]:
 
 def selected(shards: Sequence[EncodedPairs], rows: Sequence[int]) -> Iterator[EncodedPairs]:
     """Yield the pairs in these rows, counted over all shards."""
-    numbers, first = np.asarray(rows, np.int64), 0
+    numbers = np.asarray(rows, np.int64)
+    first = 0
     for shard in shards:
         yield shard.select(numbers[(numbers >= first) & (numbers < first + len(shard))] - first)
         first += len(shard)

@@ -80,11 +80,13 @@ async def closed_loop(connect: Connect, questions: Sequence[str], clients: int) 
 
     They connect before. Raises the first exception of an answer.
     """
-    left, latencies = list(reversed(questions)), list[float]()
+    left = list(reversed(questions))
+    latencies = list[float]()
 
     async def client(ask: Ask) -> None:
         while left:
-            question, began = left.pop(), time.perf_counter()
+            question = left.pop()
+            began = time.perf_counter()
             await ask(question)
             latencies.append(time.perf_counter() - began)
 
@@ -142,7 +144,8 @@ def asked(flags: ServeBenchmark, questions: Sequence[str], seed: int) -> tuple[l
 
     They differ, where there are so many: a server may remember what it has answered.
     """
-    draw, different = random.Random(seed), list(dict.fromkeys(questions))
+    draw = random.Random(seed)
+    different = list(dict.fromkeys(questions))
     numbers = flags.questions, 4 * max(16, flags.clients)
     one, many = (draw.sample(different * -(-number // len(different)), number) for number in numbers)
     return one, many

@@ -40,8 +40,11 @@ from chatbot.model.saved import load_trained
 SOURCES = PEOPLE, NEAREST, MODEL, BEAM = "people", "nearest", "model", "beam"
 BEAM_SEARCH = DecodingSettings(beam_size=5, retrieve=NONE)
 # The sheet has a row for each different reply to a message; the key has the sources of each row, by its id.
-SHEET, KEY = "sheet.csv", "key.json"
-ID, SENSIBLE, SPECIFIC = "id", "sensible", "specific"
+SHEET = "sheet.csv"
+KEY = "key.json"
+ID = "id"
+SENSIBLE = "sensible"
+SPECIFIC = "specific"
 COLUMNS = (ID, "message", "reply", SENSIBLE, SPECIFIC)
 # A row without an id, for the person who rates.
 EXPLANATION = (
@@ -249,7 +252,8 @@ def _read_ratings(path: Path, rows: Mapping[str, Sequence[str]]) -> dict[str, tu
         text = file_text(path)
     except OSError as error:
         raise UserError(f"{path}: cannot be read ({error.strerror}); restore it, or give another folder") from None
-    needed, first = {ID, SENSIBLE, SPECIFIC}, text.partition("\n")[0]
+    needed = {ID, SENSIBLE, SPECIFIC}
+    first = text.partition("\n")[0]
     try:
         delimiter = next(d for d in ",;\t" if needed <= {*next(csv.reader([first], delimiter=d), [])})
         lines = [*csv.DictReader(io.StringIO(text, newline=""), delimiter=delimiter)]

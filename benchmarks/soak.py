@@ -25,7 +25,8 @@ from chatbot.training.run import open_run
 
 # The first part of the time, in which graphs are traced and the allocator's memory grows, does not count. The rest is
 # divided into parts; the medians of the first and the last one are compared.
-WARM_UP, PARTS = 0.2, 4
+WARM_UP = 0.2
+PARTS = 4
 MOST_GROWTH = 0.02
 # Seconds between two samples.
 INTERVAL = 1.0

@@ -10,7 +10,9 @@ WORDS = 200_000
 # The Zipf-Mandelbrot law: the frequency of the word of rank r is proportional to 1 / (r + SHIFT).
 SHIFT = 2.7
 # Words of an utterance, log-normal: median 7, mean 9, about 15 characters, as in replies on Weibo.
-MEDIAN, SPREAD, LONGEST = 7.0, 0.65, 60
+MEDIAN = 7.0
+SPREAD = 0.65
+LONGEST = 60
 COMMON_REPLIES = [
     "哈哈",
     "呵呵",

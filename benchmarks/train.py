@@ -13,7 +13,8 @@ from chatbot.config.training import Settings
 from chatbot.flags import setting
 from chatbot.training.devices.towers import open_towers
 
-FLOAT32, BFLOAT16 = "float32", "bfloat16"
+FLOAT32 = "float32"
+BFLOAT16 = "bfloat16"
 
 
 @dataclasses.dataclass(frozen=True)

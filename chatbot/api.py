@@ -157,7 +157,8 @@ def _train_with_others(settings: Settings) -> TrainingResult:
     from chatbot.training.start import start
     from chatbot.training.watch import EXIT_INTERRUPTED
 
-    code, directory = start(settings), settings.run.directory.absolute()
+    code = start(settings)
+    directory = settings.run.directory.absolute()
     if code not in (0, EXIT_INTERRUPTED):
         raise UserError(f"{directory}: training failed with exit code {code}; the lines above say why")
     if settings.parallel.selftest:
@@ -203,7 +204,8 @@ def _script_not_imported() -> Iterator[None]:
     `if __name__ == "__main__":` each worker would start training itself.
     """
     main = sys.modules["__main__"]
-    spec, file = main.__spec__, getattr(main, "__file__", None)
+    spec = main.__spec__
+    file = getattr(main, "__file__", None)
     main.__spec__ = None
     if file is not None:
         del main.__file__

@@ -53,7 +53,8 @@ def script(shell: str) -> str:
 
 def _after(line: CommandLine[Any]) -> list[str]:
     """Return the lines of the script for the words after a command."""
-    choices, others = {'"--help "': line.groups}, []
+    choices = {'"--help "': line.groups}
+    others = []
     for name, field in line.fields.items():
         if name != line.positional and field.metadata["kind"] is not bool:
             pattern = f'"{flag_of(name)} "{"*" if field.metadata["many"] else ""}'

@@ -101,7 +101,8 @@ def flag_of(name: str) -> str:
 
 def flags_of(field: "dataclasses.Field[Any]") -> list[str]:
     """Return the flag of a setting and, where it can be turned off, the one that does: --copy and --no-copy."""
-    flag, meta = flag_of(field.name), field.metadata
+    flag = flag_of(field.name)
+    meta = field.metadata
     can_be_off = meta["kind"] is bool and (field.default or meta["negatable"])
     return [flag, f"--no-{flag[2:]}"] if can_be_off else [flag]
 
@@ -158,7 +159,8 @@ def replace(settings: Composed, **changes: Any) -> Composed:
 
 def check_value(field: "dataclasses.Field[Any]", value: Any, name: str | None = None) -> None:
     """Raise UserError if a single value is not allowed. name: in the message, by default the flag."""
-    meta, flag = field.metadata, name or flag_of(field.name)
+    meta = field.metadata
+    flag = name or flag_of(field.name)
     kinds = (int, float) if meta["kind"] is float else (meta["kind"],)
     if not isinstance(value, kinds) or (isinstance(value, bool) and meta["kind"] is not bool):
         raise UserError(f"{flag} {value!r}: expected {EXPECTED[meta['kind']]}")

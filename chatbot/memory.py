@@ -8,7 +8,9 @@ import sys
 from pathlib import Path
 
 # The parameters of glibc's mallopt(3), and their values in bytes.
-M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_THRESHOLD = -1, -2, -3
+M_TRIM_THRESHOLD = -1
+M_TOP_PAD = -2
+M_MMAP_THRESHOLD = -3
 VALUES = {
     M_MMAP_THRESHOLD: 32 << 20,  # the largest that glibc accepts
     M_TRIM_THRESHOLD: (1 << 31) - 1,

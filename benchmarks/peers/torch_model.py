@@ -40,7 +40,10 @@ class Recurrent(nn.Module):
 
     def __init__(self, sizes: argparse.Namespace) -> None:
         super().__init__()
-        width, units, layers, rate = sizes.embedding_size, sizes.rnn_size, sizes.num_layers, 1 - sizes.keep_prob
+        width = sizes.embedding_size
+        units = sizes.rnn_size
+        layers = sizes.num_layers
+        rate = 1 - sizes.keep_prob
         between = rate if layers > 1 else 0.0
         self.encoder = nn.LSTM(width, units, layers, batch_first=True, dropout=between)
         self.decoder = nn.LSTM(width, units, layers, batch_first=True, dropout=between)
@@ -113,7 +116,8 @@ class Transformer(nn.Module):
 
     def __init__(self, sizes: argparse.Namespace) -> None:
         super().__init__()
-        size, layers = sizes.embedding_size, range(sizes.num_layers)
+        size = sizes.embedding_size
+        layers = range(sizes.num_layers)
         self.encoder = nn.ModuleList(nn.ModuleList([Attention(sizes, 3 * size), FeedForward(sizes)]) for _ in layers)
         self.decoder = nn.ModuleList(
             nn.ModuleList([Attention(sizes, 3 * size), Attention(sizes, size), FeedForward(sizes)]) for _ in layers
@@ -232,7 +236,8 @@ class Training:
         self.model = Model(flags, vocabulary).to(self._device)
         self.batches = epochs(pairs, flags.batch_size, flags.seed)
         self._optimizer = torch.optim.Adam(self.model.parameters(), flags.learning_rate, fused=True)
-        self._most, self._bfloat16 = flags.max_gradient_norm, flags.precision == "bfloat16"
+        self._most = flags.max_gradient_norm
+        self._bfloat16 = flags.precision == "bfloat16"
 
     def update(self, batch: tuple[Tensor, ...]) -> int:
         """Train on a batch of `Model.batch`. Returns its real target tokens."""

@@ -41,7 +41,11 @@ from chatbot.model.checkpoint import (
 
 # The states of an attempt. READY: it can be resumed.
 # EMPTY: no checkpoint was saved yet. DAMAGED: so is a checkpoint, and another one takes its place.
-READY, TRAINING, EMPTY, DAMAGED, BROKEN = "ready", "training", "empty", "damaged", "broken"
+READY = "ready"
+TRAINING = "training"
+EMPTY = "empty"
+DAMAGED = "damaged"
+BROKEN = "broken"
 DEFAULT_CORPUS = "ChatterBot"
 
 
@@ -85,7 +89,8 @@ def read_attempt(directory: Path) -> Attempt:
     except Exception as error:  # whatever is wrong with one attempt, the others are listed
         attempt.state, attempt.problem = BROKEN, f"{type(error).__name__}: {error}".splitlines()[0]
     if is_training(directory):
-        attempt.state, attempt.problem = TRAINING, ""
+        attempt.state = TRAINING
+        attempt.problem = ""
     return attempt
 
 
@@ -102,7 +107,8 @@ def _read(directory: Path, attempt: Attempt) -> str:
         return EMPTY
     settings = stored_settings(directory / CONFIG)
     attempt.data = data_names(settings, files_without_pairs(directory))
-    attempt.rnn_size, attempt.num_layers = settings.model.units, settings.model.num_layers
+    attempt.rnn_size = settings.model.units
+    attempt.num_layers = settings.model.num_layers
     if not (directory / LAST).exists() and ((directory / SAVING).exists() or not saved):
         return EMPTY
     last = read_pointer(directory / LAST)
@@ -112,7 +118,8 @@ def _read(directory: Path, attempt: Attempt) -> str:
     if isinstance(nats, int | float) and math.isfinite(nats):
         attempt.best_nats_per_character, attempt.best_step = nats, int(last.get("best_step", 0))
     if (at_end := better_last(directory)) is not None:
-        attempt.best_nats_per_character, attempt.best_step = at_end, attempt.step
+        attempt.best_nats_per_character = at_end
+        attempt.best_step = attempt.step
     _read_words(directory, settings, attempt)
     attempt.weights = _read_checkpoints(directory, attempt)["weights"]
     return DAMAGED if attempt.problem else READY

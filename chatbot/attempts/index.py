@@ -30,7 +30,8 @@ def index(settings: IndexSettings) -> None:
     from chatbot.model.saved import load_trained
 
     trained = load_trained(directory)
-    own, held_out = trained.settings, []
+    own = trained.settings
+    held_out = []
     try:
         corpus = validation_set(own.corpus, own.encoding, vocabulary, own.model.max_length)
         held_out = [] if corpus is None else [*corpus.shards.spread(MOST_QUESTIONS)]

@@ -33,7 +33,11 @@ class Exchange:
 
     def replace(self, reply: str, before: tuple[str, ...], model: str) -> None:
         """Replace the reply by another one, which is not rated yet. before, model: of the new one."""
-        self.reply, self.before, self.model, self.rated, self.origin = reply, before, model, None, None
+        self.reply = reply
+        self.before = before
+        self.model = model
+        self.rated = None
+        self.origin = None
         self.replies.append(reply)
 
 

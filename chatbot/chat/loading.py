@@ -69,7 +69,8 @@ def card_of_attempt(directory: Path, step: int) -> ModelCard:
 
 def card_of_export(manifest: Manifest) -> ModelCard:
     """Return the card of an export, which does not have the names of the files of training pairs."""
-    of, questions = manifest, tuple(manifest.questions)
+    of = manifest
+    questions = tuple(manifest.questions)
     return ModelCard(of.attempt, of.step, validated=of.validated, format=of.format, questions=questions)
 
 
@@ -135,7 +136,8 @@ def load_exported(folder: Path, ratings: Path | None = RATINGS) -> LoadedModel:
         names = export.manifest.attempt, folder.name
         rated = RatedRetrieval(folder / RETRIEVAL, export.vocabulary, export.settings, ratings, *names)
         export = export._replace(retrieval=rated)
-    card, turns = card_of_export(export.manifest), export.settings.encoding.history
+    card = card_of_export(export.manifest)
+    turns = export.settings.encoding.history
     return LoadedModel(folder, card, turns, lambda decoding: ExportedResponder(export, decoding))
 
 

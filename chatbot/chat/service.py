@@ -45,7 +45,9 @@ class RateLimit:
     """
 
     def __init__(self, per_minute: int, most: int = MOST_CLIENTS, clock: Callable[[], float] = time.monotonic) -> None:
-        self.per_minute, self._most, self._clock = per_minute, most, clock
+        self.per_minute = per_minute
+        self._most = most
+        self._clock = clock
         self._buckets: OrderedDict[str, _Bucket] = OrderedDict()  # the least recently used first
 
     def wait(self, client: str, number: int = 1) -> int:
@@ -68,7 +70,8 @@ class RateLimit:
         return client not in self._buckets or self._buckets[client].refusals == 1
 
     def _bucket_of(self, client: str) -> _Bucket:
-        now, full = self._clock(), float(self.per_minute)
+        now = self._clock()
+        full = float(self.per_minute)
         left, then, refusals = self._buckets.get(client, _Bucket(full, now, 0))
         return _Bucket(min(full, left + (now - then) * (self.per_minute / 60)), now, refusals)
 
@@ -85,7 +88,8 @@ async def while_waited_for(result: Coroutine[Any, Any, Result], seconds: float, 
 
     seconds, receive: as for `answers`. Raises asyncio.TimeoutError, ClientLeftError, and what the coroutine raises.
     """
-    task, leaving = asyncio.ensure_future(result), asyncio.ensure_future(_left(receive))
+    task = asyncio.ensure_future(result)
+    leaving = asyncio.ensure_future(_left(receive))
     try:
         done, _ = await asyncio.wait([task, leaving], timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
         if task in done:

@@ -17,23 +17,28 @@ CHECKPOINTS = Path("checkpoints")
 TENSORBOARD = Path("tensorboard")
 
 # The settings and the vocabulary of an attempt.
-CONFIG, VOCABULARY = "config.json", "vocabulary.txt"
+CONFIG = "config.json"
+VOCABULARY = "vocabulary.txt"
 # The n-grams of its training pairs, if --ngrams is given.
 NGRAMS = "ngrams.npz"
 # The folder of the training pairs with the index of their questions.
 RETRIEVAL = "retrieval"
 # JSON files that name a checkpoint: the newest, and the one with the best validation.
-LAST, BEST = "last", "best"
+LAST = "last"
+BEST = "best"
 # An attempt's copy of the user dictionary, so that questions are tokenised as the training pairs were.
 DICTIONARY = "dictionary.txt"
 # The description of the training pairs, and the size of batches that several GPUs have no memory for in one graph.
-DATA, TOO_LARGE = "data.json", "too_large.json"
+DATA = "data.json"
+TOO_LARGE = "too_large.json"
 # Says that a folder is an export, which has the settings and the vocabulary of its attempt, too.
 EXPORT = "export.json"
 # Held while a process trains the attempt; there while the first checkpoint is written, which `last` does not name yet.
-LOCK, SAVING = "lock", "saving"
+LOCK = "lock"
+SAVING = "saving"
 # Groups of flags, and the formats of a picture of curves.
-ATTEMPTS, OUTPUT = "attempts", "output"
+ATTEMPTS = "attempts"
+OUTPUT = "output"
 PICTURES = (".png", ".svg", ".pdf")
 # What --embeddings names.
 EMBEDDINGS = (
@@ -77,7 +82,8 @@ def trained_directory(attempt: str, flag: str = "--attempt") -> Path:
 
     attempt: the name of a folder in checkpoints/, or the path of a folder anywhere. flag: the one that names it.
     """
-    path, subject = Path(attempt), f"{flag} {attempt}"
+    path = Path(attempt)
+    subject = f"{flag} {attempt}"
     is_name = path.name == attempt  # it has no slash
     for directory in (CHECKPOINTS / attempt, path) if is_name else (path,):
         if (directory / EXPORT).exists():

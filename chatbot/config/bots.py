@@ -8,7 +8,9 @@ from chatbot.config.decoding import DecodingSettings
 from chatbot.errors import UserError
 from chatbot.flags import Flags, setting
 
-SERVICE, RUN, LIMITS = "service", "run", "limits"
+SERVICE = "service"
+RUN = "run"
+LIMITS = "limits"
 
 
 @dataclasses.dataclass(frozen=True)

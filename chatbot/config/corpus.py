@@ -8,7 +8,8 @@ from chatbot.command_line import CommandLine
 from chatbot.errors import UserError
 from chatbot.flags import Flags, setting
 
-DATA, TEXT = "data", "text"
+DATA = "data"
+TEXT = "text"
 CACHE = Path("data/cache")
 LEAST_VOCABULARY = 262  # special tokens, 256 bytes, and the token of a space
 HISTORY_MARKS = 2  # tokens of a vocabulary with history
@@ -34,7 +35,8 @@ TEXT_RULES = {
 }
 # Rules that drop pairs.
 PAIR_RULES = {"equal": "pairs whose answer equals the question", "duplicates": "repeated pairs; the first one stays"}
-NONE, AUTO = "none", "auto"
+NONE = "none"
+AUTO = "auto"
 PIECES = "pieces"
 
 

@@ -8,7 +8,9 @@ from chatbot.config.corpus import AUTO, NONE
 from chatbot.errors import UserError
 from chatbot.flags import Flags, flag_of, setting
 
-SEARCH, TOKENS, RANKING = "search", "tokens", "ranking"
+SEARCH = "search"
+TOKENS = "tokens"
+RANKING = "ranking"
 MOST_RETRIEVED = 1000
 SAMPLING = ("temperature", "top_k", "top_p", "min_p")
 MOST_STOP_CHARACTERS = 100  # of a stop text

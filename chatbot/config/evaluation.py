@@ -8,8 +8,12 @@ from chatbot.config.decoding import DecodingSettings
 from chatbot.errors import UserError
 from chatbot.flags import setting
 
-DATA, RUN = "data", "run"
-AUTO_TOKENIZE, ZH, ANY, CHAR = "auto", "zh", "13a", "char"
+DATA = "data"
+RUN = "run"
+AUTO_TOKENIZE = "auto"
+ZH = "zh"
+ANY = "13a"
+CHAR = "char"
 # The tokenisations of BLEU, as sacrebleu names them.
 TOKENIZATIONS = (ZH, ANY, "intl", CHAR, "none")
 

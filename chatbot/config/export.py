@@ -8,12 +8,17 @@ from chatbot.config.decoding import DecodingSettings
 from chatbot.errors import UserError
 from chatbot.flags import Flags, flags_for, setting
 
-RUN, DATA = "run", "data"
+RUN = "run"
+DATA = "data"
 
-SAVEDMODEL, ONNX, TRANSFORMERS = "savedmodel", "onnx", "transformers"
+SAVEDMODEL = "savedmodel"
+ONNX = "onnx"
+TRANSFORMERS = "transformers"
 FORMATS = (SAVEDMODEL, ONNX, TRANSFORMERS)
 # The types in which weights are stored. int8: of each matrix; vectors stay float32.
-FLOAT32, FLOAT16, INT8 = "float32", "float16", "int8"
+FLOAT32 = "float32"
+FLOAT16 = "float16"
+INT8 = "int8"
 WEIGHTS = (FLOAT32, FLOAT16, INT8)
 EXPORTS = Path("exports")
 ZIP = ".zip"  # the end of the name of an export that is one file

@@ -165,7 +165,8 @@ def settings_of(config: Mapping[str, Any], where: str) -> dict[str, Any]:
     for key in ("attention_heads", "ffn_dim"):  # of which we have one for both
         if config.get(f"encoder_{key}") != config.get(f"decoder_{key}"):
             raise UserError(f"{where}: encoder_{key} and decoder_{key} differ, which is not supported; choose another")
-    fields, values = fields_of(ModelSettings), {name: config[key] for name, key in family.sizes.items()}
+    fields = fields_of(ModelSettings)
+    values = {name: config[key] for name, key in family.sizes.items()}
     of_model = {name: values.pop(name) for name in [*values] if name in fields}
     for name, value in of_model.items():
         check_value(fields[name], value, f"{where}: {family.sizes[name]}")

@@ -6,9 +6,15 @@ from typing import Any
 
 from chatbot.errors import UserError
 
-LAYER, ROOT_MEAN_SQUARE = "layer", "rms"
-WAVES, TABLE, RELATIVE = "waves", "table", "relative"
-SILU, GELU, GELU_TANH, RELU = "silu", "gelu", "gelu_tanh", "relu"
+LAYER = "layer"
+ROOT_MEAN_SQUARE = "rms"
+WAVES = "waves"
+TABLE = "table"
+RELATIVE = "relative"
+SILU = "silu"
+GELU = "gelu"
+GELU_TANH = "gelu_tanh"
+RELU = "relu"
 CHOICES = {
     "norm": (LAYER, ROOT_MEAN_SQUARE),
     "positions": (WAVES, TABLE, RELATIVE),
@@ -50,7 +56,8 @@ class Form:
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
-            default, value = field.default, getattr(self, field.name)
+            default = field.default
+            value = getattr(self, field.name)
             if value is None and default is None:
                 continue
             kind = int if default is None else type(default)

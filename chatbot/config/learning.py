@@ -6,13 +6,18 @@ from collections.abc import Collection
 from chatbot.errors import UserError
 from chatbot.flags import Flags, setting
 
-LEARNING, SPEED = "learning", "speed"
+LEARNING = "learning"
+SPEED = "speed"
 # The values of --schedule.
-CONSTANT, INVERSE_SQUARE_ROOT, COSINE, ONE_CYCLE = "constant", "inverse-square-root", "cosine", "one-cycle"
+CONSTANT = "constant"
+INVERSE_SQUARE_ROOT = "inverse-square-root"
+COSINE = "cosine"
+ONE_CYCLE = "one-cycle"
 # The parts of the model for --freeze.
 PARTS = ("embedding", "encoder", "decoder", "attention", "projection")
 
-NATS, QUESTION_NATS = "nats_per_character", "question_nats_per_character"
+NATS = "nats_per_character"
+QUESTION_NATS = "question_nats_per_character"
 # The measures that --best-by takes.
 LOWER_IS_BETTER = (NATS, "nats_per_token", QUESTION_NATS)
 HIGHER_IS_BETTER = ("bleu", "chrf", "relevance_at_1")

@@ -8,8 +8,11 @@ from chatbot.config.form import Form
 from chatbot.errors import UserError
 from chatbot.flags import Flags, fields_of, setting, words_of
 
-DATA, MODEL, SPEED = "data", "model", "speed"
-RECURRENT, TRANSFORMER = "recurrent", "transformer"
+DATA = "data"
+MODEL = "model"
+SPEED = "speed"
+RECURRENT = "recurrent"
+TRANSFORMER = "transformer"
 # Settings of one architecture, which the other one does not use.
 OF_RECURRENT = ("cell", "rnn_size", "residual", "bidirectional", "attention")
 OF_TRANSFORMER = ("heads", "feed_forward_size", "recompute_activations")
@@ -105,7 +108,8 @@ class ModelSettings(Flags, fixed=True):
         check_architecture(
             self.architecture, {n: value for n, value in vars(self).items() if value != getattr(ModelSettings, n)}
         )
-        size, heads = self.embedding_size, self.heads
+        size = self.embedding_size
+        heads = self.heads
         divides = size % heads == 0 or (self.form is not None and self.form.head_size is not None)
         if self.architecture == TRANSFORMER and (not divides or size % 2):
             raise UserError(f"--heads {heads}: must divide --embedding-size {size}, an even number; change one of both")

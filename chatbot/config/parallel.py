@@ -5,7 +5,9 @@ import dataclasses
 from chatbot.errors import UserError
 from chatbot.flags import Flags, flag_of, setting
 
-DEVICES, PARALLEL, MACHINES = "devices", "parallel", "machines"
+DEVICES = "devices"
+PARALLEL = "parallel"
+MACHINES = "machines"
 
 UPDATES = ("parameter_server", "replicated", "independent", "distributed_replicated")
 

@@ -11,8 +11,11 @@ from chatbot.config.families import BASE, family_of, settings_of
 from chatbot.durable import read_json, write_file
 from chatbot.errors import UserError
 
-CONFIG, TOKENIZER, VOCAB = "config.json", "tokenizer.json", "vocab.txt"
-WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
+CONFIG = "config.json"
+TOKENIZER = "tokenizer.json"
+VOCAB = "vocab.txt"
+WEIGHTS = "model.safetensors"
+INDEX = "model.safetensors.index.json"
 TYPES = {"bfloat16", "float16", "float32", "float64"}
 # Of fine-tuning, as in the examples of transformers.
 LEARNING_RATE = 5e-5
@@ -26,7 +29,8 @@ class PublishedModel:
     """
 
     def __init__(self, folder: Path, config: dict[str, Any]) -> None:
-        self.folder, self.config = folder, config
+        self.folder = folder
+        self.config = config
         self.family = family_of(config, str(folder / CONFIG))
 
     def settings(self) -> dict[str, Any]:
@@ -50,7 +54,8 @@ class PublishedModel:
 
     def has_projection(self) -> bool:
         """Return whether it has an output matrix that is not its embedding. Raises UserError."""
-        embedding, projection = self.family.names.embedding, self.family.names.projection
+        embedding = self.family.names.embedding
+        projection = self.family.names.projection
         import numpy as np
 
         return projection in self.tensors and not np.array_equal(self.tensor(projection), self.tensor(embedding))
@@ -58,7 +63,8 @@ class PublishedModel:
     @functools.cached_property
     def tensors(self) -> dict[str, tuple[Path, str]]:
         """The file of each tensor, and its name there. Raises UserError for files that are missing or damaged."""
-        found, embedding = _tensors(self.folder), self.family.names.embedding
+        found = _tensors(self.folder)
+        embedding = self.family.names.embedding
         base = BASE if embedding not in found and embedding.removeprefix(BASE) in found else ""
         return {base + name: (path, name) for name, path in found.items()}
 

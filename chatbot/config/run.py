@@ -14,7 +14,8 @@ from chatbot.flags import Flags, flag_of, setting
 
 RUN = "run"
 # What --report-to names.
-TENSORBOARD, WANDB = "tensorboard", "wandb"
+TENSORBOARD = "tensorboard"
+WANDB = "wandb"
 # The defaults of a new attempt that follow its corpus; an attempt keeps the values that it began with. They are of
 # settings of the model and of the optimisation, which change no training pair. A setting that needs another one comes
 # after it. docs/experiments.md compares them.

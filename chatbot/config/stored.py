@@ -120,7 +120,8 @@ def _inherited(attempt: str, given: dict[str, Any]) -> dict[str, Any]:
         if Path(attempt).name == attempt and (CHECKPOINTS / attempt / CONFIG).exists():
             remedy = f"give ./{attempt}, or {CHECKPOINTS}/{attempt}"
             raise UserError(f"--init-from {attempt}: a published model and an attempt have this name; {remedy}")
-        folder, values = model.folder, model.settings()
+        folder = model.folder
+        values = model.settings()
         kept = {*values, "vocabulary_size"} - FREE_OF_PUBLISHED
     else:
         folder = trained_directory(attempt, "--init-from")
@@ -210,7 +211,8 @@ def changed_settings(old: Settings, new: Settings, names: Sequence[str] = FIXED)
 
     Of another architecture, its own sizes are not compared.
     """
-    before, after = flatten(old), flatten(new)
+    before = flatten(old)
+    after = flatten(new)
     if before["architecture"] != after["architecture"]:
         names = [name for name in names if name not in (*OF_RECURRENT, *OF_TRANSFORMER)]
     return [

@@ -83,7 +83,8 @@ def read_chosen(path: Path) -> dict[str, Any]:
     if path.suffix not in YAML:
         text = text.replace("\t", " ")  # tabs may indent JSON, but not YAML
     for key, value, line in _entries(path, text):
-        name, where = key.replace("-", "_"), f"{path}, line {line}"
+        name = key.replace("-", "_")
+        where = f"{path}, line {line}"
         if name == "config":
             raise UserError(f"{where}: {key}: a file names no other file of settings; copy its settings into this one")
         if name in REMOVED:

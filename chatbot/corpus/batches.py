@@ -69,16 +69,19 @@ def _best_cut(
 ) -> tuple[int, int, int]:
     """Return (cost saved, side, bound) of the best cut of one box; the cost saved is 0 if no cut is allowed."""
     best = (0, 0, 0)
-    sides, counts = lengths.sides[:, combinations], lengths.counts[combinations]
+    sides = lengths.sides[:, combinations]
+    counts = lengths.counts[combinations]
     min_pairs = MIN_BATCHES * batch_size(*map(int, sides.max(axis=1)))
     for side in (SOURCE, TARGET):
         order = np.argsort(sides[side], kind="stable")
-        ordered, below = sides[:, order], np.cumsum(counts[order])
+        ordered = sides[:, order]
+        below = np.cumsum(counts[order])
         costs = ordered * COSTS
         # Cost of a pair padded to the longest combination up to each one, and from each one on, both [combinations].
         low = np.maximum.accumulate(costs, axis=1).sum(axis=0)
         high = np.maximum.accumulate(costs[:, ::-1], axis=1)[:, ::-1].sum(axis=0)
-        inside, outside = below[:-1], below[-1] - below[:-1]
+        inside = below[:-1]
+        outside = below[-1] - below[:-1]
         saved = high[0] * below[-1] - (low[:-1] * inside + high[1:] * outside)
         distinct = ordered[side, :-1] < ordered[side, 1:]
         allowed = distinct & (inside >= min_pairs) & (outside >= min_pairs)
@@ -177,11 +180,13 @@ class Batches:
         while True:
             for _, positions in self.plan(epoch, done):
                 yield self._global_batch(positions, towers, machine, machines)
-            epoch, done = epoch + 1, 0
+            epoch = epoch + 1
+            done = 0
 
     def _global_batch(self, positions: Positions, towers: int, machine: int, machines: int) -> GlobalBatch:
         """Return a batch of these pairs. A machine pads only its own shares."""
-        longest, ids = np.zeros(2, np.int64), [np.array([PAD, EOS])]
+        longest = np.zeros(2, np.int64)
+        ids = [np.array([PAD, EOS])]
         for shard in np.unique(positions[:, 0]).tolist():
             pairs = self._mapped(shard).select(positions[positions[:, 0] == shard, 1])
             longest = np.maximum(longest, [pairs.sources.lengths.max(), pairs.targets.lengths.max() + 1])
@@ -245,7 +250,8 @@ def pad_batch(pairs: EncodedPairs, rows: npt.NDArray[np.int64], source_length: i
 def pad(ragged: Ragged, rows: npt.NDArray[np.int64], length: int) -> Ids:
     """Return the given rows as an array [rows, length], with PAD on the right."""
     padded = np.full((len(rows), length), PAD, np.int32)
-    starts, lengths = ragged.starts[rows], ragged.lengths[rows]
+    starts = ragged.starts[rows]
+    lengths = ragged.lengths[rows]
     real = np.arange(length) < lengths[:, None]  # [rows, length]
     index = starts[:, None] + np.arange(length)  # [rows, length]
     padded[real] = ragged.flat[index[real]]

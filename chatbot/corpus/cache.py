@@ -31,7 +31,8 @@ CACHE_TAG_CONTENT = "Signature: 8a477f597d28d172789f06886806bc55\n"
 BLOCK = 1 << 20  # bytes read at once
 DAY = 86_400  # seconds
 # The limits of a cache: bytes in all folders, and seconds since the last use of each. What was used within a day stays.
-MOST_BYTES, MOST_SECONDS = 20 * 10**9, 90 * DAY
+MOST_BYTES = 20 * 10**9
+MOST_SECONDS = 90 * DAY
 NAME = re.compile(r"[a-z]+-[0-9a-f]{32}")  # of a folder with a key
 PART = ".part-"  # after the name of a folder that is being made or removed
 

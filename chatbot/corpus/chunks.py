@@ -108,10 +108,12 @@ def clean_pairs(pairs: Iterable[Pair], first: int, report: Report, settings: Cor
     first pair in its file, from 1; the report names pairs by these numbers.
     """
     changed: Counter[str] = Counter()
-    clean, is_blocked = cleaner(settings.clean, changed), word_filter(settings)
+    clean = cleaner(settings.clean, changed)
+    is_blocked = word_filter(settings)
     gap: int | None = NEW  # the link of a pair after dropped ones; None: no pair was dropped
     for number, (question, answer, link) in enumerate(pairs, start=first):
-        question, answer = clean(question), clean(answer)
+        question = clean(question)
+        answer = clean(answer)
         is_empty = not question or not answer
         if is_empty or (is_blocked is not None and (is_blocked(question) or is_blocked(answer))):
             reason = "pairs with an empty side" if is_empty else "pairs with a blocked word"

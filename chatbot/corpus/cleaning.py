@@ -13,10 +13,13 @@ from chatbot.errors import UserError
 # An utterance is cut into words if spaces are at this share of the places between its Chinese characters, no word is
 # longer, and one is a single character: words have 1.6 characters on average. In other text, spaces separate clauses or
 # keywords.
-FEWEST_CHARACTERS, LEAST_SHARE, LONGEST_WORD = 6, 0.4, 6
+FEWEST_CHARACTERS = 6
+LEAST_SHARE = 0.4
+LONGEST_WORD = 6
 # A corpus is cut into words if at least this many of its first utterances are, and this share of them: in some corpora
 # only the questions are.
-FEWEST_UTTERANCES, LEAST_UTTERANCES = 5, 0.4
+FEWEST_UTTERANCES = 5
+LEAST_UTTERANCES = 0.4
 EXAMINED = 50_000  # characters of a text
 
 _CHINESE = re.compile(f"[{CHINESE}]+")
@@ -103,7 +106,8 @@ def is_cut_into_words(text: str) -> bool:
         if sum(lengths) >= FEWEST_CHARACTERS:
             spaces = len(_SPACED.findall(utterance))
             is_cut = spaces >= LEAST_SHARE * (sum(lengths) - 1) and max(lengths) <= LONGEST_WORD and min(lengths) == 1
-            cut, whole = cut + is_cut, whole + (not is_cut)
+            cut = cut + is_cut
+            whole = whole + (not is_cut)
     return cut >= FEWEST_UTTERANCES and cut >= LEAST_UTTERANCES * (cut + whole)
 
 

@@ -82,7 +82,8 @@ def conversations(pairs: Iterable[Pair], rules: Collection[str]) -> Iterator[obj
             if turns:
                 texts = [text if without_markup(text) == text else html.escape(text, quote=False) for text in turns]
                 yield _conversation(texts, kind)
-            turns, kind = [question, answer], NEW
+            turns = [question, answer]
+            kind = NEW
 
 
 def _conversation(turns: list[str], kind: int) -> object:

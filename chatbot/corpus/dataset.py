@@ -188,7 +188,8 @@ def described(report: Report) -> list[str]:
 def count_tokens(tokenised: TokenisedFiles, kept: Mask, pool: Processes) -> dict[str, int]:
     """Return how often each token occurs in the pairs that are kept."""
     numbers: defaultdict[str, int] = defaultdict(itertools.count().__next__)
-    totals, tasks = np.zeros(0, np.int64), tokenised.tasks(kept)
+    totals = np.zeros(0, np.int64)
+    tasks = tokenised.tasks(kept)
     for tokens, counts in pool.in_order(_count, tasks, len(tasks) <= SERIAL_CHUNKS):
         indices = np.fromiter(map(numbers.__getitem__, tokens), np.int64, len(tokens))
         totals = np.append(totals, np.zeros(len(numbers) - len(totals), np.int64))

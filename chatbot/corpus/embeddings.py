@@ -24,7 +24,8 @@ FILES = (*GRAPHS, "model.onnx_data", "onnx/model.onnx_data", "tokenizer.json", P
 # What the modules of a folder may do, by the ends of their types; vectors are normalised in any case.
 KNOWN_MODULES = ("Transformer", "Pooling", "Normalize")
 # Tokens of a text that are read where a folder does not say it, and texts that are embedded at once.
-MOST_TOKENS, BATCH = 512, 64
+MOST_TOKENS = 512
+BATCH = 64
 # A text whose vector tells models apart.
 PROBE = "你好 hello"
 

@@ -54,7 +54,8 @@ class CorpusFiles:
     @functools.cached_property
     def key(self) -> str:
         """A hash of all inputs of the tokens: the files, what their names decide, the settings, and what reads them."""
-        settings, rules = self.settings, [rule for rule in TEXT_RULES if rule in self.settings.clean]
+        settings = self.settings
+        rules = [rule for rule in TEXT_RULES if rule in self.settings.clean]
         block_list, dictionary = (path and Path(path) for path in (settings.block_list, settings.dictionary))
         word_lists = [block_list and content_key(block_list), dictionary and content_key(dictionary)]
         if settings.tokenizer == PIECES and dictionary:  # of a vocab.txt, other files decide, too
@@ -230,7 +231,8 @@ def _write_chunks(files: CorpusFiles, folder: Path, pool: Processes) -> tuple[li
     """Return (name, source, pairs) of each chunk, and the report of each source."""
     size = sum(path.stat().st_size for source in files.sources for path in source.paths)
     tasks = [(index, source, files, folder.absolute()) for index, source in enumerate(files.sources)]
-    chunks, reports = [], [Report(source.name) for source in files.sources]
+    chunks = []
+    reports = [Report(source.name) for source in files.sources]
     with progress_bar("Tokenising", size, "B") as bar:
         for name, source, pairs, report in pool.in_order(_write_chunk, tasks, size <= SERIAL_BYTES, _read):
             if name:

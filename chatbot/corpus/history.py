@@ -74,7 +74,8 @@ def turn_rows(links: Links, turns: int) -> npt.NDArray[np.int64]:
     questions = 2 * np.arange(len(links))
     before = np.full(2 * len(links), -1)  # the row of the turn before each row
     before[1::2] = questions
-    overlap, following = np.flatnonzero(links == OVERLAP), np.flatnonzero(links == NEXT)
+    overlap = np.flatnonzero(links == OVERLAP)
+    following = np.flatnonzero(links == NEXT)
     before[questions[overlap]] = questions[overlap] - 2
     before[questions[following]] = questions[following] - 1
     columns = [questions]
@@ -92,7 +93,8 @@ def rows_with_history(chunk: Chunk, kept: Mask, turns: int) -> Ragged:
 
     The marks have the indices after those of the chunk's distinct tokens.
     """
-    tokens, rows = len(chunk.tokens), len(chunk.lengths)
+    tokens = len(chunk.tokens)
+    rows = len(chunk.lengths)
     flat = np.concatenate([chunk.ids.astype(np.int64), np.arange(tokens, tokens + len(MARKS))])
     all_rows = Ragged.from_lengths(flat, np.concatenate([chunk.lengths, np.ones(len(MARKS), np.uint32)]))
     history = turn_rows(chunk.links, turns)[kept, ::-1]  # [kept, turns] the oldest first, the question last
@@ -116,7 +118,8 @@ def pair_hashes(texts: Hashes, links: Links, turns: int) -> PairHashes:
     With history, examples are equal if their turns are, too. All pairs of a conversation are one group, named by its
     first turn. texts: [2 * pairs] the hashes of the alternating questions and answers.
     """
-    questions, answers = texts[::2], texts[1::2]
+    questions = texts[::2]
+    answers = texts[1::2]
     pairs = mixed(questions, answers)
     if not turns:
         return PairHashes(questions, answers, pairs, questions, pairs)

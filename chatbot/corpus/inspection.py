@@ -38,7 +38,8 @@ SAMPLES = 3
 TOP_REPLIES = 10
 VOCABULARY_SIZES = (4_000, 8_000, 16_000, 32_000, 64_000)
 # The suggested vocabulary covers this share of the largest coverage; the suggested length fits this share of the pairs.
-COVERED, FITTING = 0.97, 0.99
+COVERED = 0.97
+FITTING = 0.99
 
 
 class File(NamedTuple):
@@ -101,7 +102,9 @@ def measure(files: CorpusFiles) -> Measurements:
 
 def _coverage(counts: Mapping[str, int]) -> dict[int, float]:
     """Return what vocabularies of several sizes cover. Sizes beyond the first that has every candidate are left out."""
-    coverage, candidates, total = {}, len(build_vocabulary(counts, sys.maxsize)), sum(counts.values())
+    coverage = {}
+    candidates = len(build_vocabulary(counts, sys.maxsize))
+    total = sum(counts.values())
     for size in VOCABULARY_SIZES:
         vocabulary = build_vocabulary(counts, size)
         coverage[size] = sum(counts.get(token, 0) for token in vocabulary.tokens) / total
@@ -139,8 +142,10 @@ def _texts(tokenised: TokenisedFiles, rows: npt.NDArray[np.int64]) -> list[tuple
 
 
 # Thresholds of the warnings, as shares of all pairs or replies.
-MANY_DROPPED, TOP_REPLIES_SHARE = 0.1, 0.2
-FEW_PAIRS, FREQUENT_REPLY = 1000, 10
+MANY_DROPPED = 0.1
+TOP_REPLIES_SHARE = 0.2
+FEW_PAIRS = 1000
+FREQUENT_REPLY = 10
 # Reasons to drop pairs that the user chose by a flag, and to drop what is no pair of the corpus anyway.
 CHOSEN = ("pairs beyond ", "pairs with fewer ", "pairs with more ", "pairs with a blocked ")
 NO_PAIRS = (NO_DATA, NOTICES, NO_TEXT, NOT_TEXT, OF_PROGRAMS, FALSE_RESPONSES, NO_SPEECH)

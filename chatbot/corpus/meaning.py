@@ -19,7 +19,10 @@ from chatbot.errors import UserError
 # replies to questions, [size + 2, size] float32, with the means of both; the lengths of what it gives for the replies,
 # [pairs] float32; for many pairs, a graph of neighbours.
 SIDES = QUESTIONS, REPLIES = "questions", "replies"
-MAP, EXPECTED, GRAPH, MODEL = "map.npy", "expected.npy", "graph.usearch", "model"
+MAP = "map.npy"
+EXPECTED = "expected.npy"
+GRAPH = "graph.usearch"
+MODEL = "model"
 DESCRIPTION = "meaning.json"
 VECTORS = "vectors.npy"  # of both sides, [2, pairs, size] float16, while an index is made
 VERSION = 1
@@ -84,7 +87,8 @@ class Meaning:
 
     def nearest(self, vector: Vectors, number: int) -> list[int]:
         """Return the numbers of the pairs whose questions are nearest to a vector, the nearest first."""
-        row, number = _as_int8(vector), min(number, len(self._questions))
+        row = _as_int8(vector)
+        number = min(number, len(self._questions))
         if self._graph is not None:
             matches = self._graph.search(row, number)
         else:
@@ -124,7 +128,8 @@ def write_meaning(folder: Path, name: str, texts: tuple[Sequence[str], Sequence[
     _usearch()  # or its absence is known after hours
     part = folder.with_name(f"{folder.name}.part")
     if _read(part) != description:
-        shape, is_begun = (2, len(texts[0]), len(probe)), (part / VECTORS).exists()
+        shape = (2, len(texts[0]), len(probe))
+        is_begun = (part / VECTORS).exists()
         is_begun &= {**_read(part), "done": 0} == {**description, "done": 0}
         done = _read(part).get("done", 0) if is_begun else 0
         if not done:
@@ -150,7 +155,8 @@ def _embedded(
     model: Embeddings, texts: tuple[Sequence[str], Sequence[str]], vectors: npt.NDArray[np.float16], done: int
 ) -> Iterator[int]:
     """Embed the texts from pair `done` on, and yield how far it went. Prints the time that it takes."""
-    total, began = len(texts[0]), time.monotonic()
+    total = len(texts[0])
+    began = time.monotonic()
     with progress_bar("Embedding", total, "pairs", initial=done) as bar:
         for first in range(done, total, BLOCK):
             block = slice(first, first + BLOCK)
@@ -170,7 +176,8 @@ def _finish(part: Path, vectors: npt.NDArray[np.float16]) -> None:
     total, size = vectors.shape[1:]
     blocks = [slice(first, first + 64 * BLOCK) for first in range(0, total, 64 * BLOCK)]
     means = np.stack([sum(side[block].sum(axis=0, dtype=np.float64) for block in blocks) for side in vectors]) / total
-    squares, products = RIDGE * np.eye(size), np.zeros([size, size])
+    squares = RIDGE * np.eye(size)
+    products = np.zeros([size, size])
     arrays = [np.lib.format.open_memmap(part / f"{s}.npy", "w+", np.int8, (total, size)) for s in SIDES]
     for block in blocks:
         for side, array in zip(vectors, arrays, strict=True):

@@ -32,7 +32,8 @@ UNREADABLE = (ValueError, LookupError, EOFError, RuntimeError, zlib.error, struc
 MULTIPLIER = -7046029254386353131
 
 # Rows of ids, and n-grams, that are handled at once.
-ROWS_AT_ONCE, GRAMS_AT_ONCE = 1 << 12, 1 << 20
+ROWS_AT_ONCE = 1 << 12
+GRAMS_AT_ONCE = 1 << 20
 
 # Arrays of ids and probabilities are compressed to a half or a fifth, a file that was made to harm to a thousandth.
 MOST_COMPRESSION = 100
@@ -173,7 +174,8 @@ def _distinct(histories: Int32s, ids: Int32s) -> tuple[Ids, Ids, Ids, Int32s, In
             new_context = np.append(True, np.diff(numbers[places]) != 0)
             begins = np.flatnonzero(new_context | np.append(True, np.diff(ids[places]) != 0))  # of n-grams
             first_grams = np.flatnonzero(new_context[begins])
-            counts, firsts = np.diff(begins, append=len(places)), places[begins]
+            counts = np.diff(begins, append=len(places))
+            firsts = places[begins]
             sizes = np.diff(first_grams, append=len(begins))
             parts.append((numbers[firsts[first_grams]], sizes, counts, histories[firsts, 1:], ids[firsts]))
     del numbers, range_of

@@ -100,7 +100,8 @@ class EncodedPairs:
 
     def reversed(self) -> "EncodedPairs":
         """Return the pairs from answer to question. Their numbers of characters are unknown and set to 0."""
-        begins, characters = np.full_like(self.begins, ASK), np.zeros_like(self.characters)
+        begins = np.full_like(self.begins, ASK)
+        characters = np.zeros_like(self.characters)
         return EncodedPairs(self.targets, self.sources, begins, characters)
 
     def __add__(self, other: "EncodedPairs") -> "EncodedPairs":
@@ -113,7 +114,8 @@ class EncodedPairs:
         )
 
 
-SOURCE, TARGET = 0, 1
+SOURCE = 0
+TARGET = 1
 
 
 @dataclasses.dataclass(frozen=True)

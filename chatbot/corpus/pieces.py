@@ -73,7 +73,8 @@ def open_tokenizer(path: Path) -> Any:
     path: of a tokenizer.json, or of a BERT's vocab.txt, whose tokenizer_config.json says whether it knows capitals.
     """
     try:
-        content, lowercase = path.read_text(encoding="utf-8"), None
+        content = path.read_text(encoding="utf-8")
+        lowercase = None
         beside = path.with_name("tokenizer_config.json")
         if path.name == VOCAB:
             lowercase = not beside.is_file() or bool(dict(read_json(beside)).get("do_lower_case", True))  # as in BERT

@@ -20,7 +20,9 @@ from chatbot.durable import write_json
 from chatbot.errors import UserError
 
 BYTE = re.compile("<0x[0-9A-F]{2}>")
-BPE, WORD_PIECE, UNIGRAM = "BPE", "WordPiece", "Unigram"
+BPE = "BPE"
+WORD_PIECE = "WordPiece"
+UNIGRAM = "Unigram"
 # Of config.json: the type of the tensors, and ids for generation that are no plain `*_token_id`.
 LEFT_OUT = (
     "torch_dtype",
@@ -40,10 +42,13 @@ def write_pruned(model: PublishedModel, used: Collection[str], folder: Path) -> 
     used: pieces that stay, beside the special ones and those that spell others. A text of used pieces has the same ones
     afterwards. Raises UserError for a model that cannot be read, or a tokenizer that cannot be pruned, OSError.
     """
-    path, names = model.tokenizer(), model.family.names
+    path = model.tokenizer()
+    names = model.family.names
     vocabulary, _ = piece_vocabulary(path, model.config)
-    made, size = open_tokenizer(path), model.config["vocab_size"]
-    content, ids = json.loads(made.to_str()), made.get_vocab()
+    made = open_tokenizer(path)
+    size = model.config["vocab_size"]
+    content = json.loads(made.to_str())
+    ids = made.get_vocab()
     if content["model"]["type"] not in (BPE, WORD_PIECE, UNIGRAM):
         kind = content["model"]["type"]
         raise UserError(f"{path}: tokens of a model {kind} cannot be pruned; train with all of them")
@@ -63,7 +68,8 @@ def write_pruned(model: PublishedModel, used: Collection[str], folder: Path) -> 
     for name in dict.fromkeys([names.embedding, *model.tensors]):
         if name.endswith(UNREAD):
             continue
-        value, axis = model.tensor(name), -1 if name == names.output_bias else 0
+        value = model.tensor(name)
+        axis = -1 if name == names.output_bias else 0
         if name in (names.embedding, names.output_bias) or name.endswith(COPIES):
             if value.ndim != 2 or value.shape[axis] <= rows[-1]:
                 raise UserError(f"{model.folder}: {name} is {[*value.shape]}, not of the tokens; {REMEDY}")

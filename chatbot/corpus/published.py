@@ -21,7 +21,8 @@ def piece_vocabulary(path: Path, config: Mapping[str, Any]) -> tuple[PieceVocabu
     path: of its tokenizer.json. config: its config.json, which says what begins and ends replies. Raises UserError for
     files that do not fit each other, and for tokenizers whose texts are not known.
     """
-    made, size = open_tokenizer(path), _whole(config, "vocab_size", path)
+    made = open_tokenizer(path)
+    size = _whole(config, "vocab_size", path)
     content = json.loads(made.to_str())
     kind = (content.get("decoder") or {}).get("type")
     if kind not in TEXTS:

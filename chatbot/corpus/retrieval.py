@@ -27,7 +27,8 @@ ARRAYS = ("grams", "starts", "texts", "weights")
 PAIRS = QUESTIONS, REPLIES, LENGTHS, TOKENS = "questions", "replies", "lengths", "tokens"
 DESCRIPTION = "index.json"
 # Of the folder: the vectors of the pairs, if --embeddings was given, and the weights by which replies are judged.
-MEANING, JUDGE = "meaning", "judge.json"
+MEANING = "meaning"
+JUDGE = "judge.json"
 # Increase this whenever the files mean something else.
 VERSION = 2
 # A reply with one of these is about a person, or a page, of another conversation.
@@ -128,9 +129,11 @@ class Retrieval:
         bad is left out. without: numbers of pairs that are left out, too.
         """
         if self.meaning is None:
-            vectors, most = [None] * len(questions), number
+            vectors = [None] * len(questions)
+            most = number
         else:
-            vectors, most = [*self.meaning.vectors(questions)], 2 * number
+            vectors = [*self.meaning.vectors(questions)]
+            most = 2 * number
         found = []
         for question, vector in zip(questions, vectors, strict=True):
             pairs = self._similar_pairs(question, vector, PAIRS_PER_REPLY * number + len(without))

@@ -22,7 +22,9 @@ AT_ONCE = 4_000_000
 # corpora with at least FEWEST_SPLIT pairs, and at most MOST_HELD_OUT pairs. So no question is in both parts, and a
 # question that a file has been trained on remains in the training part when the file grows. With history, the hash of
 # the conversation's first turn decides for all its pairs.
-HELD_OUT_SHARE, FEWEST_SPLIT, MOST_HELD_OUT = 0.05, 2_000, 2_000
+HELD_OUT_SHARE = 0.05
+FEWEST_SPLIT = 2_000
+MOST_HELD_OUT = 2_000
 
 IN_VALIDATION_FILE = "pairs that are in the validation file too"
 HELD_OUT = "pairs held out for validation"
@@ -122,7 +124,8 @@ def held_out_limit(group_hashes: Hashes) -> np.uint64:
     """
     pairs = len(group_hashes)
     limit: np.uint64 = np.uint64(0 if pairs < FEWEST_SPLIT else HELD_OUT_SHARE * 2**64)
-    candidates, most = np.sort(group_hashes[group_hashes < limit]), min(MOST_HELD_OUT, pairs // 10)
+    candidates = np.sort(group_hashes[group_hashes < limit])
+    most = min(MOST_HELD_OUT, pairs // 10)
     if len(candidates) > most:
         limit = candidates[most]
     return limit

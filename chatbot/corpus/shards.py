@@ -34,7 +34,8 @@ PAIRS_PER_SHARD = 1 << 17
 BUFFER = 32_000_000
 CHARACTERS = 2  # the column of lengths after those of the source and of the answer
 # Questions that the chat offers to somebody who does not know what to ask, and the tokens of the longest.
-OFFERED, OFFERED_TOKENS = 3, 8
+OFFERED = 3
+OFFERED_TOKENS = 8
 PAIR_BYTES = 3 * np.dtype(np.uint32).itemsize  # of a row of lengths
 
 
@@ -74,7 +75,8 @@ def write_shards(folder: Path, shards: int, parts: Iterable[tuple[int, ShardArra
             size += array.nbytes
         if size > BUFFER:
             _append(folder, buffers)
-            buffers, size = {}, 0
+            buffers = {}
+            size = 0
     _append(folder, buffers)
 
 

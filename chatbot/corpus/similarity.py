@@ -15,13 +15,16 @@ Scores = npt.NDArray[np.float32]
 Floats = npt.NDArray[np.float64]
 
 # The parameters of BM25, as in Lucene.
-K1, B = 1.5, 0.75
+K1 = 1.5
+B = 0.75
 # Texts are counted in blocks, which bound the memory; the number of a text within its block has 16 bits.
 BLOCK = 1 << 16
 # A code point has 21 bits, and a pair of them, as a number, 42.
-POINT_BITS, GRAM_BITS = 21, np.uint64(42)
+POINT_BITS = 21
+GRAM_BITS = np.uint64(42)
 # `nearest` reads as many occurrences of the rarest grams of a query, and of the others only those in as many texts.
-OCCURRENCES, CANDIDATES = 1 << 17, 1000
+OCCURRENCES = 1 << 17
+CANDIDATES = 1000
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,7 +61,8 @@ class CharacterIndex:
         scores = scores[texts]
         if rare < len(occurrences):
             best = _largest(scores, max(number, CANDIDATES))
-            texts, scores = texts[best], scores[best]
+            texts = texts[best]
+            scores = scores[best]
             for part in occurrences[rare:]:
                 positions = np.searchsorted(part.texts, texts).clip(max=len(part.texts) - 1)
                 scores += np.where(part.texts[positions] == texts, part.weights[positions], 0)
@@ -71,7 +75,8 @@ class CharacterIndex:
         grams, numbers = _grams(texts)
         keys = np.sort(numbers.astype(np.uint64) << GRAM_BITS | grams)  # by text, then by gram
         keys = keys[np.flatnonzero(np.diff(keys, prepend=~keys[:1]))]  # np.unique takes several times as long
-        numbers, grams = (keys >> GRAM_BITS).astype(np.int64), keys & ((np.uint64(1) << GRAM_BITS) - np.uint64(1))
+        numbers = (keys >> GRAM_BITS).astype(np.int64)
+        grams = keys & ((np.uint64(1) << GRAM_BITS) - np.uint64(1))
         begins, ends = (np.searchsorted(self.grams, grams, side) for side in ("left", "right"))
         weights = _rarity(self.starts[ends] - self.starts[begins], self.size)  # most, for one that no text has
         totals = np.bincount(numbers, weights, len(texts)).tolist()
@@ -110,7 +115,8 @@ def similarities(query: WeighedText, texts: Sequence[WeighedText]) -> Floats:
 
     It is the Dice coefficient of their distinct characters and pairs, by weight.
     """
-    grams, weights = np.concatenate([text.grams for text in texts]), np.concatenate([text.weights for text in texts])
+    grams = np.concatenate([text.grams for text in texts])
+    weights = np.concatenate([text.weights for text in texts])
     numbers = np.repeat(np.arange(len(texts)), [len(text.grams) for text in texts])
     begins, ends = (np.searchsorted(query.grams, grams, side) for side in ("left", "right"))
     shared = np.bincount(numbers, weights * (begins < ends), len(texts))
@@ -162,7 +168,8 @@ def character_index(texts: Sequence[str]) -> CharacterIndex:
     rarity = _rarity(frequencies, len(texts))
     mean_length = max(1.0, sum(length for _, _, length in totals) / len(texts))
     starts = np.concatenate([[0], np.cumsum(frequencies)])
-    numbers, weights = np.empty(starts[-1], np.int32), np.empty(starts[-1], np.float32)
+    numbers = np.empty(starts[-1], np.int32)
+    weights = np.empty(starts[-1], np.float32)
     ends = starts[:-1].copy()  # of what the blocks have filled so far
     for block in _blocks(texts):
         of_block, begins, sizes = np.unique(block.grams, return_index=True, return_counts=True)

@@ -75,14 +75,16 @@ def prune(settings: PruneSettings) -> None:
     from chatbot.corpus.selection import Selection
     from chatbot.corpus.workers import worker_pool
 
-    model, output = published(settings.init_from), Path(settings.output)
+    model = published(settings.init_from)
+    output = Path(settings.output)
     if model is None:
         remedy = "give its folder, its name such as google/mt5-small, or an attempt's export"
         raise UserError(f"--init-from {settings.init_from}: no published model; {remedy}")
     if os.path.lexists(output) or not output.parent.is_dir():
         raise UserError(f"--output {output}: give a folder that does not exist yet, in one that does")
     of_pieces = dataclasses.replace(settings.corpus, tokenizer=PIECES, dictionary=str(model.tokenizer()))
-    corpus_settings, used = without_word_spaces(of_pieces), set[str]()
+    corpus_settings = without_word_spaces(of_pieces)
+    used = set[str]()
     with worker_pool() as pool:
         for files in filter(None, (training_files(corpus_settings), validation_files(corpus_settings))):
             tokenised = tokenise(files, pool)

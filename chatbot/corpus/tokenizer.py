@@ -74,7 +74,8 @@ def tokens_of(settings: CorpusSettings) -> Callable[[str], list[str]]:
 
     Raises UserError when the dictionary or the library of a rule is missing.
     """
-    clean, tokenise = cleaner(settings.clean), tokenizer(settings.tokenizer, settings.dictionary)
+    clean = cleaner(settings.clean)
+    tokenise = tokenizer(settings.tokenizer, settings.dictionary)
     return lambda text: tokenise(clean(text))
 
 
@@ -215,7 +216,8 @@ def _load(path: str) -> tuple[Any, frozenset[str], frozenset[str]]:
     loaded.FREQ, loaded.total = loaded.gen_pfdict(loaded.get_dict_file())
     loaded.initialized = True
     # jieba collects the words to be split in one set for all tokenizers.
-    others, finalseg.Force_Split_Words = finalseg.Force_Split_Words, set()
+    others = finalseg.Force_Split_Words
+    finalseg.Force_Split_Words = set()
     try:
         loaded.load_userdict(io.StringIO(text))
         if loaded.total >= _MAX_TOTAL:
@@ -223,7 +225,8 @@ def _load(path: str) -> tuple[Any, frozenset[str], frozenset[str]]:
     except (ValueError, OverflowError) as error:
         raise UserError(f"{path}: not a jieba dictionary in {encoding}: {error}") from None
     finally:
-        removed, finalseg.Force_Split_Words = finalseg.Force_Split_Words, others
+        removed = finalseg.Force_Split_Words
+        finalseg.Force_Split_Words = others
     words = rjieba.Jieba.empty()
     for word, frequency in loaded.FREQ.items():
         if frequency:  # 0: the beginning of a word, or a word that the user removed
@@ -250,7 +253,8 @@ def print_unused_words(settings: CorpusSettings) -> None:
     """
     if settings.dictionary is None or settings.tokenizer == PIECES:
         return
-    tokens, usual_tokens = tokens_of(settings), tokenizer()
+    tokens = tokens_of(settings)
+    usual_tokens = tokenizer()
     entries = _entries(read_word_list(settings.dictionary, "dictionary")[0])
     unused = []
     for word, frequency, tag in entries:
@@ -260,7 +264,8 @@ def print_unused_words(settings: CorpusSettings) -> None:
         if not is_removed and (is_usual or not is_whole):
             unused.append(one_line(f"{word}{frequency}{tag}", SHOWN_NAME))
     if unused:
-        name, number = one_line(Path(settings.dictionary).name, 2 * SHOWN_NAME), f"{len(unused):,} of {len(entries):,}"
+        name = one_line(Path(settings.dictionary).name, 2 * SHOWN_NAME)
+        number = f"{len(unused):,} of {len(entries):,}"
         remedy = "a word with a space needs a frequency, a rare word a higher one"
         print(listing(f"{name}: lines without effect: {number}; {remedy}: ", unused))
 

@@ -59,7 +59,8 @@ class BoundedAutomaton:
         following = _ids_to_end(automaton)[next_states]
         beginning = [*automaton.beginning]
         following[self.start, beginning] = 1 + following[self.start][allowed[self.start]].min()
-        allowed[self.start, beginning], next_states[self.start, beginning] = True, self.start
+        allowed[self.start, beginning] = True
+        next_states[self.start, beginning] = self.start
         assert following.max() < FAR, "no end can be reached"
         self._most = int(following.max())
         # The ids after which the sequence can end in time, [(most + 1) * states, vocabulary], by the ids left.
@@ -158,7 +159,9 @@ def without_words(automaton: Automaton, vocabulary: Vocabulary, words: Sequence[
     tokens = _bytes_by_place(vocabulary.bytes_of_tokens())
     after_tokens = functools.cache(lambda state: _after_tokens(state, following, banned, tokens, len(vocabulary)))
     numbers = {0: 0}  # of the states, by pairs: spelling state * number of states of the words + state of the words
-    waiting, allowed, next_states = [*numbers], [], []
+    waiting = [*numbers]
+    allowed = []
+    next_states = []
     for pair in waiting:  # to which new ones are added
         spelling, state = divmod(pair, len(following))
         after = after_tokens(state)

@@ -76,7 +76,8 @@ def extended(
 
     log_probs: of the next id of each hypothesis, [rows, beams, vocabulary] float32. position: 0 at the first id.
     """
-    functions, vocabulary = functions_of(log_probs), log_probs.shape[-1]
+    functions = functions_of(log_probs)
+    vocabulary = log_probs.shape[-1]
     are_finished = hypotheses.are_finished > 0
     # A finished hypothesis has one continuation: padding, at no cost.
     padding = np.where(np.arange(vocabulary) == PAD, np.float32(0), -INFINITY)
@@ -85,7 +86,8 @@ def extended(
     ranks = log_probs / length_penalty(lengths, decoding)[:, :, None]
     # [rows, beams], flat over beams and ids
     chosen = functions.largest(functions.reshape(ranks, (-1, decoding.beams * vocabulary)), decoding.beams)
-    parents, ids = chosen // vocabulary, chosen % vocabulary
+    parents = chosen // vocabulary
+    ids = chosen % vocabulary
     log_probs = functions.take(functions.reshape(log_probs, (-1, decoding.beams * vocabulary)), chosen)
     states = automaton.states_after(functions.take(hypotheses.states, parents), ids)
     next_hypotheses = Hypotheses(

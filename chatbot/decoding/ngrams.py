@@ -22,7 +22,9 @@ class NgramMixture:
     """
 
     def __init__(self, ngrams: Ngrams, weight: float) -> None:
-        self.ngrams, self.order, self.weight = ngrams, ngrams.order, weight
+        self.ngrams = ngrams
+        self.order = ngrams.order
+        self.weight = weight
         self._log_model, self._log_ngrams = np.float32(math.log(1 - weight)), np.float32(math.log(weight))
 
     def begins(self, rows: Array) -> Array:
@@ -45,10 +47,12 @@ class NgramMixture:
         result = functions.repeated(functions.array(self.ngrams.unigrams)[None], functions.length(histories))
         for length, order in enumerate(self.ngrams.orders, 2):
             row, is_known = _context(order, histories[:, histories.shape[1] - length + 1 :])
-            first, last = functions.rows(order.starts, row), functions.rows(order.starts, row + 1)
+            first = functions.rows(order.starts, row)
+            last = functions.rows(order.starts, row + 1)
             positions, grams = functions.ranges(first, functions.where(is_known, last, first))
             result = result * functions.where(is_known, functions.rows(order.masses, row), np.float32(1))[:, None]
-            ids, added = functions.rows(order.ids, grams), functions.rows(order.probabilities, grams)
+            ids = functions.rows(order.ids, grams)
+            added = functions.rows(order.probabilities, grams)
             result = functions.add_at(result, positions, ids, added)
         return result
 
@@ -57,7 +61,8 @@ class NgramMixture:
 
         histories: as for `probabilities`. ids: [positions, number] int64, or [1, number] for all positions.
         """
-        functions, vocabulary = functions_of(histories), len(self.ngrams.unigrams)
+        functions = functions_of(histories)
+        vocabulary = len(self.ngrams.unigrams)
         result = functions.rows(self.ngrams.unigrams, ids)
         for length, (order, numbers) in enumerate(zip(self.ngrams.orders, self._numbers, strict=True), 2):
             row, is_known = _context(order, histories[:, histories.shape[1] - length + 1 :])
@@ -91,7 +96,8 @@ class NgramMixture:
 
 def _context(order: Order, ids: Array) -> tuple[Array, Array]:
     """Return the place among the contexts of an order of [positions, ids], and whether it is there: [positions]."""
-    functions, contexts = functions_of(ids), functions_of(ids).array(order.contexts)
+    functions = functions_of(ids)
+    contexts = functions_of(ids).array(order.contexts)
     number = functions.zeros_like(ids[:, 0])  # as `context_numbers`
     for column in range(ids.shape[1]):  # a GPU has no tf.unstack of int64
         number = number * MULTIPLIER + ids[:, column] + 1

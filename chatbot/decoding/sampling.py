@@ -86,7 +86,8 @@ def _limit(log_probs: Array, probabilities: Array, least: np.float32, mass: floa
         middle = (low + high) / np.float32(2)
         sums = functions.sum(functions.where(log_probs >= middle, probabilities, np.float32(0)))
         reached = sums >= np.float32(mass)
-        low, high = functions.where(reached, middle, low), functions.where(reached, high, middle)
+        low = functions.where(reached, middle, low)
+        high = functions.where(reached, high, middle)
     return low
 
 

@@ -42,7 +42,8 @@ class Progress(NamedTuple):
 
     def of_rows(self, rows: Array) -> "Progress":
         """Return the search of some rows, [rows] int64."""
-        functions, number = functions_of(rows), self.hypotheses.ids.shape[1]
+        functions = functions_of(rows)
+        number = self.hypotheses.ids.shape[1]
         of_hypotheses = functions.reshape(rows[:, None] * number + np.arange(number), (-1,))
         states = functions.rows((self.state, self.generic_state), of_hypotheses)
         return Progress(self.position, functions.rows(self.hypotheses, rows), *states)
@@ -67,7 +68,8 @@ class Search:
 
     def of_rows(self, rows: Array) -> "Search":
         """Return the search of some rows, [rows] int64."""
-        functions, mask = functions_of(rows), self.question["mask"]
+        functions = functions_of(rows)
+        mask = self.question["mask"]
         of_candidates = rows // (self.decoding.hypotheses // self.decoding.beams)
         question = functions.cond(
             functions.length(mask) == 1, lambda: self.question, lambda: functions.rows(self.question, of_candidates)
@@ -78,7 +80,9 @@ class Search:
     def advanced(self, progress: Progress) -> Progress:
         """Add an id to each hypothesis. "hypotheses" in shapes: of all rows, one row after another."""
         position, hypotheses, state, generic_state = progress
-        functions, decoding, number = functions_of(hypotheses.ids), self.decoding, self.decoding.beams
+        functions = functions_of(hypotheses.ids)
+        decoding = self.decoding
+        number = self.decoding.beams
         last, automaton_states = (functions.reshape(x, (-1,)) for x in (hypotheses.last, hypotheses.states))
         logits, state = self._stepped(self.question, state, last)
         logits = self.automaton.allowed_logits(functions.float32(logits), automaton_states, position)
@@ -103,7 +107,8 @@ class Search:
 
     def _generic(self, position: Array, state: State, last: Array, log_probs: Array) -> tuple[Array, State]:
         """Return the log-probabilities without the question, 0 from --anti-lm-tokens on, and the next state."""
-        functions, question = functions_of(log_probs), self.generic
+        functions = functions_of(log_probs)
+        question = self.generic
         assert question is not None
 
         def computed() -> tuple[Array, State]:
@@ -128,7 +133,8 @@ def new_search(
     uniform: for sampling, [questions, candidates, max_length].
     """
     mask = state["mask"]
-    functions, number = functions_of(mask), decoding.hypotheses
+    functions = functions_of(mask)
+    number = decoding.hypotheses
     of_hypotheses = {name: x for name, x in state.items() if name in OF_HYPOTHESES}
     generic_state: State = {}
     if generic is not None:
@@ -153,14 +159,17 @@ def search_arrays(
     Returns the ids [rows, hypotheses, max_length], padded, and scores [rows, hypotheses] of all rows, the best
     hypotheses first. If fewer are possible than beam search wants, the others have score -inf.
     """
-    ids, best_scores = start.hypotheses.ids.copy(), start.hypotheses.log_probs.copy()
-    rows, progress = np.arange(len(ids)), start
+    ids = start.hypotheses.ids.copy()
+    best_scores = start.hypotheses.log_probs.copy()
+    rows = np.arange(len(ids))
+    progress = start
     current = search.of_rows(rows)
     while len(rows) and progress.position < search.automaton.max_length and is_wanted():
         progress = current.advanced(progress)
         ids[rows], best_scores[rows] = progress.hypotheses.ids, scores(search.decoding, progress.hypotheses)
         remaining = np.flatnonzero(~progress.finished())
         if len(remaining) < len(rows):
-            rows, progress = rows[remaining], progress.of_rows(remaining)
+            rows = rows[remaining]
+            progress = progress.of_rows(remaining)
             current = search.of_rows(rows)
     return ids, best_scores

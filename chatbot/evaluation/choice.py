@@ -17,7 +17,8 @@ Pairs = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 
 # The number of replies, the true one included, and of the pairs that are used.
-REPLIES, MOST_PAIRS = 10, 1000
+REPLIES = 10
+MOST_PAIRS = 1000
 # The weight of the log-probability of the question given the reply. For 0, 1, 2, 4 and 8, the shares of 420 pairs of
 # LCCC were 0.462, 0.471, 0.486, 0.488 and 0.474 (random), and 0.350, 0.379, 0.383, 0.390 and 0.388 (nearest).
 QUESTION_WEIGHT = 4.0
@@ -75,7 +76,8 @@ def scores_of(trained: Trained, model: Model, samples: Sequence[Sample], tokens:
         values = log_probabilities(model, sources, targets, begin, lambda: True)
         return values / np.array([len(ids) + 1 for ids in targets])
 
-    asked, replied = np.repeat(rows[:, 0], REPLIES), rows.ravel()
+    asked = np.repeat(rows[:, 0], REPLIES)
+    replied = rows.ravel()
     if (retrieval := trained.retrieval) is not None and retrieval.is_validated and retrieval.weights is not None:
         judge = Judge(model, trained.vocabulary, retrieval)
         features = judge.features([questions[i] for i in asked], [replies[i] for i in replied])

@@ -16,13 +16,16 @@ from chatbot.durable import replacing
 Record = dict[str, Any]
 
 METRICS = "metrics.jsonl"
-LOSS, VALIDATION = "loss", "validation.nats_per_character"
+LOSS = "loss"
+VALIDATION = "validation.nats_per_character"
 # The colours of Okabe and Ito (2008), which colour-blind readers can tell apart.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 # The number of points of the bold curve of the training loss, the mean of neighbours; pale lines show each record.
 POINTS = 100
 # Inches and dots per inch: upright, which fills the screen of a phone and half a printed page.
-WIDTH, HEIGHT, DPI = 6.0, 6.5, 150
+WIDTH = 6.0
+HEIGHT = 6.5
+DPI = 150
 # Families with Chinese characters on Linux, macOS and Windows.
 CHINESE_FONTS = (
     *("Noto Sans CJK SC", "Noto Sans SC", "Source Han Sans SC", "WenQuanYi Micro Hei", "WenQuanYi Zen Hei"),

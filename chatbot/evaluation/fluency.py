@@ -21,7 +21,8 @@ class Fluency:
     """
 
     def __init__(self, corpus: Corpus, tokens: Callable[[str], list[str]]) -> None:
-        self._vocabulary, self._tokens = corpus.vocabulary, tokens
+        self._vocabulary = corpus.vocabulary
+        self._tokens = tokens
         self._ngrams = ngrams_of((part.targets for part in corpus.shards), len(corpus.vocabulary), ORDER)
 
     def __call__(self, texts: Sequence[str]) -> float | None:

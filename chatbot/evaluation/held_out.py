@@ -48,7 +48,8 @@ def reading_settings(trained: Trained, settings: HeldOutSettings) -> CorpusSetti
 
 def held_out_corpus(trained: Trained, held_out: Sequence[files.Source], settings: HeldOutSettings) -> Corpus:
     """Return the held-out pairs in the vocabulary of a model. Raises UserError when there are none."""
-    history, max_length = trained.settings.encoding.history, trained.settings.model.max_length
+    history = trained.settings.encoding.history
+    max_length = trained.settings.model.max_length
     of_files = corpus_files(held_out, reading_settings(trained, settings))
     return encode(of_files, Selection(), trained.vocabulary, history, max_length)
 

@@ -21,7 +21,8 @@ from chatbot.quiet import no_bars
 IdPair = tuple[Sequence[int], Sequence[int]]  # the ids of a question, with turns before it, and of its reply
 
 # Questions that are used, and other replies to each: to similar questions, and as many drawn by a seed.
-MOST_QUESTIONS, OTHERS = 400, 9
+MOST_QUESTIONS = 400
+OTHERS = 9
 # With fewer questions, the weights before fitting are better known than what they would be after it.
 FEWEST_QUESTIONS = 20
 # The share of right answers that are still given: of 150 questions from outside, 22% got an answer then.
@@ -72,7 +73,8 @@ def _true_and_others(judge: Judge, held_out: Sequence[IdPair]) -> Iterator[Float
     """Yield the features of the true reply to each question, the first, and of others, [replies, features]."""
     random = np.random.default_rng(SEED)
     held_out = [held_out[i] for i in random.permutation(len(held_out))[:MOST_QUESTIONS]]
-    questions, replies = [ids for ids, _ in held_out], [tuple(ids) for _, ids in held_out]
+    questions = [ids for ids, _ in held_out]
+    replies = [tuple(ids) for _, ids in held_out]
     texts = judge.texts(questions)
     similar = character_index(texts or [""])
     for own, text in enumerate(tqdm(texts, desc="Fitting the judge", leave=False, delay=2, disable=no_bars())):

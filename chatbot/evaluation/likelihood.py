@@ -89,10 +89,12 @@ class Scorer:
 
     def _batches(self, pairs: EncodedPairs) -> list[Rows]:
         """Return the rows of each batch."""
-        sources, targets = pairs.sources.lengths, pairs.targets.lengths + 1
+        sources = pairs.sources.lengths
+        targets = pairs.targets.lengths + 1
         longest = np.maximum(sources, targets)
         order = np.lexsort((sources, targets, longest))  # similar lengths share a batch, which keeps padding low
-        batches, done = list[Rows](), 0
+        batches = list[Rows]()
+        done = 0
         while done < len(order):
             # First bounded by the length of the first row, then by that of the last and longest.
             rows = order[done : done + max(1, self.positions // (2 * int(longest[order[done]])))]
@@ -123,7 +125,8 @@ class Scorer:
         histories: [tokens, order - 1] int64, the ids before each target, for a model with n-grams.
         """
         decoded = self._model.decoded(source, target_in)
-        tokens, chunk = tf.shape(decoded.attended)[0], max(1, self._model.loss_size.logits // self._model.bias.shape[0])
+        tokens = tf.shape(decoded.attended)[0]
+        chunk = max(1, self._model.loss_size.logits // self._model.bias.shape[0])
 
         def add(start: tf.Tensor, nats: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
             part = slice(start, start + chunk)

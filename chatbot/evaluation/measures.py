@@ -59,7 +59,8 @@ def samples_of(corpus: Corpus, most: int | None = None) -> list[Sample]:
     rows = np.arange(corpus.pairs)
     if most is not None and most < corpus.pairs:
         rows = np.sort(np.random.default_rng(SEED).choice(rows, most, replace=False))
-    samples, first = [], 0
+    samples = []
+    first = 0
     for pairs in corpus.shards:
         samples += [
             sample_of(pairs.sources.row(i).tolist(), pairs.targets.row(i).tolist(), corpus.vocabulary)
@@ -89,7 +90,9 @@ class Measurer:
         self._questions = [sample.question for sample in samples]
         self._question_ids = Ragged.from_rows([question_of(sample.ids, vocabulary) for sample in samples])
         self._question_characters = np.array([len(text.replace(" ", "")) for text in self._questions], np.int64)
-        self._vocabulary, self._tokens, self._scorer = vocabulary, tokens, scorer
+        self._vocabulary = vocabulary
+        self._tokens = tokens
+        self._scorer = scorer
 
     def __call__(self, replies: Sequence[str]) -> Values:
         """Return the measures of one reply to each question by name, as in the JSON of `python -m chatbot.evaluation`.
@@ -103,7 +106,8 @@ class Measurer:
         """
         tokenised = [self._tokens(reply) for reply in replies]
         visible = [reply.replace(" ", "") for reply in replies]
-        counts, number = Counter(replies), max(1, len(replies))
+        counts = Counter(replies)
+        number = max(1, len(replies))
         shares = ranked_first(self._questions, replies)
         return {
             "bleu": bleu(replies, self.references, self.tokenization),
@@ -214,7 +218,8 @@ def without_copies(reply: str, question: str) -> str:
     A unit is a word of a script with spaces, else a character; spaces do not count. A line end, which no question has,
     stands for each run, so that what was before and behind it stays apart.
     """
-    units, of_question = UNIT.findall(reply), {*itertools.pairwise(UNIT.findall(question))}
+    units = UNIT.findall(reply)
+    of_question = {*itertools.pairwise(UNIT.findall(question))}
     pairs = [pair in of_question for pair in itertools.pairwise(units)]
     copied = [before or behind for before, behind in zip([False, *pairs], [*pairs, False], strict=True)]
     parts = itertools.groupby(zip(units, copied, strict=False), key=lambda marked: marked[1])

@@ -31,9 +31,12 @@ def precision_measures(
     given = [(reply.score, reply.text == right, True) for reply, right in zip(replies, references, strict=True)]
     given += [(reply.score, False, False) for reply in outside]
     given.sort(key=lambda one: -one[0])
-    curve, right, inside = list[tuple[float, float, float]](), 0, 0
+    curve = list[tuple[float, float, float]]()
+    right = 0
+    inside = 0
     for number, (score, is_right, is_inside) in enumerate(given, start=1):
-        right, inside = right + is_right, inside + is_inside
+        right = right + is_right
+        inside = inside + is_inside
         if number == len(given) or given[number][0] < score:  # equal scores are given or not together
             curve.append((inside / len(replies), right / number, score))
     enough = [point for point in curve if point[1] >= precision]
@@ -45,7 +48,8 @@ def precision_line(measures: dict[str, Any], precision: float) -> str:
     """Return the least score in words."""
     if measures["least_score"] is None:
         return f"No score has {precision:.0%} right answers: an answer is right if it is that of --data."
-    answered, least = measures["answered_share"], measures["least_score"]
+    answered = measures["answered_share"]
+    least = measures["least_score"]
     return (
         f"--min-score {least:.4g}: {answered:.0%} of the questions are answered, {precision:.0%} of the answers right."
     )

@@ -106,10 +106,12 @@ def entries_of(
 
     replies: of the model. tokens: from a text to its tokens. baseline: the replies of the baseline, if there is one.
     """
-    vocabulary, max_length = trained.vocabulary, trained.settings.model.max_length
+    vocabulary = trained.vocabulary
+    max_length = trained.settings.model.max_length
     questions = [sample.ids[:max_length] for sample in samples]
     ids = [vocabulary.reply_ids(tokens(reply)) for reply in replies]
-    scorer, no_characters = Scorer(trained.model), np.zeros(len(ids), np.int64)
+    scorer = Scorer(trained.model)
+    no_characters = np.zeros(len(ids), np.int64)
     pairs = EncodedPairs.question_to_answer(Ragged.from_rows(questions), Ragged.from_rows(ids), no_characters)
     relevance = ranked_first([sample.question for sample in samples], replies)
     attention: list[WordAttention] = []

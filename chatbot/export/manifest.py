@@ -64,7 +64,8 @@ def read_manifest(folder: Path) -> Manifest:
         raise UserError(f"{folder}: {what}; give a folder that `python -m chatbot.export` has written")
     try:
         values = read_json(folder / MANIFEST)
-        version, files = values.pop("chatbot_export"), values.pop("files")
+        version = values.pop("chatbot_export")
+        files = values.pop("files")
         if version != VERSION:
             raise UserError(f"{folder}: of version {version}, not {VERSION}, of exports; {again}")
         manifest = Manifest(**values)
@@ -81,7 +82,8 @@ def _size_and_checksum(path: Path) -> tuple[int, int]:
     size = checksum = 0
     with path.open("rb") as file:
         while block := file.read(BLOCK):
-            size, checksum = size + len(block), zlib.crc32(block, checksum)
+            size = size + len(block)
+            checksum = zlib.crc32(block, checksum)
     return size, checksum
 
 
@@ -118,7 +120,8 @@ def folder_of(path: Path) -> Path:
     folder = Path(parent.name) / path.stem
     try:
         with zipfile.ZipFile(path) as archive:
-            needed, free = sum(file.file_size for file in archive.infolist()), shutil.disk_usage(parent.name).free
+            needed = sum(file.file_size for file in archive.infolist())
+            free = shutil.disk_usage(parent.name).free
             if needed > free:
                 sizes = f"{needed / 1e9:,.1f} GB unpacked, and {parent.name} has {free / 1e9:,.1f} GB free"
                 raise UserError(f"{path}: {sizes}; free some, or set TMPDIR to a folder with more")

@@ -20,7 +20,9 @@ from onnx import TensorProto, helper
 from chatbot.export.model import Stored, sequences_in_graph, with_weights
 from chatbot.model.seq2seq import Seq2Seq
 
-ENCODE, STEP, WEIGHTS_FILE = "encode.onnx", "step.onnx", "weights.bin"
+ENCODE = "encode.onnx"
+STEP = "step.onnx"
+WEIGHTS_FILE = "weights.bin"
 OPSET = 18  # ScatterND that adds has 16; ONNX Runtime has had 18 since 1.14
 ALIGNMENT = 64
 WEIGHT = "weight_"
@@ -87,7 +89,8 @@ def write_onnx(folder: Path, model: Seq2Seq, weights: Sequence[Stored]) -> None:
             return step(model, last, state)
 
     places = _write_weights(folder / WEIGHTS_FILE, weights)
-    ids, last = tf.TensorSpec([None, None], tf.int64, name="ids"), tf.TensorSpec([None], tf.int32, name="last")
+    ids = tf.TensorSpec([None, None], tf.int64, name="ids")
+    last = tf.TensorSpec([None], tf.int32, name="last")
     for name, function, signature in ((ENCODE, encode_graph, [ids]), (STEP, step_graph, [last, *specs.values()])):
         signature = [*signature, *inputs]
         traced = tf.function(function, input_signature=signature, autograph=False)

@@ -98,7 +98,8 @@ class OnnxModel:
 
     def attention(self, question: Sequence[int], reply: Sequence[int]) -> Floats:
         """Return the weights of a question's ids at each id of a reply and at its end, [reply + 1, question]."""
-        state, rows = self.encode([question]), []
+        state = self.encode([question])
+        rows = []
         for last in (BOS, *reply):
             _, state, weights = self._stepped(state, np.array([last]))
             assert weights is not None
@@ -128,12 +129,14 @@ class OnnxModel:
         ids = padded([[*target, EOS] for target in targets])
         lengths = (ids != PAD).sum(axis=1)
         order = np.argsort(-lengths, kind="stable")  # those that end first are the last rows, and left out
-        state, last = self.take([self.encode(different)], rows[order]), np.full(len(sources), begin)
+        state = self.take([self.encode(different)], rows[order])
+        last = np.full(len(sources), begin)
         values = np.zeros(len(sources), np.float32)
         for position, expected in enumerate(ids[order].T):
             number = int((lengths > position).sum())
             if number < (1 - LEAVING_SHARE) * len(last):
-                state, last = self.take([state], np.arange(number)), last[:number]
+                state = self.take([state], np.arange(number))
+                last = last[:number]
             logits, state, _ = self._stepped(state, last)
             last = expected[: len(last)]
             unfinished = order[:number]

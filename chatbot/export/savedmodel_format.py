@@ -40,7 +40,8 @@ def write_savedmodel(folder: Path, trained: Trained, weights: Sequence[Stored], 
     weights: in the order of the model's trainable variables. decoding: the search of `reply`. Raises UserError for
     decoding settings that the attempt does not admit.
     """
-    settings, vocabulary = trained.settings.model, trained.vocabulary
+    settings = trained.settings.model
+    vocabulary = trained.vocabulary
     decoding = for_attempt(decoding, trained.settings)
     check_decoding(decoding, vocabulary, settings)
     module = tf.Module()
@@ -94,7 +95,8 @@ class _Signatures:
 
     def best(self, decoding: DecodingSettings) -> Any:
         """Return the signature of the best reply as text."""
-        search, texts = self._search(decoding), tf.constant(self.vocabulary.bytes_of_tokens())
+        search = self._search(decoding)
+        texts = tf.constant(self.vocabulary.bytes_of_tokens())
 
         def best_of(ids: tf.Tensor, uniform: tf.Tensor | None) -> Pair:
             replies, scores = search(ids, uniform)
@@ -120,7 +122,8 @@ class _Signatures:
         """Return a signature. named: from the two results, ids and scores, to the results by name."""
 
         def signature(ids: tf.Tensor, **numbers: tf.Tensor) -> dict[str, tf.Tensor]:
-            ids, uniform = ids[:, : self.max_length], numbers.get("uniform")
+            ids = ids[:, : self.max_length]
+            uniform = numbers.get("uniform")
             with with_weights(self.model, self._weights()):
                 if not decoding.compares_samples and not decoding.rerank:
                     return named(*compute(ids, uniform))
@@ -152,7 +155,8 @@ class _Signatures:
         """
         if self.vocabulary.has_marks:
             ids = ids[:, 1:]  # the mark before the question
-        rows, hypotheses = tf.shape(replies)[0], decoding.hypotheses
+        rows = tf.shape(replies)[0]
+        hypotheses = decoding.hypotheses
         sources = tf.cast(tf.where(replies == EOS, PAD, replies), tf.int64)
         ends = tf.one_hot(tf.math.count_nonzero(ids, axis=1), tf.shape(ids)[1] + 1, EOS, 0, dtype=tf.int64)
         targets = tf.pad(ids, [[0, 0], [0, 1]]) + ends  # [rows, time + 1]
@@ -188,7 +192,8 @@ def _to_ids(module: tf.Module, vocabulary: Vocabulary, asset: Path, max_length: 
         module.asset, tf.string, tf.lookup.TextFileIndex.WHOLE_LINE, tf.int64, tf.lookup.TextFileIndex.LINE_NUMBER
     )
     module.table = tf.lookup.StaticHashTable(lines, -1)
-    first_mark, first_byte = vocabulary.first_mark, vocabulary.first_byte
+    first_mark = vocabulary.first_mark
+    first_byte = vocabulary.first_byte
 
     def known(texts: tf.Tensor) -> tf.Tensor:
         """Return the ids of texts, -1 for unknown ones; bytes and marks are no texts."""

@@ -25,7 +25,8 @@ def write_transformers(folder: Path, trained: Trained) -> None:
     which it was there, the exported model has one token more. Raises UserError for an attempt that did not begin with a
     published model, OSError.
     """
-    vocabulary, dictionary = trained.vocabulary, trained.settings.corpus.dictionary
+    vocabulary = trained.vocabulary
+    dictionary = trained.settings.corpus.dictionary
     if not isinstance(vocabulary, PieceVocabulary) or dictionary is None:
         raise UserError("--format transformers: the attempt did not begin with a published model (--init-from FOLDER)")
     if trained.model.ngrams is not None:

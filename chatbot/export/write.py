@@ -61,7 +61,8 @@ def export(settings: ExportSettings, directory: Path, path: Path) -> None:
 def _export_to(folder: Path, settings: ExportSettings, directory: Path) -> str:
     """Write all files of an export to an empty folder. Return the line about the loss of its weights."""
     trained = load_trained(directory)
-    pairs, scorer = held_out_pairs(trained, settings), Scorer(trained.model)
+    pairs = held_out_pairs(trained, settings)
+    scorer = Scorer(trained.model)
     weights = _rounded(trained, settings.weights)
     if settings.format == TRANSFORMERS:
         write_transformers(folder, trained)
@@ -119,7 +120,8 @@ def held_out_pairs(trained: Trained, settings: ExportSettings) -> Shards | None:
     Raises UserError if the files of --data cannot be read.
     """
     attempt: Settings = trained.settings
-    vocabulary, max_length = trained.vocabulary, attempt.model.max_length
+    vocabulary = trained.vocabulary
+    max_length = attempt.model.max_length
     if settings.data:
         corpus = read_as(without_pair_rules(attempt.corpus), FileSettings())
         files = corpus_files(find_parts(settings.data).measured, corpus)

@@ -23,7 +23,8 @@ SEARCH_THREADS = 2
 REPLIES = 128
 # Questions join a batch when they are a quarter of it, or after as many tokens: to encode one costs as much time as to
 # encode several.
-JOINING_SHARE, JOINING_TOKENS = 0.25, 4
+JOINING_SHARE = 0.25
+JOINING_TOKENS = 4
 # Characters of the questions that join at once, unless it is one. All replies of the batch wait while these are
 # tokenised, for about 12 ms.
 JOINING_CHARACTERS = 8 * MAX_CHARACTERS
@@ -170,7 +171,8 @@ class RowLane:
     name = "rows"
 
     def __init__(self, responder: TextResponder, waiting: Waiting) -> None:
-        self._responder, self._waiting = responder, waiting
+        self._responder = responder
+        self._waiting = waiting
         self._max_length = responder.settings.model.max_length
         self.batch = RowBatch(responder.replier.model, self._max_length)
         self._tokens = 0  # of a reply, since questions last joined
@@ -202,7 +204,8 @@ class RowLane:
 
     def _begin(self, request: Request) -> list[UnfinishedReply]:
         """Return the replies to a question before their first id; none if it is answered, or nobody waits for it."""
-        question, responder = request.question, self._responder
+        question = request.question
+        responder = self._responder
         if request.is_over:  # nobody waits: it is not read
             return []
         try:
@@ -229,14 +232,18 @@ class SearchLane:
     name = "searches"
 
     def __init__(self, responder: TextResponder, waiting: Waiting, most: int) -> None:
-        self._responder, self._waiting, self._most = responder, waiting, most
+        self._responder = responder
+        self._waiting = waiting
+        self._most = most
         self._max_length = responder.settings.model.max_length
 
     def run(self) -> None:
         """Answer questions until `waiting` is closed and none is left."""
-        number, patience = 1, 0.0
+        number = 1
+        patience = 0.0
         while (requests := self._waiting.take(self._most, True, number, patience)) is not None:
-            began, number = time.monotonic(), len(requests)
+            began = time.monotonic()
+            number = len(requests)
             groups = defaultdict(list)
             for request in requests:
                 groups[request.question.decoding].append(request)
@@ -286,7 +293,9 @@ class SearchLane:
 
         A sample has no score, so where a least score counts, the others are the fallback.
         """
-        question, responder, decoding = request.question, self._responder, replier.decoding
+        question = request.question
+        responder = self._responder
+        decoding = replier.decoding
         stopped = [reply._replace(text=before_stop(reply.text, question.stop)) for reply in found]
         least = decoding.min_score if question.min_score is None else question.min_score
         fallback = question.fallback or decoding.fallback
@@ -294,20 +303,24 @@ class SearchLane:
         if question.repeats:
             replies = [another_good(replies, question.repeats)]
         best = replies[: question.replies]
-        request.question_tokens, request.unfinished = len(source), question.replies
+        request.question_tokens = len(source)
+        request.unfinished = question.replies
         samples = list[UnfinishedReply]()
         if replier.generates and least is None and len(best) < question.replies:
             samples = responder.rule_book.begin(request, source, one_sample(decoding))[len(best) :]
         best += [Reply(fallback, best[0].score)] * (question.replies - len(best) - len(samples))
         request.read = responder.part_read(question, source)
         for number, reply in enumerate(best):
-            text, ids = reply.text, replier.ids_before_stop(reply, (*decoding.stop, *question.stop))
+            text = reply.text
+            ids = replier.ids_before_stop(reply, (*decoding.stop, *question.stop))
             # A reply that a person wrote is whole, however long it is.
             is_cut = len(ids) >= self._max_length and not reply.origin.question
             if question.max_tokens is not None and len(ids) > question.max_tokens:
                 beginning = ReplyText(responder.vocabulary, (), [*ids[: question.max_tokens]])
                 beginning.read(is_whole=False)
-                text, ids, is_cut = beginning.text, beginning.ids, True
+                text = beginning.text
+                ids = beginning.ids
+                is_cut = True
             tokens = self._tokens(request, source, ids)
             reason: FinishReason = "length" if is_cut else "stop"
             request.give_reply(Piece(number, text, tokens, reason, reply.origin, reply.score), len(ids))
@@ -317,7 +330,8 @@ class SearchLane:
         """Return the log-probabilities of a reply that was found, if they are needed."""
         if (top := request.question.top_log_probs) is None:
             return ()
-        model, tokens = self._responder.replier.model, []
+        model = self._responder.replier.model
+        tokens = []
         state = model.encode([source])
         for last, token in zip((BOS, *ids), ids, strict=False):
             if request.is_over:

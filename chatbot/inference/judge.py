@@ -44,7 +44,9 @@ class Judge:
     def __init__(
         self, model: Model, vocabulary: Vocabulary, retrieval: Retrieval, weights: Mapping[str, float] | None = None
     ) -> None:
-        self._model, self._vocabulary, self._retrieval = model, vocabulary, retrieval
+        self._model = model
+        self._vocabulary = vocabulary
+        self._retrieval = retrieval
         by_name = weights or retrieval.weights or start_weights(retrieval)
         if not {*FEATURES} <= by_name.keys():
             raise UserError(f"{JUDGE} of the attempt's index: damaged, or of another version; remove that file")

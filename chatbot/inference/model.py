@@ -65,7 +65,8 @@ def log_probabilities(model: Model, sources: Rows, targets: Rows, begin: int, is
 
     Pairs with the same source should follow one another: a batch encodes each of its sources once.
     """
-    values, first = np.zeros(len(sources), np.float32), 0
+    values = np.zeros(len(sources), np.float32)
+    first = 0
     begins = np.cumsum([0, *(len(target) + 1 for target in targets)])  # the tokens before each target, and all
     while first < len(sources) and is_wanted():
         end = int(np.searchsorted(begins, begins[first] + POSITIONS, side="right")) - 1

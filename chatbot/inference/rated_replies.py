@@ -46,8 +46,10 @@ class RatedRetrieval(Retrieval):
 
     def __init__(self, folder: Path, vocabulary: Vocabulary, settings: Settings, path: Path, *names: str) -> None:
         super().__init__(folder, vocabulary)
-        self._tokens, self._max_length = tokens_of(settings.corpus), settings.model.max_length
-        self._path, self._names = path, names
+        self._tokens = tokens_of(settings.corpus)
+        self._max_length = settings.model.max_length
+        self._path = path
+        self._names = names
         self._lock = threading.Lock()
         self._version: tuple[int, ...] = ()  # of the file that was read
         self._forget()

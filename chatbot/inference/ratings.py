@@ -30,7 +30,8 @@ from chatbot.errors import UserError
 
 RATINGS = Path("data/ratings.jsonl")
 # Bytes of a line, and of a file before another begins.
-LARGEST_RATING, LARGEST_FILE = 2**12, 2**24
+LARGEST_RATING = 2**12
+LARGEST_FILE = 2**24
 
 Rating = Literal["good", "bad"]
 
@@ -110,7 +111,8 @@ def append_rating(path: Path, record: Mapping[str, Any], replaced: Mapping[str, 
 
 def _last_turns(record: Mapping[str, Any]) -> list[Any]:
     """Return the last turns of the history of a record that fit in its line."""
-    bytes_left, kept = LARGEST_RATING - len(_line_of({**record, "history": []})), []
+    bytes_left = LARGEST_RATING - len(_line_of({**record, "history": []}))
+    kept = []
     for turn in reversed(record["history"]):
         bytes_left -= len(_json(turn)) + len(b", ")
         if bytes_left < 0:
@@ -158,7 +160,8 @@ def rename_model(path: Path, old: str, new: str) -> int:
             lines = file.read_bytes().split(b"\n")
             for number, line in enumerate(lines):
                 if _json(old) in line and (record := _renamed(line, old, new)):
-                    lines[number], count = _line_of(record)[:-1], count + 1
+                    lines[number] = _line_of(record)[:-1]
+                    count = count + 1
             write_file(file, b"\n".join(lines))
     return count
 
@@ -195,7 +198,8 @@ def _blank(files: Sequence[Path], record: Mapping[str, Any]) -> None:
     """
     end = _line_of({name: value for name, value in record.items() if name not in ("written_to", "history")})[1:]
     for path in files:
-        lines, status = path.read_bytes(), path.stat()
+        lines = path.read_bytes()
+        status = path.stat()
         start = lines.rfind(b" " + end)
         if start >= 0:
             begin = lines.rfind(b"\n", 0, start) + 1

@@ -27,7 +27,8 @@ from chatbot.inference.reply_text import Origin, Reply, ReplyText, before_stop, 
 from chatbot.inference.retrieved_replies import RetrievedReplies
 
 # The maximum number of questions in a batch, and of their hypotheses, which bound the memory of a search.
-BATCH, HYPOTHESES = 64, 640
+BATCH = 64
+HYPOTHESES = 640
 # Looked-up replies to as many questions are about what the model scores at once (`POSITIONS`).
 LOOKED_UP = 12
 
@@ -49,8 +50,10 @@ class Replier:
         retrieval: Retrieval | None = None,
     ) -> None:
         check_decoding(decoding, vocabulary, settings)
-        self.model, self.retrieval = model, retrieval
-        self._vocabulary, self._max_length = vocabulary, settings.max_length
+        self.model = model
+        self.retrieval = retrieval
+        self._vocabulary = vocabulary
+        self._max_length = settings.max_length
         self._look_up(decoding)
         self.automaton = reply_automaton(decoding, vocabulary, settings.max_length)
         self.search = model.searcher(decoding, self.automaton)
@@ -67,7 +70,8 @@ class Replier:
                 f"--retrieve {decoding.retrieve}: this attempt has no index of its training pairs, which "
                 "training writes (--retrieve-pairs); leave it out"
             )
-        self.decoding, self._retrieved = decoding, None
+        self.decoding = decoding
+        self._retrieved = None
         if self.retrieval is not None and decoding.retrieved:
             judge = Judge(self.model, self._vocabulary, self.retrieval)
             self._retrieved = RetrievedReplies(judge, self._vocabulary, self.retrieval, decoding)
@@ -99,7 +103,8 @@ class Replier:
 
     def best(self, questions: Rows) -> list[Reply]:
         """Return the best reply to each question, or the fallback, with its score. questions: as for `replies`."""
-        least, fallback = self.decoding.min_score, self.decoding.fallback
+        least = self.decoding.min_score
+        fallback = self.decoding.fallback
         return [good_enough(found, least, fallback)[0] for found in self.candidates(questions)]
 
     def candidates(
@@ -124,7 +129,8 @@ class Replier:
         if not self.generates:
             return retrieved
         unanswered = [number for number, replies in enumerate(retrieved) if not replies]
-        asked, of_asked = ([questions[i] for i in unanswered], [seeds[i] for i in unanswered])
+        asked = [questions[i] for i in unanswered]
+        of_asked = [seeds[i] for i in unanswered]
         generated = iter(self._generated(asked, of_asked, is_wanted))
         return [replies or next(generated) for replies in retrieved]
 

@@ -48,7 +48,9 @@ class ReplyText:
     """
 
     def __init__(self, vocabulary: Vocabulary, stops: Sequence[str], ids: list[int]) -> None:
-        self.vocabulary, self.stops, self.ids = vocabulary, stops, ids
+        self.vocabulary = vocabulary
+        self.stops = stops
+        self.ids = ids
         self._longest, self._beginnings = max(map(len, stops), default=0), _beginnings(tuple(stops))
         self._given = 0  # characters that pieces have
         self.text = ""
@@ -56,7 +58,8 @@ class ReplyText:
 
     def read(self, is_whole: bool) -> None:
         """Read the text of all ids. is_whole: whether the end follows; else the last character may be incomplete."""
-        text, vocabulary = self.vocabulary.text(self.ids), self.vocabulary
+        text = self.vocabulary.text(self.ids)
+        vocabulary = self.vocabulary
         without_text = (*range(len(SPECIALS)), *range(vocabulary.first_mark, vocabulary.first_byte))
         last = next((i for i in reversed(self.ids) if i not in without_text), 0)
         if not is_whole and (last >= vocabulary.first_byte or isinstance(vocabulary, PieceVocabulary)):

@@ -74,7 +74,8 @@ class TensorFlowModel:
         lengths, decoded = (
             np.concatenate(x)[rows] for x in zip(*((y.lengths, y.decoded) for y in states), strict=True)
         )
-        first, width = len(states[0].lengths), np.int32(rounded_up(int(lengths.max(initial=1))))
+        first = len(states[0].lengths)
+        width = np.int32(rounded_up(int(lengths.max(initial=1))))
         rows = np.where(rows < first, rows, rows - first + rounded_up(first))
         function = self.graphs.take if len(states) == 1 else self.graphs.take_of_both
         with self.model.placed():
@@ -89,10 +90,12 @@ class TensorFlowModel:
         self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]], begin: int
     ) -> npt.NDArray[np.float32]:
         """See `Model`."""
-        target_in, target_out = padded([[begin, *ids] for ids in targets]), padded([[*ids, EOS] for ids in targets])
+        target_in = padded([[begin, *ids] for ids in targets])
+        target_out = padded([[*ids, EOS] for ids in targets])
         different, rows = distinct(sources)
         with self.model.placed():
-            source, target = self.model.sequences(padded(different)), self.model.sequences(target_in)
+            source = self.model.sequences(padded(different))
+            target = self.model.sequences(target_in)
             expected = packed_array(target_out, target.packing, 0).astype(np.int64)
             prefixes = packed_array(padded(prefix_numbers(rows.tolist(), targets)), target.packing, 0)
             _, *alike = np.unique(prefixes, return_index=True, return_inverse=True)
@@ -131,7 +134,8 @@ class TensorFlowModel:
             encode = graph(model.encode, specs_of(model.sequences(np.ones([1, 1]))))
             outputs = encode.get_concrete_function().structured_outputs
             state = tf.nest.map_structure(lambda x: tf.TensorSpec([None, *x.shape[1:]], x.dtype), outputs)
-            numbers, size = tf.TensorSpec([None], tf.int64), tf.TensorSpec([], tf.int32)
+            numbers = tf.TensorSpec([None], tf.int64)
+            size = tf.TensorSpec([], tf.int32)
             return RowGraphs(
                 encode,
                 graph(step, state, numbers),
@@ -155,7 +159,10 @@ class GraphSearcher:
     def __init__(
         self, model: Seq2Seq, copies: DeviceCopies, decoding: DecodingSettings, automaton: BoundedAutomaton
     ) -> None:
-        self._model, self._copies, self._decoding, self._automaton = model, copies, decoding, automaton
+        self._model = model
+        self._copies = copies
+        self._decoding = decoding
+        self._automaton = automaton
         self._waiting: dict[int, IsWanted] = {}  # by the number of a call
         self._numbers = itertools.count()
         with model.placed():
@@ -224,10 +231,12 @@ def search_graph(
 
     generic = encoded(model.sequences(np.array([EMPTY_QUESTION]))) if decoding.anti_lm else None
     search, start = new_search(decoding, automaton, model.step, encoded(source), generic, uniform)
-    check_interval, length = CHECK_INTERVAL_ON_GPU if on_gpu() else 1, automaton.max_length
+    check_interval = CHECK_INTERVAL_ON_GPU if on_gpu() else 1
+    length = automaton.max_length
     if decoding.hypotheses == 1:
         hypotheses = run(search, start, length, check_interval).hypotheses
-        ids, scores = hypotheses.ids, hypotheses.log_probs
+        ids = hypotheses.ids
+        scores = hypotheses.log_probs
     else:
         ids, scores = search_all(search, start, check_interval, is_wanted)
     shape = [tf.shape(search.question["mask"])[0], decoding.hypotheses]

@@ -16,7 +16,8 @@ from chatbot.inference.reply_text import Origin, Reply, before_stop
 
 # The model reads as many replies, those that are best by the other features, and where that is not enough the most
 # common ones.
-SCORED, MOST_COMMON = 10, 5
+SCORED = 10
+MOST_COMMON = 5
 # Added to the score of the answer to the very question, where the model does not judge: nothing may come before it.
 EXACT = 100.0
 # A reply that is more like the question repeats it: the share of characters in matching blocks.
@@ -31,7 +32,10 @@ class RetrievedReplies:
     """
 
     def __init__(self, judge: Judge, vocabulary: Vocabulary, retrieval: Retrieval, decoding: DecodingSettings) -> None:
-        self._judge, self._vocabulary, self._retrieval, self._decoding = judge, vocabulary, retrieval, decoding
+        self._judge = judge
+        self._vocabulary = vocabulary
+        self._retrieval = retrieval
+        self._decoding = decoding
 
     def ranked(self, questions: Rows, last_replies: Sequence[str], is_wanted: IsWanted) -> list[list[Reply]]:
         """Return replies to training questions like each question, the best first, with their scores.
@@ -91,8 +95,10 @@ class RetrievedReplies:
         return [self._offers_of(*asked) for asked in zip(texts, nearest, strict=True)]
 
     def _offers_of(self, text: str, found: Sequence[Retrieved]) -> "list[_Offer]":
-        decoding, weights = self._decoding, self._judge.weights
-        matcher, offers = SequenceMatcher(None, "", text, autojunk=False), list[_Offer]()
+        decoding = self._decoding
+        weights = self._judge.weights
+        matcher = SequenceMatcher(None, "", text, autojunk=False)
+        offers = list[_Offer]()
         for pair, *values in found:
             reply = before_stop(pair.reply, decoding.stop)
             # It keeps to the settings of any reply, and does not repeat the question.

@@ -94,7 +94,8 @@ class UnfinishedReply:
 
     def add(self, token: int, logits: Floats) -> bool:
         """Add an id, and return whether the reply has ended. logits: [vocabulary], of which it was chosen."""
-        question, text = self.request.question, self.text
+        question = self.request.question
+        text = self.text
         if token != EOS:
             text.ids.append(token)
             if question.top_log_probs is not None:
@@ -114,7 +115,8 @@ class UnfinishedReply:
 
     def _new_tokens(self, number: int) -> tuple[TokenLogProb, ...]:
         """Return the tokens among the first `number` ids that no piece has yet."""
-        start, self.shown = self.shown, number
+        start = self.shown
+        self.shown = number
         return tuple(self.tokens[start:number])
 
 
@@ -139,7 +141,9 @@ class RuleBook:
     """
 
     def __init__(self, replier: Replier, vocabulary: Vocabulary, settings: Settings) -> None:
-        self._replier, self._vocabulary, self._settings = replier, vocabulary, settings
+        self._replier = replier
+        self._vocabulary = vocabulary
+        self._settings = settings
         self._rules_of = functools.lru_cache(maxsize=64)(self._make)
 
     def begin(self, request: Request, source: Sequence[int], decoding: DecodingSettings) -> list[UnfinishedReply]:
@@ -148,14 +152,17 @@ class RuleBook:
         source: the ids of the question, at least one. decoding: settings of one reply. Raises UserError for settings
         that the model does not admit.
         """
-        question, length = request.question, self._settings.model.max_length
+        question = request.question
+        length = self._settings.model.max_length
         rules = self._rules_of(decoding)
         uniform = np.zeros((question.replies, length), np.float32)
         if decoding.samples:
             seed = decoding.seed if question.seed is None else question.seed
             (uniform,) = uniform_numbers([seed], [source], question.replies, length)
-        request.question_tokens, request.unfinished = len(source), question.replies
-        stops, limit = (*decoding.stop, *question.stop), min(question.max_tokens or length, length)
+        request.question_tokens = len(source)
+        request.unfinished = question.replies
+        stops = (*decoding.stop, *question.stop)
+        limit = min(question.max_tokens or length, length)
         return [
             UnfinishedReply(request, number, source, rules, row, ReplyText(self._vocabulary, stops, []), limit)
             for number, row in enumerate(uniform)
@@ -179,7 +186,8 @@ class RowBatch:
     """
 
     def __init__(self, model: Model, max_length: int) -> None:
-        self._model, self._max_length = model, max_length
+        self._model = model
+        self._max_length = max_length
         self.clear()
 
     def clear(self) -> None:
@@ -207,8 +215,10 @@ class RowBatch:
         """
         for row, reply in enumerate(self._replies):
             self._has_ended[row] |= reply.request.is_over
-        unfinished, generic = np.flatnonzero(~self._has_ended), self._unfinished_generic()
-        old, width = len(self._replies), len(self._replies) + len(self._generic)
+        unfinished = np.flatnonzero(~self._has_ended)
+        generic = self._unfinished_generic()
+        old = len(self._replies)
+        width = len(self._replies) + len(self._generic)
         if not new and len(unfinished) + len(generic) > (1 - LEAVING_SHARE) * width:
             return
         arrived = [reply for of_question in new for reply in of_question]
@@ -219,7 +229,8 @@ class RowBatch:
         numbers = [unfinished, *(np.full(len(of_question), width + i) for i, of_question in enumerate(new))]
         needing = [len(unfinished) + i for i, reply in enumerate(arrived) if reply.rules.generic_tokens]
         numbers += [old + generic, np.full(len(needing), width + len(new))]
-        states, rows = [] if self._state is None else [self._state], np.concatenate(numbers)
+        states = [] if self._state is None else [self._state]
+        rows = np.concatenate(numbers)
         if new:
             sources = [of_question[0].source for of_question in new] + [EMPTY_QUESTION] * bool(needing)
             states.append(self._model.encode(sources))
@@ -236,18 +247,21 @@ class RowBatch:
 
     def advance(self) -> None:
         """Add an id to each reply. Raises UserError if the weights are not finite."""
-        rows, number = self._rows, len(self._replies)
+        rows = self._rows
+        number = len(self._replies)
         logits, self._state = self._model.step(self._state, np.concatenate([rows.last, rows.last[self._generic]]))
         if np.isnan(logits.max()):
             raise UserError(NOT_FINITE)
         groups = defaultdict(list)
         for row, reply in enumerate(self._replies):
             groups[reply.rules].append(row)
-        generic, needed = None, self._unfinished_generic()
+        generic = None
+        needed = self._unfinished_generic()
         if len(needed):
             generic = np.zeros((number, logits.shape[1]), np.float32)
             generic[self._generic[needed]] = logits[number + needed]
-        ids, states = np.full(number, EOS, np.int64), np.zeros(number, np.int64)
+        ids = np.full(number, EOS, np.int64)
+        states = np.zeros(number, np.int64)
         with np.errstate(all="ignore"):  # logarithms of 0 and differences of infinities are meant
             for rules, of_group in groups.items():
                 # A view of all rows is not copied.

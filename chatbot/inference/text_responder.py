@@ -59,7 +59,9 @@ class TextResponder:
     ) -> None:
         self.replier = replier
         self.decoding = replier.decoding
-        self.vocabulary, self.settings, self._attention = vocabulary, settings, attention
+        self.vocabulary = vocabulary
+        self.settings = settings
+        self._attention = attention
         self._tokens = tokens_of(settings.corpus)
         self._max_length = settings.model.max_length
         self._turns = settings.encoding.history
@@ -220,7 +222,8 @@ def by_word(vocabulary: Vocabulary, question: Sequence[int], reply: Sequence[int
     question, reply: ids. weights: of the question's ids at each id of the reply and at the end symbol,
     [reply + 1, question].
     """
-    question_words, reply_words = words(vocabulary, question), words(vocabulary, reply)
+    question_words = words(vocabulary, question)
+    reply_words = words(vocabulary, reply)
     columns = _starts(question_words)
     of_words = np.add.reduceat(weights, columns, axis=1)  # a word has the sum of its ids
     rows = _starts([*reply_words, (END, 1)])

@@ -12,7 +12,8 @@ from chatbot.model.operations import matmul, on_gpu, policy
 
 # The intermediate tensor of Bahdanau's score is kept for the backward pass up to LARGEST elements, and is computed
 # twice in chunks of CHUNK elements beyond, which stay in a CPU's cache. A GPU needs few kernels, and so large chunks.
-LARGEST, CHUNK = 1 << 22, 1 << 20
+LARGEST = 1 << 22
+CHUNK = 1 << 20
 LARGEST_ON_GPU = 1 << 24
 
 
@@ -23,7 +24,8 @@ class Attention(keras.layers.Layer):
         super().__init__()
         self.key = keras.layers.Dense(units, use_bias=False, dtype=policy(precision))
         self.key.build((None, None, units))
-        self._units, self._precision = units, precision
+        self._units = units
+        self._precision = precision
         self.built = True
 
     def keys(self, memory: tf.Tensor) -> tf.Tensor:

@@ -78,7 +78,8 @@ def read_pointer(path: Path) -> dict[str, Any]:
     """
     try:
         pointer = read_json(path)
-        name, step = pointer["checkpoint"], pointer["step"]
+        name = pointer["checkpoint"]
+        step = pointer["step"]
         if type(step) is not int or name != f"ckpt-{step}" or step < 0:
             raise ValueError("no checkpoint of that name")
     except FileNotFoundError:
@@ -106,7 +107,8 @@ def better_last(directory: Path) -> float | None:
         pointer = read_pointer(directory / LAST)
     except UserError:
         return None
-    nats, best = pointer.get(AT_END), pointer.get("best_nats")
+    nats = pointer.get(AT_END)
+    best = pointer.get("best_nats")
     return nats if isinstance(nats, float) and isinstance(best, float) and nats < best else None
 
 
@@ -161,9 +163,11 @@ def _write_tensors(path: Path, tensors: Mapping[str, Array]) -> None:
     The format's own library gives the file to its owner alone, and its errors have no number.
     """
     ordered = sorted(tensors.items(), key=lambda item: -item[1].itemsize)  # all are aligned
-    header, end = {}, 0
+    header = {}
+    end = 0
     for name, value in ordered:
-        begin, end = end, end + value.nbytes
+        begin = end
+        end = end + value.nbytes
         header[name] = {"dtype": TYPES[value.dtype.name], "shape": value.shape, "data_offsets": [begin, end]}
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)
@@ -175,7 +179,8 @@ def _write_tensors(path: Path, tensors: Mapping[str, Array]) -> None:
 
 def verified_manifest(path: Path) -> dict[str, Any]:
     """Return the manifest of a checkpoint, whose tensors have its checksum. Raises DamagedError if they have not."""
-    file, manifest_file = tensors_path(path), manifest_path(path)
+    file = tensors_path(path)
+    manifest_file = manifest_path(path)
     try:
         manifest = read_json(manifest_file)
         if manifest.pop("checksum") != _own_checksum(manifest):
@@ -246,14 +251,16 @@ def check_model_size(directory: Path, settings: ModelSettings, tokens: int = len
 
     tokens: the size of the vocabulary, or less. The bound counts the matrices of the layers and of the output only.
     """
-    size, of_layers = settings.embedding_size, 2 * settings.rnn_size**2
+    size = settings.embedding_size
+    of_layers = 2 * settings.rnn_size**2
     if settings.form is not None:
         of_layers = 0
     elif settings.architecture == TRANSFORMER:
         of_layers = 12 * size**2 + 4 * size * settings.feed_forward_size
     matrices = settings.num_layers * of_layers
     of_tokens = tokens * settings.embedding_size * (1 if settings.tied_embeddings else 2)
-    least, largest = 4 * (matrices + of_tokens), largest_checkpoint(directory)
+    least = 4 * (matrices + of_tokens)
+    largest = largest_checkpoint(directory)
     if largest and least > largest:
         raise UserError(
             f"{directory}: checkpoint damaged, or not of these settings (a model of at least {least / 1e6:,.1f} MB, "
@@ -277,7 +284,8 @@ def check_vocabulary(manifest: dict[str, Any], fingerprint: str, path: Path) -> 
 
 
 def _checksum(path: Path) -> dict[str, Any]:
-    checksum, size = xxhash.xxh3_128(), 0
+    checksum = xxhash.xxh3_128()
+    size = 0
     block = memoryview(bytearray(BLOCK))
     with path.open("rb") as file:
         while count := file.readinto(block):

@@ -61,7 +61,8 @@ class Decoder(keras.layers.Layer):
         self.combine.build((None, 2 * units if attention else units))
         self.copying = Copying(units, precision) if settings.copy else None
         self.dropout = Dropout(settings.keep_prob, PROJECTION)
-        self._settings, self._precision = settings, precision
+        self._settings = settings
+        self._precision = precision
         self.built = True
 
     def start(self, memory: tf.Tensor, mask: tf.Tensor, states: list[State]) -> DecoderState:
@@ -91,9 +92,11 @@ class Decoder(keras.layers.Layer):
         """outputs of the stack, in the layout of `is_packed` -> attended [tokens, embedding], packed; copies."""
         packing = sequences.packing
         if is_packed(self._settings):
-            padded, packed = unpack(outputs, packing), outputs
+            padded = unpack(outputs, packing)
+            packed = outputs
         else:
-            padded, packed = outputs, pack(outputs, packing)
+            padded = outputs
+            packed = pack(outputs, packing)
         if self.attention is not None:
             context = self.attention(padded, state["keys"], state["memory"], state["mask"])  # [rows, target, units]
             packed = joined(packed, pack(context, packing))  # [tokens, 2 units]

@@ -39,13 +39,15 @@ def lstm_sequence(
         inputs, h, c, kernel, recurrent, bias = arguments
         inputs, kernel, recurrent = (rounded(x, precision) for x in (inputs, kernel, recurrent))
         projected = matmul(inputs, kernel, precision) + bias  # [tokens, 4 units]
-        first_h, first_c = rounded(tf.gather(h, packing.order), precision), tf.gather(c, packing.order)
+        first_h = rounded(tf.gather(h, packing.order), precision)
+        first_c = tf.gather(c, packing.order)
         hs, cs, gates = _forward(projected, first_h, first_c, recurrent, packing, precision)
         rows = tf.shape(h)[0]
         outputs = tf.cast(hs[rows:], h.dtype)
 
         def gradient(d_outputs: tf.Tensor, d_h: tf.Tensor, d_c: tf.Tensor) -> tuple[tf.Tensor, ...]:
-            d_h, d_c = tf.gather(d_h, packing.order), tf.gather(d_c, packing.order)
+            d_h = tf.gather(d_h, packing.order)
+            d_c = tf.gather(d_c, packing.order)
             d_z, d_h, d_c = _backward(d_outputs, d_h, d_c, cs, gates, recurrent, packing, precision)
             previous_h = tf.gather(hs, packing.previous)  # [tokens, units]
             ones = tf.ones([1, tf.shape(d_z)[0]], d_z.dtype)  # a product with ones is faster than tf.reduce_sum
@@ -115,14 +117,20 @@ def _forward(
 
     c has no fillers. Also return a list of the gates after activation, and of tanh(c), at each step.
     """
-    units, time, dtype = recurrent.shape[0], tf.shape(packing.tokens_at)[0], projected.dtype
+    units = recurrent.shape[0]
+    time = tf.shape(packing.tokens_at)[0]
+    dtype = projected.dtype
 
     def step(t: tf.Tensor, h: tf.Tensor, c: tf.Tensor, hs: tf.Tensor, cs: tf.Tensor, gates: tf.Tensor) -> Any:
         start, size = _at(packing.tokens_at, t)
-        h, c = tf.slice(h, [0, 0], size), tf.slice(c, [0, 0], size)
+        h = tf.slice(h, [0, 0], size)
+        c = tf.slice(c, [0, 0], size)
         z = matmul(h, recurrent, precision) + tf.slice(projected, start, size)  # [rows at the step, 4 units]
         i, f, g, o = tf.split(z, 4, axis=-1)
-        i, f, g, o = tf.sigmoid(i), tf.sigmoid(f), tf.tanh(g), tf.sigmoid(o)
+        i = tf.sigmoid(i)
+        f = tf.sigmoid(f)
+        g = tf.tanh(g)
+        o = tf.sigmoid(o)
         c = f * c + i * g
         tanh_c = tf.tanh(c)
         h = rounded(o * tanh_c, precision)
@@ -150,7 +158,9 @@ def _backward(
     with respect to the outputs. d_h and d_c [rows, units]: those with respect to the last states. Rows are in
     packing.order. cs and gates are from `_forward`.
     """
-    units, time, dtype = recurrent.shape[0], tf.shape(packing.tokens_at)[0], d_outputs.dtype
+    units = recurrent.shape[0]
+    time = tf.shape(packing.tokens_at)[0]
+    dtype = d_outputs.dtype
     # In float32, a product with a matrix that is transposed beforehand is twice as fast; in bfloat16 it is not.
     if transposed := precision == "float32":
         recurrent = tf.transpose(recurrent)

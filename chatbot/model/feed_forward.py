@@ -27,7 +27,8 @@ class Normalisation(keras.layers.Layer):
 
     def call(self, x: tf.Tensor) -> tf.Tensor:
         """[..., size] -> the same shape."""
-        gain, is_centred = tf.convert_to_tensor(self.gain), self.shift is not None
+        gain = tf.convert_to_tensor(self.gain)
+        is_centred = self.shift is not None
 
         @tf.custom_gradient
         def run(x: tf.Tensor, gain: tf.Tensor, *shift: tf.Tensor) -> tuple[tf.Tensor, Any]:
@@ -92,12 +93,15 @@ class FeedForward(keras.layers.Layer):
 
     def __init__(self, settings: ModelSettings, form: Form, precision: str) -> None:
         super().__init__()
-        size, hidden = settings.embedding_size, settings.feed_forward_size
+        size = settings.embedding_size
+        hidden = settings.feed_forward_size
         self.normalise = Normalisation(size, form)
         parts = 2 if form.gated else 1
         self.widen = Product(size, parts * hidden, precision, parts=parts, bias=form.biases)
         self.narrow = Product(hidden, size, precision, bias=form.biases)
-        self._activate, self._gated, self._normalises = ACTIVATIONS[form.activation], form.gated, form.norm_first
+        self._activate = ACTIVATIONS[form.activation]
+        self._gated = form.gated
+        self._normalises = form.norm_first
         self.built = True
 
     def call(self, x: tf.Tensor) -> tf.Tensor:

@@ -175,7 +175,8 @@ def _chunk_on_gpu(
     else:
         losses, d_logits = tf.raw_ops.SparseSoftmaxCrossEntropyWithLogits(features=logits, labels=targets)
     losses, generated, d_mixture = _mixed(losses, weights, mixture)
-    d_logits, row_weights = rounded(d_logits, precision), generated[:, None]
+    d_logits = rounded(d_logits, precision)
+    row_weights = generated[:, None]
     d_attended = matmul(d_logits, factor, precision) * row_weights
     d_embeddings = matmul(d_logits, attended * row_weights, precision, transpose_a=True)
     d_bias = matmul(row_weights, d_logits, precision, transpose_a=True)[0]
@@ -206,7 +207,8 @@ def _chunk(
     # The gradient with respect to the logits is probabilities - one_hot(targets). The second term only selects rows,
     # so no one-hot matrix is built.
     losses, generated, d_mixture = _mixed(losses, weights, mixture)
-    target_rows, row_weights = targets[:, None], generated[:, None]
+    target_rows = targets[:, None]
+    row_weights = generated[:, None]
     target_factors = tf.cast(tf.gather_nd(factor, target_rows), weights.dtype)  # [tokens, units]
     d_attended = (matmul(probabilities, factor, precision) - target_factors) * row_weights
     weighted = attended * row_weights
@@ -224,8 +226,11 @@ def _smoothing_terms(
     Its loss is the sum of weight * smoothing * (the target's logit - the token's) over all tokens of the vocabulary. It
     is linear in the logits, so the mean is that of the embeddings and needs no logits.
     """
-    factor, share = tf.cast(factor, attended.dtype), float(smoothing.sum())
-    column, target_rows, row_weights = tf.constant(smoothing[:, None], bias.dtype), targets[:, None], weights[:, None]
+    factor = tf.cast(factor, attended.dtype)
+    share = float(smoothing.sum())
+    column = tf.constant(smoothing[:, None], bias.dtype)
+    target_rows = targets[:, None]
+    row_weights = weights[:, None]
     mean = tf.matmul(column, factor, transpose_a=True)  # [1, units], times the share
     differences = share * tf.gather_nd(factor, target_rows) - mean  # [tokens, units]
     bias_differences = share * tf.gather(bias, targets) - tf.reduce_sum(smoothing * bias)  # [tokens]

@@ -42,7 +42,8 @@ def in_rows(x: tf.Tensor, layout: Layout) -> tf.Tensor:
     """[vectors, size] -> [rows, time, size], at padding any values. By its gradient, fillers have 0."""
     if layout.packing is None:
         return tf.reshape(x, tf.concat([layout.shape, [x.shape[-1]]], 0))
-    packing, is_real = layout.packing, layout.is_real
+    packing = layout.packing
+    is_real = layout.is_real
 
     @tf.custom_gradient
     def run(x: tf.Tensor) -> tuple[tf.Tensor, Any]:

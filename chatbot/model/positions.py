@@ -27,7 +27,9 @@ class Positions(keras.layers.Layer):
     def __init__(self, settings: ModelSettings, form: Form, both_directions: bool) -> None:
         super().__init__()
         size = settings.embedding_size
-        self._form, self._both_directions, self._size = form, both_directions, size
+        self._form = form
+        self._both_directions = both_directions
+        self._size = size
         if form.positions == TABLE:
             self.table = self.add_weight(shape=(FIRST_ROW + form.rows, size), initializer="zeros", name="positions")
         if form.positions == RELATIVE:

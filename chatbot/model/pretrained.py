@@ -45,7 +45,9 @@ def tensors_of(model: Seq2Seq, family: Family) -> Iterator[Tensors]:
 
 
 def _of_side(coder: Any, side: str, names: Names) -> Iterator[Tensors]:
-    cross, key_values, positions = getattr(coder, "attention", None), list[str](), coder.positions
+    cross = getattr(coder, "attention", None)
+    key_values = list[str]()
+    positions = coder.positions
     for variable in (getattr(positions, name, None) for name in ("table", "distances")):
         if variable is not None:
             yield Tensors(variable, (names.positions.format(side=side),))
@@ -64,7 +66,8 @@ def _of_side(coder: Any, side: str, names: Names) -> Iterator[Tensors]:
             yield from _of_product(cross.project[layer], [query])
             yield from _of_product(cross.combine[layer], [combined])
             yield from _of_norm(cross.normalise[layer], names.cross_norm.format(**place))
-        wide, parts = names.wide.format(**place), feed_forward.widen.kernel.parts
+        wide = names.wide.format(**place)
+        parts = feed_forward.widen.kernel.parts
         yield from _of_product(feed_forward.widen, [wide] if parts == 1 else [f"{wide}_{i}" for i in range(parts)])
         yield from _of_product(feed_forward.narrow, [names.narrow.format(**place)])
         yield from _of_norm(feed_forward.normalise, names.wide_norm.format(**place))
@@ -90,7 +93,9 @@ def read_weights(model: Seq2Seq, published: PublishedModel, rows: npt.NDArray[np
     rows: the id there of each token of the model's vocabulary; -1: none, whose row is 0. Raises UserError for tensors
     that are missing, too many, of other shapes, or cannot be read.
     """
-    files, names, table = published.tensors, published.family.names, [*tensors_of(model, published.family)]
+    files = published.tensors
+    names = published.family.names
+    table = [*tensors_of(model, published.family)]
     known = {name for tensors in table for name in tensors.names}
     copies = [name for name in files if name not in known and name.endswith(COPIES)]
     if unknown := sorted(name for name in {*files} - known - {*copies} if not name.endswith(UNREAD)):

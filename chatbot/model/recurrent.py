@@ -13,7 +13,10 @@ from chatbot.model.sequences import Sequences, mirror, unpack
 PHILOX = 1  # the number of the generator in TensorFlow (Salmon et al., 2011)
 
 # The numbers of the dropouts of a model. Those of a stack's or a Transformer's layers follow the first.
-FORWARD_ENCODER, BACKWARD_ENCODER, DECODER, PROJECTION = 100, 200, 300, 400
+FORWARD_ENCODER = 100
+BACKWARD_ENCODER = 200
+DECODER = 300
+PROJECTION = 400
 
 
 class Dropout(keras.layers.Layer):
@@ -174,7 +177,8 @@ class Stack(keras.layers.Layer):
         initial: State,
         sequences: Sequences,
     ) -> tuple[tf.Tensor, State]:
-        cell, packing = layer.cell, sequences.packing
+        cell = layer.cell
+        packing = sequences.packing
         weights = cell.kernel, cell.recurrent_kernel, cell.bias
         kernel, recurrent, bias = map(tf.convert_to_tensor, weights)
         if is_packed(self._settings):
@@ -224,7 +228,8 @@ class Encoder(keras.layers.Layer):
 
         embedded: in the layout of `is_packed`. key: [1] uint64 draws the dropout masks; None: no dropout.
         """
-        packed, packing = is_packed(self._settings), sequences.packing
+        packed = is_packed(self._settings)
+        packing = sequences.packing
         zeros = self.forward.zero_states(tf.size(packing.lengths), embedded.dtype)
         outputs, states = self.forward(embedded, zeros, sequences, key)
         if self.backward is not None:

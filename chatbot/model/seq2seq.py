@@ -22,7 +22,8 @@ from chatbot.model.sequences import Sequences, padded_ids, rows_of_tokens, seque
 from chatbot.model.transformer import TransformerDecoder, TransformerEncoder
 
 # Tokens that a published model does not have for itself, and the bias by which they are never said.
-UNSPOKEN, SILENCE = (BOS, ASK), -1e9
+UNSPOKEN = (BOS, ASK)
+SILENCE = -1e9
 
 
 class Seq2Seq(keras.Model):
@@ -49,7 +50,8 @@ class Seq2Seq(keras.Model):
         part_devices: Sequence[str] = (),
     ) -> None:
         super().__init__()
-        self.precision, self._settings = precision, settings
+        self.precision = precision
+        self._settings = settings
         self.tied = settings.tied_embeddings
         self.loss_size = loss_size
         self.label_smoothing = label_smoothing
@@ -137,7 +139,8 @@ class Seq2Seq(keras.Model):
 
         rows: the row of source of each row of target_in, [rows] int64; None: they are the same.
         """
-        start, question = self._start(source, key), padded_ids(source)
+        start = self._start(source, key)
+        question = padded_ids(source)
         if rows is not None:
             start, question = tf.nest.map_structure(lambda x: tf.gather(x, rows), (start, question))
         attended, copies = self.decoder(self.embed(target_in.ids), target_in, start, key)
@@ -197,7 +200,8 @@ class Seq2Seq(keras.Model):
         targets [tokens] int64, weights [tokens] float32.
         """
         attended, copies, question = decoded
-        projection, bias = tf.convert_to_tensor(self.projection), self._biases()
+        projection = tf.convert_to_tensor(self.projection)
+        bias = self._biases()
         parts: tuple[tf.Tensor, ...] = ()
         if copies:
             copied = log_copied(copies, question, targets, tf.constant(self._spellings))

@@ -46,7 +46,8 @@ class Packing(NamedTuple):
 
 def packing_of(lengths: npt.NDArray[Any], time: int) -> Packing:
     """Compute the packing of a batch. lengths: [rows], at least 1. time: the padded length."""
-    rows, longest = len(lengths), int(lengths.max())
+    rows = len(lengths)
+    longest = int(lengths.max())
     order = np.argsort(-lengths, kind="stable")
     inverse_order = np.empty_like(order)
     inverse_order[order] = np.arange(rows)
@@ -83,7 +84,9 @@ def packing_of(lengths: npt.NDArray[Any], time: int) -> Packing:
 def _slices(first: npt.NDArray[Any], number: npt.NDArray[Any]) -> npt.NDArray[np.int32]:
     """Return tf.slice's begin and size, [steps, 2, 2], of these rows of matrices. first, number: [steps]."""
     slices = np.zeros((len(first), 2, 2), np.int32)
-    slices[:, 0, 0], slices[:, 1, 0], slices[:, 1, 1] = first, number, -1
+    slices[:, 0, 0] = first
+    slices[:, 1, 0] = number
+    slices[:, 1, 1] = -1
     return slices
 
 

@@ -38,11 +38,15 @@ class SelfAttention(keras.layers.Layer):
 
     def __init__(self, settings: ModelSettings, form: Form, precision: str) -> None:
         super().__init__()
-        size, of_heads = settings.embedding_size, settings.heads * settings.head_size
+        size = settings.embedding_size
+        of_heads = settings.heads * settings.head_size
         self.normalise = Normalisation(size, form)
         self.project = Product(size, 3 * of_heads, precision, parts=3, bias=form.attention_biases, keys=[1])
         self.combine = Product(of_heads, size, precision, bias=form.biases)
-        self._form, self._heads, self._precision, self._scale = form, settings.heads, precision, settings.score_scale
+        self._form = form
+        self._heads = settings.heads
+        self._precision = precision
+        self._scale = settings.score_scale
         self.built = True
 
     def call(self, x: tf.Tensor, added: tf.Tensor, learned: Sequence[tf.Tensor], layout: Layout) -> tf.Tensor:
@@ -75,15 +79,20 @@ class CrossAttention(keras.layers.Layer):
 
     def __init__(self, settings: ModelSettings, form: Form, precision: str) -> None:
         super().__init__()
-        size, layers = settings.embedding_size, range(settings.decoder_layers)
-        of_heads, bias = settings.heads * settings.head_size, form.attention_biases
+        size = settings.embedding_size
+        layers = range(settings.decoder_layers)
+        of_heads = settings.heads * settings.head_size
+        bias = form.attention_biases
         self.normalise = [Normalisation(size, form) for _ in layers]
         self.project = [Product(size, of_heads, precision, bias=bias) for _ in layers]
         parts = 2 * len(layers)
         keys = range(0, parts, 2)
         self.key_values = Product(size, parts * of_heads, precision, parts=parts, bias=bias, keys=keys)
         self.combine = [Product(of_heads, size, precision, bias=form.biases) for _ in layers]
-        self._form, self._heads, self._precision, self._scale = form, settings.heads, precision, settings.score_scale
+        self._form = form
+        self._heads = settings.heads
+        self._precision = precision
+        self._scale = settings.score_scale
         self.built = True
 
     def keys(self, memory: tf.Tensor) -> tf.Tensor:
@@ -126,14 +135,16 @@ class TransformerEncoder(keras.layers.Layer):
 
     def __init__(self, settings: ModelSettings, precision: str = "float32") -> None:
         super().__init__()
-        layers, form = range(settings.num_layers), settings.form or Form()
+        layers = range(settings.num_layers)
+        form = settings.form or Form()
         self.attentions = [SelfAttention(settings, form, precision) for _ in layers]
         self.feed_forwards = [FeedForward(settings, form, precision) for _ in layers]
         self.normalise = Normalisation(settings.embedding_size, form) if form.norm_first else None
         self.positions = Positions(settings, form, both_directions=True)
         self.dropout = Dropout(settings.keep_prob, FORWARD_ENCODER)
         self.dropouts = [Dropout(settings.keep_prob, FORWARD_ENCODER + 1 + i) for i in layers]
-        self._settings, self._form = settings, form
+        self._settings = settings
+        self._form = form
         self.built = True
 
     def call(self, embedded: tf.Tensor, sequences: Sequences, key: tf.Tensor | None) -> tuple[tf.Tensor, list[Any]]:
@@ -163,7 +174,8 @@ class TransformerEncoder(keras.layers.Layer):
     ) -> tf.Tensor:
         """Return the sums after a layer. x: the sums before it. learned: see `call`."""
         scales = self.dropouts[number].several(2, x, key)
-        attention, feed_forward = self.attentions[number], self.feed_forwards[number]
+        attention = self.attentions[number]
+        feed_forward = self.feed_forwards[number]
         x = leaving(x, kept(attention(x, added, learned, layout), scales[0]), attention.normalise, self._form)
         return leaving(x, kept(feed_forward(x), scales[1]), feed_forward.normalise, self._form)
 
@@ -173,7 +185,8 @@ class TransformerDecoder(keras.layers.Layer):
 
     def __init__(self, settings: ModelSettings, precision: str = "float32") -> None:
         super().__init__()
-        layers, form = range(settings.decoder_layers), settings.form or Form()
+        layers = range(settings.decoder_layers)
+        form = settings.form or Form()
         self.attentions = [SelfAttention(settings, form, precision) for _ in layers]
         self.attention = CrossAttention(settings, form, precision)
         self.feed_forwards = [FeedForward(settings, form, precision) for _ in layers]
@@ -182,7 +195,8 @@ class TransformerDecoder(keras.layers.Layer):
         self.copying = Copying(settings.embedding_size, precision) if settings.copy else None
         self.dropout = Dropout(settings.keep_prob, DECODER)
         self.dropouts = [Dropout(settings.keep_prob, DECODER + 1 + i) for i in layers]
-        self._settings, self._form = settings, form
+        self._settings = settings
+        self._form = form
         self.built = True
 
     @property
@@ -193,7 +207,8 @@ class TransformerDecoder(keras.layers.Layer):
     def start(self, memory: tf.Tensor, mask: tf.Tensor, states: list[Any]) -> DecoderState:
         """Return the state before the first token; see `chatbot.model.decoder.Decoder.start`."""
         assert not states
-        rows, settings = tf.shape(memory)[0], self._settings
+        rows = tf.shape(memory)[0]
+        settings = self._settings
         # No positions yet, in a size that graphs do not take for a constant.
         cache = tf.zeros([rows, settings.heads, rows - rows, settings.head_size], memory.dtype)
         cells = [[[cache, cache]] * settings.decoder_layers, [tf.zeros([rows])]]
@@ -210,7 +225,8 @@ class TransformerDecoder(keras.layers.Layer):
         """
         layout = layout_of(sequences, is_packed(self._settings))
         x, means, _ = self._sums(embedded, layout, state, key)
-        attended, packed = self._finished(x), layout.packing is not None
+        attended = self._finished(x)
+        packed = layout.packing is not None
 
         def packed_of(vectors: tf.Tensor) -> tf.Tensor:
             return vectors if packed else pack(in_rows(vectors, layout), sequences.packing)
@@ -241,7 +257,8 @@ class TransformerDecoder(keras.layers.Layer):
 
         layout: of the sequences. The other arguments are those of `call`.
         """
-        x, cross = self.dropout(self.positions(embedded, layout), key), self.attention
+        x = self.dropout(self.positions(embedded, layout), key)
+        cross = self.attention
         before = penalties(layout.places[None] <= layout.places[:, None])  # [target, target]
         of_question = penalties(state["mask"])[:, None, None]  # [rows, 1, 1, source]
         learned = self.positions.scores(layout.places[None, :, None], layout.places)
@@ -268,7 +285,8 @@ class TransformerDecoder(keras.layers.Layer):
     ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
         """Return what `_sums` does, after one layer. x: the sums before it. keys, values: of the question."""
         scales = self.dropouts[number].several(3, x, key)
-        attention, feed_forward = self.attentions[number], self.feed_forwards[number]
+        attention = self.attentions[number]
+        feed_forward = self.feed_forwards[number]
         x = leaving(x, kept(attention(x, before, learned, layout), scales[0]), attention.normalise, self._form)
         queries = self.attention.queries(number, x, layout)
         means = self.attention.means(queries, (keys, values), of_question, layout)
@@ -294,12 +312,14 @@ class TransformerDecoder(keras.layers.Layer):
         of_question = penalties(state["mask"])[:, None, None]  # [rows, 1, 1, source]
         for i, (attention, feed_forward) in enumerate(zip(self.attentions, self.feed_forwards, strict=True)):
             y, cache = attention.step(x, caches[i], seen, learned)
-            x, after = leaving(x, y, attention.normalise, self._form), [*after, cache]
+            x = leaving(x, y, attention.normalise, self._form)
+            after = [*after, cache]
             queries = self.attention.queries(i, x, by_row)
             means = self.attention.means(queries, keys[2 * i : 2 * i + 2], of_question, by_row)
             x = leaving(x, self.attention.combine[i](means), self.attention.normalise[i], self._form)
             x = leaving(x, feed_forward(x), feed_forward.normalise, self._form)
-        attended, state = self._finished(x), {**state, "cells": [after, [position + 1]]}
+        attended = self._finished(x)
+        state = {**state, "cells": [after, [position + 1]]}
         if "attention" in state:
             weights = self.attention.weights_of(queries, keys, of_question)
             state["attention"] = tf.reshape(weights, tf.shape(state["attention"]))

@@ -10,11 +10,13 @@ from chatbot.training.step import StepResult
 
 # Logged losses in a row above the limit until the run counts as diverging, and the multiple of the limit from which a
 # single one suffices. A run that diverges at its end has failed.
-LEAST_RECORDS, HUGE = 3, 10.0
+LEAST_RECORDS = 3
+HUGE = 10.0
 # Nats above the start: 2.7 times its perplexity.
 MARGIN = 1.0
 # After this many skipped updates in a row, a run goes back to its last checkpoint; it does so MOST_RETURNS times.
-PATIENCE, MOST_RETURNS = 5, 3
+PATIENCE = 5
+MOST_RETURNS = 3
 
 
 class Divergence:
@@ -25,7 +27,8 @@ class Divergence:
     """
 
     def __init__(self, vocabulary_size: int, progress: Progress) -> None:
-        self._least_limit, self._progress = math.log(vocabulary_size) + MARGIN, progress
+        self._least_limit = math.log(vocabulary_size) + MARGIN
+        self._progress = progress
         self._step, self._loss = progress.step, math.nan  # of the last record
 
     def record(self, step: int, result: StepResult) -> bool:
@@ -36,7 +39,9 @@ class Divergence:
             return False
         if progress.first_loss is None:
             progress.first_loss = loss
-        before, self._step, self._loss = self.diverges, step, loss
+        before = self.diverges
+        self._step = step
+        self._loss = loss
         limit = max(self._least_limit, progress.first_loss + MARGIN)
         count = 0 if loss <= limit else 1 if loss <= HUGE * limit else LEAST_RECORDS
         progress.high_losses = progress.high_losses + count if count else 0
@@ -87,7 +92,8 @@ class SkippedUpdates:
 
     def went_back(self) -> None:
         """Begin again after the run went back to an earlier step."""
-        self._step, self.since_return = self._progress.step, 0
+        self._step = self._progress.step
+        self.since_return = 0
 
     def describe(self) -> str:
         """Return the step of the last one in a row."""

@@ -65,7 +65,8 @@ def broadcast(exchange: Exchange, values: Iterable[Any], homes: Sequence[str], s
         (total,) = of_first_replica(exchange(parts))
         return total
 
-    graph, concrete_functions = tf.function(summed, autograph=False), {}
+    graph = tf.function(summed, autograph=False)
+    concrete_functions = {}
     for value in values:
         own = tf.convert_to_tensor(value)
         own = own if own.dtype.is_floating else tf.cast(own, tf.float64)
@@ -112,10 +113,12 @@ class Summation:
             (counts,), *projection_and_groups, (rows,) = of_replica
             with tf.device(replica.home):
                 tokens, all_report = tf.split(counts, [1, -1])
-                tokens, all_report = tf.squeeze(tokens, 0), tf.reshape(all_report, [3, -1])
+                tokens = tf.squeeze(tokens, 0)
+                all_report = tf.reshape(all_report, [3, -1])
             projection_and_groups = [gradient for (gradient,) in projection_and_groups]
             split = len(sums[0].projection)
-            projection, of_groups = projection_and_groups[:split], projection_and_groups[split:]
+            projection = projection_and_groups[:split]
+            of_groups = projection_and_groups[split:]
             if replica.groups[-1].trained:
                 with placed_on(replica.devices[-1]):
                     of_groups.append(dense(projection, rows, ids, self._model.embedding.embeddings.shape))

@@ -81,7 +81,9 @@ class Asynchronous(VariableUpdate):
         self, model: Seq2Seq, settings: LearningSettings, coordinator: Any, workers: int, servers: int
     ) -> None:
         super().__init__([f"worker_{i}" for i in range(workers)], 1)
-        self._model, self._settings, self._coordinator = model, settings, coordinator
+        self._model = model
+        self._settings = settings
+        self._coordinator = coordinator
         self.servers = [Server(f"/job:ps/replica:0/task:{i}/device:CPU:0") for i in range(servers)]
         groups = groups_of(model, settings, 0)  # of one variable each
         # The largest weights come first, each to the server with the least.

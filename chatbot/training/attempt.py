@@ -159,7 +159,8 @@ def check_data(settings: Settings, now: dict[str, Any]) -> bool:
     path = settings.run.directory / DATA
     try:
         then = read_json(path)
-        pairs, both = int(then["pairs"]), bool(then["both_directions"])
+        pairs = int(then["pairs"])
+        both = bool(then["both_directions"])
         same_words, same_pairs = (then[name] == now[name] for name in ("vocabulary", "fingerprint"))
     except (OSError, ValueError, KeyError, TypeError, OverflowError):
         raise UserError(f"{path}: missing or damaged; restore it from a backup, or use another --attempt") from None
@@ -252,7 +253,8 @@ def preset_values(settings: Settings, pairs: int, validated: bool) -> dict[str, 
 
 
 # Why a run is over, if not for a reason in other words.
-INTERRUPTED, TIME_UP = "interrupted", "--time-limit is over; the same command goes on from here"
+INTERRUPTED = "interrupted"
+TIME_UP = "--time-limit is over; the same command goes on from here"
 
 
 @dataclasses.dataclass(frozen=True)

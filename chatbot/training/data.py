@@ -47,7 +47,8 @@ FEWEST_DECIDING = 50
 # tried.
 MOST_PAIRS_BOTH_DIRECTIONS = FEWER_PAIRS_THAN["medium"]
 # --probe: questions that are asked, and characters of each that the model is given, as in chat.
-MOST_QUESTIONS, MOST_CHARACTERS = 20, 2000
+MOST_QUESTIONS = 20
+MOST_CHARACTERS = 2000
 
 
 @dataclasses.dataclass(frozen=True)
@@ -93,7 +94,9 @@ def prepare(settings: Settings, probe: Sequence[str] = ()) -> Data:
     if resumed:
         check_settings(settings)
     corpus, validation = _read(settings, resumed)
-    shards, vocabulary, pairs = corpus.shards, corpus.vocabulary, corpus.shards.lengths.pairs
+    shards = corpus.shards
+    vocabulary = corpus.vocabulary
+    pairs = corpus.shards.lengths.pairs
     if validation:
         _print_validation(settings, validation)
     _print_training(settings, corpus)
@@ -235,7 +238,8 @@ def _print_training(settings: Settings, corpus: Corpus) -> None:
     first_files = ", ".join(files[:FILES_SHOWN])
     if len(files) > FILES_SHOWN:
         first_files += f" and {counted(len(files) - FILES_SHOWN, 'other file')}"
-    pairs, tokens = corpus.shards.lengths.pairs, counted(len(corpus.vocabulary), "token")
+    pairs = corpus.shards.lengths.pairs
+    tokens = counted(len(corpus.vocabulary), "token")
     print(f"Training on {counted(pairs, 'pair')} of {first_files}; {tokens} in the vocabulary.")
     _print_reports(corpus.reports)
     if pairs < corpus.pairs:

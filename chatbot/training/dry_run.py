@@ -24,7 +24,8 @@ from chatbot.training.update import chosen_update
 # Batches of an epoch among which the largest one is sought.
 PLANNED = 5000
 # Consecutive steps that are timed, and the seconds after which no further one begins.
-STEPS, MOST_SECONDS = 40, 30.0
+STEPS = 40
+MOST_SECONDS = 30.0
 
 
 def dry_run(run: Run) -> TrainingResult:
@@ -45,7 +46,8 @@ def dry_run(run: Run) -> TrainingResult:
         "Nothing was written. Without --dry-run, the same command trains.",
     ]
     print_lines(lines)
-    directory, progress = run.settings.run.directory.absolute(), run.progress
+    directory = run.settings.run.directory.absolute()
+    progress = run.progress
     return TrainingResult(directory, progress.step, "--dry-run", progress.best_step, progress.best_nats)
 
 

@@ -48,7 +48,8 @@ class Stage:
         function: Callable[..., Any],
         *inputs: Any,
     ) -> None:
-        self._device, self._inputs = device, inputs
+        self._device = device
+        self._inputs = inputs
         with _on(device), tf.GradientTape(watch_accessed_variables=False) as self._tape:
             # To another device one copy; otherwise a loop over time would fetch the weights at each step.
             self._weights = [value if device is None else tf.identity(value) for _, value in weights]
@@ -100,7 +101,9 @@ def gradient_function(model: Seq2Seq, groups: Sequence[Group], device: str, part
     @tf.function(autograph=False)
     @computed_on(device)
     def tower_gradients(weights: list[tf.Tensor], share: Share, loss_scale: tf.Tensor | None = None) -> Sums:
-        source, target_in, key = share.source, share.target_in, share.key
+        source = share.source
+        target_in = share.target_in
+        key = share.key
         values: dict[int, tf.Tensor] = {}
         for group, weight in zip(groups, weights, strict=True):
             with _on(device_of[group.stage]):
@@ -111,8 +114,10 @@ def gradient_function(model: Seq2Seq, groups: Sequence[Group], device: str, part
         def with_values(layer_variables: Iterable[keras.Variable]) -> "list[tuple[keras.Variable, tf.Tensor]]":
             return [(variable, values[id(variable)]) for variable in layer_variables]
 
-        encoder, decoder = model.encoder.trainable_variables, model.decoder.trainable_variables
-        embedding, bias = model.embedding.embeddings, model.bias
+        encoder = model.encoder.trainable_variables
+        decoder = model.decoder.trainable_variables
+        embedding = model.embedding.embeddings
+        bias = model.bias
         token_weights = share.weights if loss_scale is None else share.weights * loss_scale
 
         def encode(embedded: tf.Tensor) -> Any:
@@ -151,9 +156,11 @@ def gradient_function(model: Seq2Seq, groups: Sequence[Group], device: str, part
                 if group.trained:
                     own = [tf.convert_to_tensor(gradients[id(variables[i])]) for i in group.indices]
                     of_groups.append(group.joined(own))
-        loss, weight = projection_stage.outputs, share.counts[0]
+        loss = projection_stage.outputs
+        weight = share.counts[0]
         if loss_scale is not None:
-            loss, weight = loss / loss_scale, weight * loss_scale
+            loss = loss / loss_scale
+            weight = weight * loss_scale
         return Sums(loss, weight, projection, of_groups, rows)
 
     return tower_gradients

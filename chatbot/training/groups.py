@@ -20,7 +20,9 @@ from chatbot.training.optimizer import is_decayed
 # GPUs exchange in the time that a group costs them in addition (`least_bytes`).
 GROUP_BYTES = 4 << 20
 
-ENCODER, DECODER, PROJECTION = "encoder", "decoder", "projection"
+ENCODER = "encoder"
+DECODER = "decoder"
+PROJECTION = "projection"
 
 
 class Group(NamedTuple):
@@ -56,7 +58,8 @@ def groups_of(model: Seq2Seq, settings: LearningSettings, least_bytes: int) -> l
 
     least_bytes: variables of one stage are joined until their group has this size; 0 for a group for each variable.
     """
-    variables, embedding = model.trainable_variables, embedding_index(model)
+    variables = model.trainable_variables
+    embedding = embedding_index(model)
     index = {id(variable): i for i, variable in enumerate(variables)}
     decoder, encoder = (
         [index[id(variable)] for variable in reversed(part.trainable_variables)]

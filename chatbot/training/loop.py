@@ -103,13 +103,17 @@ class Loop:
 
     def run_steps(self) -> None:
         """Train until there is a reason to stop, and save."""
-        run, progress, team = self._run, self._run.progress, self._run.team
+        run = self._run
+        progress = self._run.progress
+        team = self._run.team
         due = run.calendar.due(progress.step)
         self._finish_validation()
         self.stop = team.agree(INTERRUPTED if self._interrupted else run.reason_to_stop())
         try:
             while not self.stop:
-                rate, batch, number = run.rate, self._window.next_batch(), progress.step + 1
+                rate = run.rate
+                batch = self._window.next_batch()
+                number = progress.step + 1
                 with self._profile.step(number), self._watch.step(number):
                     run.train_step(batch, rate)
                     due = run.due(number)
@@ -132,7 +136,10 @@ class Loop:
 
     def _log(self, due: Due, batch: Prepared, rate: float) -> None:
         """Report the window before this log, also this one if it is saved or the last, and save if that is due."""
-        run, progress, team, reporter = self._run, self._run.progress, self._run.team, self._reporter
+        run = self._run
+        progress = self._run.progress
+        team = self._run.team
+        reporter = self._reporter
         record_of = self._window.end(progress.step, rate)
         with self._watch.step(progress.step):  # waits for the other machines, then for the device
             results = self._reader.submit(unpacked_results, run.train_step.take_results())
@@ -153,7 +160,8 @@ class Loop:
 
     def _read(self, unread: int) -> list[dict[str, Any]]:
         """Return the records of all windows but this many, up to one after which the run has to go back."""
-        run, records = self._run, []
+        run = self._run
+        records = []
         while len(self._unread) > unread:
             record_of, reading = self._unread.popleft()
             results = reading.result()
@@ -173,7 +181,10 @@ class Loop:
 
         What is saved before a validation says that it is to come, so that a process that is killed in it loses nothing.
         """
-        run, progress, team, reporter = self._run, self._run.progress, self._run.team, self._reporter
+        run = self._run
+        progress = self._run.progress
+        team = self._run.team
+        reporter = self._reporter
         if team.alone:
             with self._watch.step(progress.step):
                 seconds = self._times.measure(batch)
@@ -199,10 +210,14 @@ class Loop:
 
         What is not saved cannot be the best. A resumed run may have no validation any more.
         """
-        data, progress, reporter = self._run.data, self._run.progress, self._reporter
+        data = self._run.data
+        progress = self._run.progress
+        reporter = self._reporter
         if progress.unvalidated is None or not self._run.team.chief:
             return
-        record, best, is_saved = dict(progress.unvalidated), False, self._saved == progress.step
+        record = dict(progress.unvalidated)
+        best = False
+        is_saved = self._saved == progress.step
         if data.validation is not None:
             validation = self._run.validator.validate(data.validation)
             values = validation.values if is_saved else {**validation.values, progress.best_by: None}
@@ -219,7 +234,8 @@ class Loop:
 
     def _show_likelihood(self) -> None:
         """Show a validation of the last step of a limited run. It decides nothing: a resumed run goes on without it."""
-        run, progress = self._run, self._run.progress
+        run = self._run
+        progress = self._run.progress
         if run.team.chief and run.data.validation is not None:
             validation = run.validator.validate(run.data.validation)
             nats = validation.values[NATS]
@@ -237,7 +253,8 @@ class Loop:
 
     def _go_back(self) -> None:
         """Go back to the last checkpoint with half the learning rate. Raises UserError after MOST_RETURNS times."""
-        run, progress = self._run, self._run.progress
+        run = self._run
+        progress = self._run.progress
         failure = f"{self._skipped.describe()}, {progress.skipped_in_a_row} in a row"
         if not self._saved or progress.rate_halvings >= MOST_RETURNS:
             if progress.rate_halvings:
@@ -275,7 +292,8 @@ class Window:
     def __init__(
         self, batches: Generator[Prepared, None, None], begin_copies: Callable[[Prepared], None] = lambda _: None
     ) -> None:
-        self._batches, self._begin_copies = batches, begin_copies
+        self._batches = batches
+        self._begin_copies = begin_copies
         self._copied: collections.deque[Prepared] = collections.deque()
         self.restart()
 
@@ -321,7 +339,8 @@ class Window:
         none does. Losses are in nats per real target token, None for a tower without tokens. padding: in the shares of
         this machine. tower_skew: by how much the largest number of target tokens of a tower exceeds the mean.
         """
-        seconds, waited = time.perf_counter() - self._started, self._waited
+        seconds = time.perf_counter() - self._started
+        waited = self._waited
         padding = 1 - self._real / max(1, self._positions)
         self.restart()
 

@@ -20,7 +20,8 @@ BETA_1, BETA_2, EPSILON = 0.9, 0.999, 1e-7  # Adam's, as in Keras
 TINY = 1e-37  # less than the weight of any token, also times the smallest loss scale; its inverse is finite
 
 NUM_SLOTS = {"adam": 2, "momentum": 1, "sgd": 0}
-SMALLEST_SCALE, LARGEST_SCALE = 2.0**-24, 2.0**24
+SMALLEST_SCALE = 2.0**-24
+LARGEST_SCALE = 2.0**24
 # The scale is doubled after this number of finite steps in a row.
 DOUBLED_AFTER = 2000
 

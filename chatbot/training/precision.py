@@ -28,7 +28,8 @@ def chosen_precision(settings: Settings, device: str) -> str:
     # The CPUs of the workers of an asynchronous run are not known here.
     if "GPU" in device or settings.parallel.asynchronous:
         return "float32"
-    instructions, least = cpu_info("flags", "Features").split(), MEASURED_UNITS[settings.model.architecture]
+    instructions = cpu_info("flags", "Features").split()
+    least = MEASURED_UNITS[settings.model.architecture]
     if MEASURED_INSTRUCTIONS in instructions and settings.model.units >= least:
         print(f"Precision: bfloat16, which is faster on such a CPU from {least} units on (--precision to choose).")
         return "bfloat16"

@@ -51,7 +51,8 @@ class TowerTimes:
             return []
         others = [statistics.median([*seconds[:i], *seconds[i + 1 :]]) for i in range(len(seconds))]
         slow = {i for i, median in enumerate(others) if seconds[i] > SLOW * median}
-        new, self._slow = slow - self._slow, slow
+        new = slow - self._slow
+        self._slow = slow
         return [
             f"{self._towers[i].name} takes {1000 * seconds[i]:.0f} ms for its share of a step, the median of the others"
             f" {1000 * others[i]:.0f} ms: all wait for it; `nvidia-smi -q -d PERFORMANCE` may show why"
@@ -77,7 +78,8 @@ class Profile:
     """Traces the steps of a range into the folder of a TensorBoard run. An empty range traces nothing."""
 
     def __init__(self, folder: Path, steps: Sequence[int]) -> None:
-        self._folder, self._steps = folder, steps
+        self._folder = folder
+        self._steps = steps
         self._active = False
 
     @contextmanager
@@ -111,7 +113,8 @@ class Profile:
 @contextmanager
 def profiled(run: Run) -> Iterator[Profile]:
     """Open the profile of --profile. Each machine writes its own."""
-    steps, folder = run.settings.run.profiled_steps, TENSORBOARD / run.settings.run.attempt
+    steps = run.settings.run.profiled_steps
+    folder = TENSORBOARD / run.settings.run.attempt
     if steps and run.progress.step >= steps[-1]:
         print(f"Nothing is profiled: step {steps[-1]:,} of --profile {run.settings.run.profile} is over.")
     profile = Profile(folder if run.team.chief else folder / f"worker_{run.team.machine}", steps)

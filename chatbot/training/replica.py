@@ -60,7 +60,9 @@ class Replica:
         copies: bool = False,
         keeps_average: bool = True,
     ) -> None:
-        self._own, self._settings, self.groups = [v.value for v in model.trainable_variables], settings, groups
+        self._own = [v.value for v in model.trainable_variables]
+        self._settings = settings
+        self.groups = groups
         if place is None:
             place = [self._own[group.indices[0]].device for group in groups]
         self.devices = [place] * len(groups) if isinstance(place, str) else list(place)

@@ -89,7 +89,8 @@ class Run:
 
     def reason_to_stop(self) -> str:
         """Return why the run is over, or "" if it is not."""
-        step, last = self.progress.step, self.calendar.last_step
+        step = self.progress.step
+        last = self.calendar.last_step
         if last is not None and step >= last:
             return f"step {last:,} was the last one; continue with a larger --steps or --epochs"
         failures = self.progress.without_best
@@ -103,7 +104,8 @@ class Run:
 
     def due(self, step: int) -> Due:
         """Return what is due after this many steps, --save-minutes by the chief's clock. All machines call it."""
-        due, minutes = self.calendar.due(step), self.settings.run.save_minutes
+        due = self.calendar.due(step)
+        minutes = self.settings.run.save_minutes
         if minutes is None or due.save or not due.log:
             return due
         late = self.team.chief and self.checkpoints.minutes_since_save() >= minutes
@@ -139,7 +141,9 @@ class Run:
         self.team.barrier()
         if self.team.chief and not self.checkpoints.exist:
             raise UserError(f"{self.checkpoints.directory}: the checkpoint to go back to is gone; start again")
-        progress, halvings, skipped = Progress(), self.progress.rate_halvings + 1, self.progress.skipped_updates
+        progress = Progress()
+        halvings = self.progress.rate_halvings + 1
+        skipped = self.progress.skipped_updates
         with watched:
             state = tf.nest.map_structure(np.zeros_like, self.train_step.gather_state())
             if self.team.chief:
@@ -149,8 +153,10 @@ class Run:
             self._agree_on_pieces()
         for name in ("most_positions", "logits", "device_memory"):
             setattr(progress, name, getattr(self.progress, name))
-        progress.rate_halvings, progress.halved_rate = halvings, self.settings.learning.learning_rate
-        progress.skipped_updates, progress.skipped_in_a_row = skipped, 0
+        progress.rate_halvings = halvings
+        progress.halved_rate = self.settings.learning.learning_rate
+        progress.skipped_updates = skipped
+        progress.skipped_in_a_row = 0
         if self.progress.validation is not None:
             progress.measured_on(self.progress.validation, self.progress.best_by)
         vars(self.progress).update(vars(progress))
@@ -188,14 +194,16 @@ def open_run(settings: Settings, data: Data, towers: Sequence[Tower], team: Team
         )
 
     if isinstance(train_step, Synchronous):
-        path, devices = settings.run.directory / TOO_LARGE, f"{shares} x {least_memory(towers)}"
+        path = settings.run.directory / TOO_LARGE
+        devices = f"{shares} x {least_memory(towers)}"
         train_step.too_large = float(team.broadcast_text(str(read_too_large(path, devices))))
         if team.chief and not settings.run.dry_run and least_memory(towers) is not None:
             train_step.record = functools.partial(write_too_large, path, devices)
     write = functools.partial(write_attempt, settings, data.vocabulary, data.description, ngrams)
     provenance = Provenance(settings, data.description)
     checkpoints = Checkpoints(settings.run.directory, model, settings.run.keep, provenance, write)
-    progress, state = Progress(), train_step.gather_state()
+    progress = Progress()
+    state = train_step.gather_state()
     if team.chief:
         if not checkpoints.exist:
             set_initial_weights(model, settings, data)
@@ -225,7 +233,8 @@ def open_run(settings: Settings, data: Data, towers: Sequence[Tower], team: Team
     progress.trains_at(learning.learning_rate)
     if data.validation:
         progress.measured_on(data.validation.fingerprint, learning.best_by)
-    steps, validated = batches.steps_per_epoch, data.validation.pairs if data.validation else 0
+    steps = batches.steps_per_epoch
+    validated = data.validation.pairs if data.validation else 0
     schedule = schedule_of(learning, pairs, steps)
     calendar = calendar_of(settings, steps, pairs, validated, data.validation_decides)
     # With several machines, the other ones' devices would have to take part, too.
@@ -249,7 +258,8 @@ def open_run(settings: Settings, data: Data, towers: Sequence[Tower], team: Team
 
 def batches_of(learning: LearningSettings, data: Data) -> tuple[Batches, float]:
     """Return the global batches, those of --accumulate joined, and the average number of pairs in one."""
-    size, tokens = learning.batch_size * learning.accumulate, learning.batch_tokens
+    size = learning.batch_size * learning.accumulate
+    tokens = learning.batch_tokens
     if tokens is None:
         return Batches(data.training, size, learning.seed, None), size
     batches = Batches(data.training, size, learning.seed, tokens * learning.accumulate)
@@ -265,7 +275,8 @@ def resolved(settings: Settings, data: Data, towers: Sequence[Tower], team: Team
 
 def new_model(settings: Settings, data: Data, towers: Sequence[Tower], team: Team, ngrams: Ngrams | None) -> Seq2Seq:
     """Return a model with weights drawn at random, on the device of the first tower, or on those of its parts."""
-    learning, tokens = settings.learning, len(data.vocabulary)
+    learning = settings.learning
+    tokens = len(data.vocabulary)
     with tf.device(towers[0].device):
         size = loss_size(settings, towers, team.machines)
         tables = spelling_table(data.vocabulary.spellings()), ngrams, learning.label_smoothing

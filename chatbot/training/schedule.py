@@ -14,14 +14,18 @@ BASE_BATCH = 64
 # The warm-up of a scaled rate takes one epoch, but at most this many steps.
 MOST_WARM_UP = 1000
 # one-cycle: the first rate as a share of the highest, and the share of the run in which it rises.
-FIRST_SHARE, RISING_SHARE = 1 / 25, 0.3
+FIRST_SHARE = 1 / 25
+RISING_SHARE = 0.3
 # Without --steps, --epochs and validation, a run takes ten epochs, and at least this many steps. Validation does not
 # end a run earlier either: on small corpora, the first validations differ by chance.
-LEAST_STEPS, EPOCHS = 1000, 10
+LEAST_STEPS = 1000
+EPOCHS = 10
 # Validation takes place once an epoch, but not more and not less often than this many steps, ...
-FEWEST_STEPS_BETWEEN, MOST_STEPS_BETWEEN = 100, 2000
+FEWEST_STEPS_BETWEEN = 100
+MOST_STEPS_BETWEEN = 2000
 # ... and at most this share of the time is spent on it. Scoring a pair takes about a third of training on it.
-VALIDATION_SHARE, SCORING_COST = 0.1, 1 / 3
+VALIDATION_SHARE = 0.1
+SCORING_COST = 1 / 3
 
 
 @dataclasses.dataclass(frozen=True)
@@ -107,7 +111,8 @@ def calendar_of(
     settings: Settings, steps_per_epoch: int, pairs_per_step: float, validation_pairs: int, validation_decides: bool
 ) -> Calendar:
     """Return the calendar. validation_pairs: 0 without validation. validation_decides: whether it may end the run."""
-    run, last = settings.run, settings.learning.steps
+    run = settings.run
+    last = settings.learning.steps
     if last is None and settings.learning.epochs is not None:
         last = settings.learning.epochs * steps_per_epoch
     elif last is None and not validation_decides:

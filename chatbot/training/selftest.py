@@ -27,7 +27,8 @@ from chatbot.training.update import open_update
 STEPS = 10
 TOLERANCE = 1e-5
 VOCABULARY = 23
-NEVER_CLIPPED, ALWAYS_CLIPPED = 1e9, 0.1
+NEVER_CLIPPED = 1e9
+ALWAYS_CLIPPED = 0.1
 # The learning rates are so large that ten steps change the weights far more than the tolerance.
 SETTINGS = compose(
     Settings,

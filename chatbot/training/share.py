@@ -44,7 +44,8 @@ def share_of(batch: Batch, model: Seq2Seq, seed: Sequence[int], used: npt.NDArra
 
     seed: the key is a function of it. used: `ids` of the global batch.
     """
-    source, target_in = model.sequences(batch.source), model.sequences(batch.target_in)
+    source = model.sequences(batch.source)
+    target_in = model.sequences(batch.target_in)
     weights = packed_array(batch.weights, target_in.packing, 0.0)
     share = Share(
         source=source,
@@ -103,7 +104,8 @@ def tensors_of(buffer: Buffer, specs: Any) -> Any:
     on_device = [spec for spec in tf.nest.flatten(specs) if spec.dtype != tf.int32]
     ranks = [spec.shape.rank for spec in on_device if spec.shape.rank != 1]
     sizes, *shapes = tf.split(buffer.layout, [len(on_device), *ranks])
-    parts, of_others = iter(tf.split(buffer.content, sizes, num=len(on_device))), iter(shapes)
+    parts = iter(tf.split(buffer.content, sizes, num=len(on_device)))
+    of_others = iter(shapes)
     on_host = iter(buffer.on_host)
 
     def tensor(spec: tf.TensorSpec) -> tf.Tensor:
@@ -152,7 +154,10 @@ class Preparation:
     def __init__(
         self, model: Seq2Seq, seed: int, devices: Sequence[str], machine: int = 0, home: str | None = None
     ) -> None:
-        self._model, self._seed, self._devices, self._home = model, seed, devices, home
+        self._model = model
+        self._seed = seed
+        self._devices = devices
+        self._home = home
         self._first_tower = machine * len(devices)
         self._copying = ThreadPoolExecutor((1 + COPIED_AHEAD) * len(devices), "copies")
 
@@ -192,7 +197,8 @@ class Preparation:
     @functools.cached_property
     def _specs_on_gpu(self) -> Share:
         """The types and ranks of a share on a GPU, which no batch changes."""
-        ids, weights = np.ones([1, 1], np.int32), np.ones([1, 1], np.float32)
+        ids = np.ones([1, 1], np.int32)
+        weights = np.ones([1, 1], np.float32)
         batch = Batch(ids, ids, ids, weights)
         with computed_on("/GPU:0"):
             return specs_of(share_of(batch, self._model, (0,), np.ones(1, np.int64)))

@@ -54,14 +54,16 @@ class Staged(Synchronous):
             self._exchanging = True
             result = self._late_update_graph(self._totals, towers.report, self._pending.loss_scales, rate)
             self._calls += 1
-        self._pending, self._totals = towers, None
+        self._pending = towers
+        self._totals = None
         return result
 
     def _late_step(
         self, shares: Sequence[Share | Buffer], pending: TowerSums, rate: tf.Tensor
     ) -> tuple[TowerSums, tf.Tensor]:
         """Exchange the pending gradients and compute those of this step; then apply the former."""
-        totals, towers = self._sum(pending), self._gradients(shares)
+        totals = self._sum(pending)
+        towers = self._gradients(shares)
         with tf.control_dependencies(tf.nest.flatten(towers.sums)):
             totals = [total._replace(tokens=tf.identity(total.tokens)) for total in totals]
         return towers, self._late_update(totals, towers.report, pending.loss_scales, rate)
@@ -87,9 +89,11 @@ class Staged(Synchronous):
 
     def gather_state(self) -> TrainState:
         """Return the state, with the pending gradients."""
-        state, replica = super().gather_state(), self.replicas[0]
+        state = super().gather_state()
+        replica = self.replicas[0]
         gradients = [np.zeros(weight.shape, np.float32) for weight in replica.weights]
-        tokens, scale = np.zeros([], np.float32), np.ones([], np.float32)
+        tokens = np.zeros([], np.float32)
+        scale = np.ones([], np.float32)
         if self._pending is not None:
             total, *_ = self._sum_graph(self._pending)
             # Gradients whose norm is not finite stand for those that are not finite, and -1 for tokens of NaN, so that
@@ -101,7 +105,8 @@ class Staged(Synchronous):
         return state._replace(pending=[*map(np.asarray, replica.of_variables(gradients)), tokens, scale])
 
     def _set_state(self, state: TrainState) -> None:
-        self._pending, self._totals = self._pending_of(state.pending), None
+        self._pending = self._pending_of(state.pending)
+        self._totals = None
         super()._set_state(state)
 
     def _pending_of(self, state: Values) -> TowerSums | None:
@@ -123,7 +128,8 @@ class Staged(Synchronous):
                 sums.append(Sums(tf.constant(0.0), tf.constant(share * tokens), projection, of_groups, rows))
         with tf.device(self.replicas[0].home):
             report = tf.zeros([3, len(self._towers) * self._team.machines])
-        used, scales = list[tf.Tensor](), list[Any]()
+        used = list[tf.Tensor]()
+        scales = list[Any]()
         for replica in self.replicas:
             with tf.device(replica.home):
                 used.append(tf.range(embedding.shapes[0][0], dtype=tf.int64))

@@ -23,7 +23,8 @@ from chatbot.training.machines.processes import Job, run_jobs
 
 # --asynchronous without host flags: the number of workers without --local-workers, --towers and GPUs, and their
 # restarts.
-LOCAL_WORKERS, WORKER_RESTARTS = 2, 20
+LOCAL_WORKERS = 2
+WORKER_RESTARTS = 20
 WINDOWS = os.name == "nt"
 
 
@@ -37,7 +38,8 @@ def start(settings: Settings) -> int:
         from chatbot.training.selftest import selftest
 
         return selftest(settings, towers)
-    parallel, cluster = settings.parallel, checked_cluster(settings)
+    parallel = settings.parallel
+    cluster = checked_cluster(settings)
     if parallel.asynchronous and cluster is None:
         return run_local_asynchronous(settings)
     if parallel.local_workers is not None:
@@ -67,7 +69,8 @@ def checked_cluster(settings: Settings) -> Cluster | None:
 
     Raises UserError, once and not in each process, for settings that exclude each other and a port that is in use.
     """
-    parallel, run = settings.parallel, settings.run
+    parallel = settings.parallel
+    run = settings.run
     cluster = cluster_of(parallel)
     if starts_processes(parallel) or cluster is not None:  # they need POSIX's signals and process groups
         reason = "--dry-run plans one machine" if run.dry_run else "not on Windows" if WINDOWS else ""
@@ -218,7 +221,8 @@ def train_as_chief(settings: Settings, data: Data, cluster: Cluster) -> Training
     peers.start()
     with peers.errors():
         coordinator = connect(cluster, peers)
-        workers, servers = len(cluster.workers), len(cluster.ps)
+        workers = len(cluster.workers)
+        servers = len(cluster.ps)
         print(f"Asynchronous training on {counted(workers, 'worker')}; {counted(servers, 'parameter server')}.")
         team = Team(leave=peers.stop, coordinator=coordinator, workers_and_servers=(workers, servers))
         return train_on(settings, data, [Tower(CHIEF, CHIEF_DEVICE, cpu_name(), None)], team)

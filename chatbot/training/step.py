@@ -112,7 +112,8 @@ class VariableUpdate(abc.ABC):
     has_exchange = True
 
     def __init__(self, tower_names: list[str], num_shares: int) -> None:
-        self.tower_names, self.num_shares = tower_names, num_shares
+        self.tower_names = tower_names
+        self.num_shares = num_shares
         self.most_positions: int | None = None
         self._finished: list[tf.Tensor] = []
 
@@ -135,7 +136,8 @@ class VariableUpdate(abc.ABC):
 
     def take_results(self) -> list[tf.Tensor]:
         """Return the packed results of the steps since the last call, at least one; devices may still compute them."""
-        finished, self._finished = self._finished, []
+        finished = self._finished
+        self._finished = []
         return finished
 
     def finished_steps(self) -> list[StepResult]:
@@ -182,7 +184,9 @@ class Synchronous(VariableUpdate):
         exchange: Exchange = no_exchange,
         team: Team = ALONE,
     ) -> None:
-        self._model, self._team, self._exchange = model, team, exchange
+        self._model = model
+        self._team = team
+        self._exchange = exchange
         self.has_exchange = exchange is not no_exchange
         self.replicas = [replica for replica, _ in replicas]
         self._towers = [tower for _, towers in replicas for tower in towers]
@@ -237,11 +241,13 @@ class Synchronous(VariableUpdate):
             except tf.errors.OpError as error:
                 if not is_out_of_memory(error, self._towers):
                     raise
-                first_time, rows = self.most_positions is None, _rows(prepared.batch)
+                first_time = self.most_positions is None
+                rows = _rows(prepared.batch)
                 check_repeatable(error, prepared.number, prepared.pieces < rows, first_time, self._weights_intact())
                 factor *= 2  # 2, 8, 64, 1024 pieces: TensorFlow waits for memory for ten seconds before it fails
                 self.most_positions = _positions(prepared.batch) // min(rows, factor * prepared.pieces)
-                self._fitted, self._fitted_at_once = [], []
+                self._fitted = []
+                self._fitted_at_once = []
 
     def _weights_intact(self) -> bool:
         """Return whether no weight of any replica has changed, on any machine, in the step that failed."""
@@ -252,9 +258,11 @@ class Synchronous(VariableUpdate):
     def _train(self, prepared: Prepared, rate: tf.Tensor) -> tf.Tensor:
         """Run the graphs of a step; return the packed result."""
         self._exchanging = False
-        pieces, size = self.preparation.copied(prepared), prepared.size
+        pieces = self.preparation.copied(prepared)
+        size = prepared.size
         is_alone = len(self.replicas) == 1 and self._team.alone
-        is_whole, has_fitted = len(pieces) == 1, _has_as_large(self._fitted, size)
+        is_whole = len(pieces) == 1
+        has_fitted = _has_as_large(self._fitted, size)
         if is_whole and (is_alone or _has_as_large(self._fitted_at_once, size)):
             return self._train_at_once(pieces[0], rate)
         positions = size[0] * sum(size[1:])
@@ -308,10 +316,14 @@ class Synchronous(VariableUpdate):
 
     def _gradients(self, shares: Sequence[Share | Buffer]) -> TowerSums:
         """Return the sums of each tower over its share, or a piece of it."""
-        inputs, sums, counts, used = self._read_weights(), list[Sums](), list[tf.Tensor](), dict[int, tf.Tensor]()
+        inputs = self._read_weights()
+        sums = list[Sums]()
+        counts = list[tf.Tensor]()
+        used = dict[int, tf.Tensor]()
         for i, (tower, prepared) in enumerate(zip(self._towers, shares, strict=True)):
             with tf.device(tower.device):
-                share, replica = self.preparation.tensors(prepared), self._replica_of_tower[i]
+                share = self.preparation.tensors(prepared)
+                replica = self._replica_of_tower[i]
                 sums.append(self.gradient_functions[i](inputs[replica].weights, share, inputs[replica].loss_scale))
                 counts.append(share.counts)
                 used.setdefault(replica, share.used)
@@ -361,7 +373,8 @@ class Synchronous(VariableUpdate):
     def scatter_state(self, state: TrainState) -> None:
         """Copy machine 0's model and state to every replica of every machine."""
         if not self._team.alone:
-            weights, arrays = [variable.value for variable in self._model.trainable_variables], tf.nest.flatten(state)
+            weights = [variable.value for variable in self._model.trainable_variables]
+            arrays = tf.nest.flatten(state)
             homes = [replica.home for replica in self.replicas]
             received = broadcast(self._exchange, (*weights, *arrays), homes, self._team.chief)
             for weight, value in zip(weights, received, strict=False):

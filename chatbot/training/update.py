@@ -63,7 +63,8 @@ def chosen_update(settings: Settings, towers: Sequence[Tower]) -> Settings:
     """
     parallel = settings.parallel
     on_gpu = ["GPU" in tower.device for tower in towers]
-    update, all_reduce = parallel.variable_update, parallel.all_reduce
+    update = parallel.variable_update
+    all_reduce = parallel.all_reduce
     if update in (None, "distributed_replicated"):  # the latter with a cluster of one worker
         needs_single_copy = parallel.model_parallel or parallel.local_parameter_device is not None
         wants_copies = sum(on_gpu) > 1 or all_reduce != "auto"

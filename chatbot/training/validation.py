@@ -57,7 +57,8 @@ class Validator:
     def __init__(self, model: Seq2Seq, data: Data, settings: Settings, towers: Sequence[Tower]) -> None:
         self._towers = towers
         self._copies = DeviceCopies(model, devices_of(towers))
-        self._model, self._vocabulary = model, data.vocabulary
+        self._model = model
+        self._vocabulary = data.vocabulary
         self._settings = settings.model
         self._chat_model = TensorFlowModel(model)
         self._questions = [sample.ids[: settings.model.max_length] for sample in data.questions]
@@ -150,7 +151,8 @@ class Collapse:
 
     def warning(self, replies: Sequence[str]) -> str | None:
         """Return a warning when the replies collapse, for the first time or after they had recovered; else None."""
-        before, share = self._collapsed, top_share(replies, 10)
+        before = self._collapsed
+        share = top_share(replies, 10)
         self._collapsed = share > self._references + COLLAPSE_MARGIN
         if before or not self._collapsed:
             return None

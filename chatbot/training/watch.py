@@ -55,7 +55,8 @@ class Interrupts:
         """Take a signal; return whether it is another one than the first, not that one within REPEATED seconds."""
         now = time.monotonic()
         if not self:
-            self.number, self._arrived = number, now
+            self.number = number
+            self._arrived = now
         return number != self.number or now - self._arrived > REPEATED
 
     def receive(self, number: int, frame: FrameType | None) -> None:
@@ -79,7 +80,10 @@ class StepWatch:
         lost_device: Callable[[], LostError | None],
         timeout: float = math.inf,
     ) -> None:
-        self._is_due, self._is_tracing, self._lost_device, self._timeout = says_so, is_tracing, lost_device, timeout
+        self._is_due = says_so
+        self._is_tracing = is_tracing
+        self._lost_device = lost_device
+        self._timeout = timeout
         self._step: int | None = None  # None: not within a step
         self._counted: int | None = None  # the step that `_seconds` belong to
         self._seconds = 0
@@ -100,7 +104,8 @@ class StepWatch:
         """
         step = self._step
         if step is None or step != self._counted or self._is_tracing():
-            self._counted, self._seconds = step, 0
+            self._counted = step
+            self._seconds = 0
             return ""
         self._seconds += 1
         if self._seconds >= self._timeout:
@@ -189,14 +194,17 @@ def _watch(
             continue
         if not data:
             return
-        number, is_first = data[0], not heard
+        number = data[0]
+        is_first = not heard
         if number == getattr(signal, "SIGHUP", None):
             _leave_terminal()
         limit = math.inf if number in (signal.SIGINT, SIGUSR1) else grace
         if heard.is_second(number):
-            deadline, reason = min(deadline, time.monotonic() + SECOND_TIMEOUT), "a second signal"
+            deadline = min(deadline, time.monotonic() + SECOND_TIMEOUT)
+            reason = "a second signal"
         elif is_first:
-            deadline, reason = time.monotonic() + limit, f"not finished within {counted(grace, 'second')}"
+            deadline = time.monotonic() + limit
+            reason = f"not finished within {counted(grace, 'second')}"
             if announced:
                 again = f"Ctrl-C again after {counted(REPEATED, 'second')}"
                 end = again if limit == math.inf else f"After {counted(limit, 'second')} it"

@@ -70,8 +70,11 @@ class Conversations:
     """
 
     def __init__(self, submit: Submit, settings: BotSettings, model: str, pairs: int | None, turns: int) -> None:
-        self._submit, self._settings = submit, settings
-        self._model, self._pairs, self._turns = model, pairs, turns
+        self._submit = submit
+        self._settings = settings
+        self._model = model
+        self._pairs = pairs
+        self._turns = turns
         # It outlives the conversations.
         self._rate_limit = RateLimit(settings.messages_per_minute, MOST_CONVERSATIONS)
         self._chats: collections.OrderedDict[str, _Chat] = collections.OrderedDict()
@@ -142,7 +145,8 @@ class Conversations:
 
 def help_of(pairs: int | None) -> str:
     """Return the text of /help. pairs: the number of those that the model was trained on; None: not known."""
-    english, chinese = "question-answer pair", "问答对"
+    english = "question-answer pair"
+    chinese = "问答对"
     if pairs is None:
         return HELP.format(english=f"{english}s", chinese=chinese)
     return HELP.format(english=counted(pairs, english), chinese=f" {pairs:,} 个{chinese}")

@@ -26,7 +26,8 @@ def telegram(settings: BotSettings) -> None:
     from chatbot.inference.engine import Engine
 
     async def answer_until_stopped(conversations: Conversations) -> None:
-        stop, loop = asyncio.Event(), asyncio.get_running_loop()
+        stop = asyncio.Event()
+        loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, lambda *_: loop.call_soon_threadsafe(stop.set))
         await run(application_of(conversations.answer, token, settings.api_url), stop)

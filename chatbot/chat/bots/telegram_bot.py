@@ -108,7 +108,8 @@ def text_for_bot(message: Message) -> str | None:
 
     A message of a group is for the bot if it has the bot's name, as in "@name" and "/reset@name", or replies to it.
     """
-    bot, replied = message.get_bot(), message.reply_to_message
+    bot = message.get_bot()
+    replied = message.reply_to_message
     name = re.compile(rf"@{re.escape(bot.username)}(?!\w)", re.IGNORECASE)
     text, number = name.subn("", message.text or "")
     is_reply = replied is not None and replied.from_user is not None and replied.from_user.id == bot.id

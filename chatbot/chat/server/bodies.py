@@ -31,7 +31,8 @@ class BodyRequest(Request):
         """Return the body. Raises ApiError for one that is too large, too slow, not JSON, or incomplete."""
         if hasattr(self, "_body"):
             return self._body
-        limits, length = state_of(self).limits, self.headers.get("content-length", "0")
+        limits = state_of(self).limits
+        length = self.headers.get("content-length", "0")
         if has_body(self.headers):
             kind = self.headers.get("content-type", "").partition(";")[0].strip().lower()
             if kind != "application/json" and not (kind.startswith("application/") and kind.endswith("+json")):
@@ -71,7 +72,8 @@ class BodyRoute(APIRoute):
 
 async def _read(receive: ReceiveEvent, most: int) -> bytes:
     """Return a body of at most this number of bytes. Raises ApiError."""
-    body, more_body = bytearray(), True
+    body = bytearray()
+    more_body = True
     while more_body:
         message = await receive()
         if message["type"] == "http.disconnect":

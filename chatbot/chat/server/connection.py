@@ -10,7 +10,8 @@ import uvicorn
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 # Of the line and the headers of a request. The bytes are also those of the headers after a body in chunks.
-LARGEST_HEAD, MOST_HEADERS = 1 << 16, 200
+LARGEST_HEAD = 1 << 16
+MOST_HEADERS = 200
 # Requests that a client may send before the first of them is answered.
 MOST_PIPELINED = 16
 # Seconds that a connection without a request stays open. Clients must close it first: one that sends a request while

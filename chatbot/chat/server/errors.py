@@ -46,7 +46,8 @@ class ApiError(HTTPException):
     ) -> None:
         retry = {} if retry_after is None else {"Retry-After": str(retry_after)}
         super().__init__(status, message, {**(headers or {}), **retry})
-        self.param, self.code = param, code
+        self.param = param
+        self.code = code
 
     def body(self) -> bytes:
         """Return the body of the response, as JSON."""
@@ -115,9 +116,12 @@ def add_error_handlers(app: FastAPI) -> None:
     async def http_error(request: Request, error: HTTPException) -> Response:
         if isinstance(error, ApiError):
             return error.response()
-        message, code, path = str(error.detail), None, request.url.path[:200]
+        message = str(error.detail)
+        code = None
+        path = request.url.path[:200]
         if error.status_code == 404:
-            message, code = f"No such path: {path}{_remedy(path)}", "not_found"
+            message = f"No such path: {path}{_remedy(path)}"
+            code = "not_found"
         if error.status_code == 405:
             message = f"{request.method} is not allowed for {path}; use {(error.headers or {}).get('Allow', 'another')}"
         return ApiError(error.status_code, message, code=code, headers=error.headers).response()

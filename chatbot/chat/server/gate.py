@@ -31,11 +31,13 @@ WITHOUT_LIMIT = {*OPEN_PATHS, "/metrics"}
 # The page asks for its list of models by itself, so it is not a request of the user's.
 WITHOUT_RATE = "/chat/models"
 # What a client may call a request, in the log and in the response; characters of a path in the log.
-REQUEST_ID, MOST_PATH = re.compile(r"[!-~]{1,100}"), 200
+REQUEST_ID = re.compile(r"[!-~]{1,100}")
+MOST_PATH = 200
 # Of the requests that are answered at once, one client may have so many, so that some are left for others.
 SHARE = 0.75
 # Wrong keys of an address that are said to be wrong, at once and in each minute after; characters of a key of 64 bits.
-WRONG_KEYS, SHORTEST_KEY = 10, 16
+WRONG_KEYS = 10
+SHORTEST_KEY = 16
 SECURITY_HEADERS = {
     b"x-content-type-options": b"nosniff",
     b"x-frame-options": b"DENY",
@@ -53,8 +55,12 @@ class Gate:
     """
 
     def __init__(self, app: ASGIApp, state: ServerState) -> None:
-        self._app, self._limits, self._metrics, self._rate_limit = app, state.limits, state.metrics, state.rate_limit
-        self._keys, self._access = Keys(state.limits.keys), state.access
+        self._app = app
+        self._limits = state.limits
+        self._metrics = state.metrics
+        self._rate_limit = state.rate_limit
+        self._keys = Keys(state.limits.keys)
+        self._access = state.access
         self._active_of: Counter[str] = Counter()  # by client
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -62,7 +68,10 @@ class Gate:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        begin, status, headers, client = time.perf_counter(), 0, Headers(scope=scope), f"address {address_of(scope)}"
+        begin = time.perf_counter()
+        status = 0
+        headers = Headers(scope=scope)
+        client = f"address {address_of(scope)}"
         request_id = headers.get("x-request-id", "")
         if not REQUEST_ID.fullmatch(request_id):  # `uuid` needs a system call
             request_id = f"{random.getrandbits(64):016x}"
@@ -105,7 +114,8 @@ class Gate:
         # No route reads these; FastAPI would parse them, which may take long.
         scope["query_string"] = b""
         scope["headers"] = [(name, value) for name, value in scope["headers"] if name != b"cookie"]
-        path, address = scope["path"], address_of(scope)
+        path = scope["path"]
+        address = address_of(scope)
         if path not in PROBES:
             check_host(headers.get("host", ""), self._limits.hosts)
         client = f"address {address}"

@@ -66,7 +66,8 @@ def models_of(named: Sequence[Path], all_attempts: bool = False) -> Callable[[],
         if all_attempts and has_tensorflow and monotonic() >= read + FRESH:
             attempts = sorted(path.parent.absolute() for path in CHECKPOINTS.glob(f"*/{CONFIG}"))
             others = [path for path in attempts if (path / LAST).exists() and path not in named]
-            directories, read = client_names([*named, *others]), monotonic()
+            directories = client_names([*named, *others])
+            read = monotonic()
         return directories
 
     return models
@@ -151,7 +152,9 @@ class Models:
     """
 
     def __init__(self, directories: Callable[[], Mapping[str, Path]], open_model: Open, limit: int) -> None:
-        self.directories, self._open, self._limit = directories, open_model, limit
+        self.directories = directories
+        self._open = open_model
+        self._limit = limit
         self._entries: dict[str, _Entry] = {}  # the models that get questions
         self._bytes = 0  # of all models in memory
         self._is_closed = False

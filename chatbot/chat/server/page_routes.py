@@ -30,7 +30,9 @@ from chatbot.inference.text_responder import MAX_CHARACTERS, TextResponder
 from chatbot.model.checkpoint import read_pointer
 
 log = logging.getLogger(__name__)
-MOST_CHARACTERS, MOST_TURNS, RATINGS_A_MINUTE = 20_000, 200, 20
+MOST_CHARACTERS = 20_000
+MOST_TURNS = 200
+RATINGS_A_MINUTE = 20
 
 Text = Annotated[str, Field(max_length=MOST_CHARACTERS)]
 
@@ -124,8 +126,10 @@ def _add_rating_routes(app: FastAPI, ratings: Path) -> None:
         name = state.models.name_of(body.model)
         origin = _given(request, name, body) if state.limits.keys or state.limits.live_ratings else None
         written_to = None if origin is None else origin.question
-        replied, model = (body.question, body.reply, body.history), state.models.directories()[name].name
-        record, earlier = rating_of(*replied, body.rating, model, client, written_to=written_to), body.replaces
+        replied = (body.question, body.reply, body.history)
+        model = state.models.directories()[name].name
+        record = rating_of(*replied, body.rating, model, client, written_to=written_to)
+        earlier = body.replaces
         replaced = None if earlier is None else rating_of(*replied, earlier.rating, model, client, time=earlier.time)
         try:
             await asyncio.to_thread(append_rating, ratings, record, replaced)
@@ -151,7 +155,8 @@ def _described_models(directories: Mapping[str, Path], loaded: Mapping[str, Serv
     for name, directory in directories.items():
         try:
             if name in loaded:
-                card, turns = loaded[name].loaded.card, loaded[name].turns
+                card = loaded[name].loaded.card
+                turns = loaded[name].turns
             else:
                 card, turns = _card_of(directory, version_of(directory))
         except (UserError, OSError) as error:

@@ -26,13 +26,19 @@ from chatbot.config.decoding import (
 from chatbot.inference.questions import Question
 from chatbot.inference.text_responder import MAX_CHARACTERS
 
-MOST_REPLIES, MOST_PROMPTS, MOST_STOPS, MOST_TOP_LOG_PROBS = 32, 32, 16, 20
+MOST_REPLIES = 32
+MOST_PROMPTS = 32
+MOST_STOPS = 16
+MOST_TOP_LOG_PROBS = 20
 # Log-probabilities that a request may have for each token, over all of its replies.
 MOST_LOG_PROBS = 1024
 # Beams of a request's own search, each of which is traced once; looked-up replies; characters of a fallback.
-MOST_BEAMS, MOST_RETRIEVED, MOST_FALLBACK = 10, 100, 1000
+MOST_BEAMS = 10
+MOST_RETRIEVED = 100
+MOST_FALLBACK = 1000
 # Messages of a chat, and parts of a message.
-MOST_MESSAGES, MOST_PARTS = 2000, 200
+MOST_MESSAGES = 2000
+MOST_PARTS = 200
 # Below it, probabilities overflow, and greedy search gives the same reply.
 LEAST_TEMPERATURE = 0.01
 SEEDS = 2**31
@@ -227,7 +233,8 @@ class CompletionRequest(DecodingFields):
 
 def check_log_probs(body: ChatRequest | CompletionRequest) -> None:
     """Raise ApiError if the replies would have too many log-probabilities."""
-    replies, top = body.replies, body.top_log_probs
+    replies = body.replies
+    top = body.top_log_probs
     if top is not None and replies * (top + 1) > MOST_LOG_PROBS:
         message = f"logprobs: with {replies:,} replies, at most {MOST_LOG_PROBS // replies - 1} others are allowed"
         raise ApiError(400, f"{message} for each token, not {top}", param="logprobs", code="invalid_value")
@@ -256,7 +263,8 @@ def questions_of(
     seed = None if body.seed in (None, RANDOM) else body.seed % SEEDS
     fields = Asked.of(body)
     decoding = _decoding_of(searches, fields, body.n or 1, seed is not None and searches.default.samples)
-    search, replies = decoding or searches.default, body.n or 1
+    search = decoding or searches.default
+    replies = body.n or 1
     may_sample = search.samples or replies > 1  # also what beam search does not find
     if body.min_score is not None and search.streams:
         raise _excluded("min_score", "a single reply is compared with none; leave the fields out that ask for one")
@@ -324,7 +332,9 @@ def _decoding_of(searches: Searches, asked: Asked, replies: int, has_seed: bool)
     several. Several replies, and more than the model's own search finds, are then sampled, each for itself. Raises
     ApiError.
     """
-    default, sampling, of_tokens = searches.default, asked.sampling, asked.of_tokens
+    default = searches.default
+    sampling = asked.sampling
+    of_tokens = asked.of_tokens
     is_greedy = asked.top_p == 0 or (asked.temperature is not None and asked.temperature < LEAST_TEMPERATURE)
     plain = without_search(searches.flags)
     if sampling and not is_greedy:

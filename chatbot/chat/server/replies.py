@@ -52,7 +52,10 @@ class Completion:
         log_probs: bool = False,
         with_usage: bool = False,
     ) -> None:
-        self._chat, self._log_probs, self._with_usage, self._questions = chat, log_probs, with_usage, questions
+        self._chat = chat
+        self._log_probs = log_probs
+        self._with_usage = with_usage
+        self._questions = questions
         self.replies = [_Reply() for question in questions for _ in range(question.replies)]
         self.head: dict[str, Any] = {
             # The numbers of `secrets` need a system call each.
@@ -187,7 +190,8 @@ class Completion:
                 for token in tokens
             ]
             return {"content": content, "refusal": None}
-        offsets, spelled = [], b"".join(_bytes(token.text) for token in before)
+        offsets = []
+        spelled = b"".join(_bytes(token.text) for token in before)
         for token in tokens:
             offsets.append(len(spelled.decode(errors="ignore").lstrip()))  # whole characters; a reply begins with none
             spelled += _bytes(token.text)
@@ -236,7 +240,8 @@ async def respond(
     name = state.models.name_of(body.model)
     client = request.state.client  # as the gate has named who asks
     _count_replies(state.rate_limit, client, body.replies)
-    log_probs, end = body.top_log_probs is not None, time.monotonic() + state.request_timeout
+    log_probs = body.top_log_probs is not None
+    end = time.monotonic() + state.request_timeout
     async with contextlib.AsyncExitStack() as stack:
         use = stack.enter_async_context(state.models.use(name))
         model = await while_waited_for(use, state.request_timeout, request.receive)  # it may have to be loaded

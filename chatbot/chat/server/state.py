@@ -86,7 +86,8 @@ class LineLog:
     """
 
     def __init__(self, flag: str, write: Callable[[str], None]) -> None:
-        self._flag, self._write = flag, write
+        self._flag = flag
+        self._write = write
         self._lines: queue.Queue[str | None] = queue.Queue(MOST_WAITING)
         self._has_failed = False
         self._thread: threading.Thread | None = None

@@ -24,7 +24,8 @@ SLASH = "/"
 # Commands that need no slash.
 PLAIN = {"exit": "exit", "quit": "exit", "help": "help", "帮助": "help"}
 # Replies of /n, and exchanges of /history, without a number.
-BEST, SHOWN = 5, 10
+BEST = 5
+SHOWN = 10
 # With a search for the best reply, /retry looks for this number of replies or multiples of it.
 NEXT_BEST = 5
 # /retry draws at most this number of samples until one differs from the replies before.
@@ -69,7 +70,8 @@ def respond(session: Session, line: str) -> None:
 
 def _carry_out(session: Session, line: str) -> None:
     name, _, text = visible(decodable(line)).strip().removeprefix(SLASH).partition(" ")
-    command, text = _command_of(name), text.strip()
+    command = _command_of(name)
+    text = text.strip()
     if text and not command.arguments:
         raise UserError(f"{SLASH}{command.name} {text}: {SLASH}{command.name} takes nothing after it")
     with settings_by_name(FIELDS):
@@ -102,7 +104,8 @@ def _help(session: Session, text: str) -> None:
 
 def _set(session: Session, text: str) -> None:
     """Change settings. Nothing is changed if one of them is not allowed."""
-    trained, current = session.current.model.turns, session.current
+    trained = session.current.model.turns
+    current = session.current
     if not text:
         _settings(session, "")
     elif text.lower() == DEFAULT:
@@ -125,9 +128,11 @@ def _set(session: Session, text: str) -> None:
 
 
 def _settings(session: Session, text: str) -> None:
-    read, trained = session.conversation.read, session.current.model.turns
+    read = session.conversation.read
+    trained = session.current.model.turns
     rows = [[HISTORY, str(read), "model" if read == trained else "set"]]
-    chosen, used = session.current.decoding, session.current.responder().decoding
+    chosen = session.current.decoding
+    used = session.current.responder().decoding
     for name, field in fields_of(DecodingSettings).items():
         value = getattr(used, name)
         is_set = value == getattr(chosen, name)
@@ -136,10 +141,12 @@ def _settings(session: Session, text: str) -> None:
 
 
 def _n(session: Session, text: str) -> None:
-    number, last = _number("n", text, BEST), session.last("/n: no reply yet")
+    number = _number("n", text, BEST)
+    last = session.last("/n: no reply yet")
     decoding = with_replies(session.current.responder().decoding, number)
     responder = session.current.responder(decoding)
-    before, last_reply = session.conversation.turns_before_last, session.conversation.reply_before_last
+    before = session.conversation.turns_before_last
+    last_reply = session.conversation.reply_before_last
     session.show(responder.n_best(last.question, before, number, last_reply=last_reply))
 
 
@@ -157,7 +164,8 @@ def with_replies(decoding: DecodingSettings, number: int) -> DecodingSettings:
 
 def _retry(session: Session, text: str) -> None:
     """Replace the last reply by a sample of another seed, or by the next best one."""
-    last, before = session.last("/retry: no reply yet"), session.conversation.turns_before_last
+    last = session.last("/retry: no reply yet")
+    before = session.conversation.turns_before_last
     decoding = session.current.responder().decoding
     another, remedy = (
         (_sample, "no sample differs from the replies before; /set temperature=2 makes more varied ones")
@@ -189,7 +197,8 @@ def _next_best(session: Session, last: Exchange, before: Sequence[str], decoding
 
 
 def _why(session: Session, text: str) -> None:
-    last, responder = session.last("/why: no reply yet"), session.current.responder()
+    last = session.last("/why: no reply yet")
+    responder = session.current.responder()
     decoding = responder.decoding
     if responder.fixed_reply(last.question, [0]) == last.reply:
         session.screen.line("A rule gave this answer (--rules).")
@@ -228,7 +237,8 @@ def _reset(session: Session, text: str) -> None:
 
 def _save(command: str) -> Callable[[Session, str], None]:
     def run(session: Session, text: str) -> None:
-        path, exchanges = _path(command, text), session.conversation.exchanges
+        path = _path(command, text)
+        exchanges = session.conversation.exchanges
         save(path, exchanges, overwrite=command == "overwrite")
         session.screen.note(f"{path}: {counted(len(exchanges), 'question')} saved.")
 
@@ -304,7 +314,8 @@ def _value_of(field: "dataclasses.Field[Any]", text: str) -> Any:
     """Return the value that a text stands for. Raises UserError for one that is not allowed."""
     if not text:
         return field.default
-    parts, name = text.split(",") if field.metadata["many"] else [text], f"/set {field.name}"
+    parts = text.split(",") if field.metadata["many"] else [text]
+    name = f"/set {field.name}"
     values = tuple(parsed_value(field, part, name) for part in parts)
     return values if field.metadata["many"] else values[0]
 

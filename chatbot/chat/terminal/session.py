@@ -58,7 +58,8 @@ class CurrentModel:
 
         Then the old one stays, and the next call does not try it again.
         """
-        directory, step = self.model.directory, self.model.card.step
+        directory = self.model.directory
+        step = self.model.card.step
         if not self._follow or (directory / MANIFEST).exists() or self._version == (version := version_of(directory)):
             return
         self._version = version
@@ -79,7 +80,9 @@ class CurrentModel:
         """Raises UserError, before anything is changed, for settings that the model does not admit."""
         responder_of = functools.lru_cache(KEPT)(model.responder_of)
         responder_of(decoding)
-        self.model, self.decoding, self._responder_of = model, decoding, responder_of
+        self.model = model
+        self.decoding = decoding
+        self._responder_of = responder_of
         self._version = ("", 0, 0)
 
 
@@ -96,7 +99,8 @@ class Session:
         """Show the reply to a question, or the best ones with their scores, and remember it."""
         self.current.update(self.screen.note)
         question = decodable(question)
-        turns, last_reply = self.conversation.turns, self.conversation.last_reply
+        turns = self.conversation.turns
+        last_reply = self.conversation.last_reply
         responder = self.current.responder()
         if responder.decoding.n_best > 1:
             replies = responder.n_best(question, turns, last_reply=last_reply)

@@ -72,7 +72,8 @@ def _converse(model: LoadedModel, settings: ChatSettings) -> None:
             f"This terminal is in {sys.stdout.encoding}, without Chinese; LC_ALL=C.UTF-8 gives it all characters."
         )
     screen.note("/help lists the commands; Ctrl-D or /exit exits.")
-    read_line, interrupted = line_reader(), False
+    read_line = line_reader()
+    interrupted = False
     while not session.finished:
         try:
             line = read_line()

@@ -18,7 +18,8 @@ from chatbot.errors import UserError
 from chatbot.inference.ratings import rating_of
 
 LARGEST_FILE = 2**24  # bytes
-ASKING, ANSWERING = "user", "assistant"
+ASKING = "user"
+ANSWERING = "assistant"
 
 
 def save(path: Path, exchanges: Sequence[Exchange], overwrite: bool = False) -> None:
@@ -85,8 +86,10 @@ def _exchanges_of(value: Any) -> list[Exchange]:
 
 def _exchange(question: str, reply: str, of_reply: Mapping[str, Any]) -> Exchange:
     """Return a question and its reply. of_reply: the object with the reply, which may have its rating."""
-    question, reply = decodable(question), decodable(reply)
+    question = decodable(question)
+    reply = decodable(reply)
     if (rating := of_reply.get("rating")) not in ("good", "bad"):
         return Exchange(question, reply)
-    model, time = str(of_reply.get("model", "")), str(of_reply.get("time", ""))
+    model = str(of_reply.get("model", ""))
+    time = str(of_reply.get("time", ""))
     return Exchange(question, reply, rated=rating_of(question, reply, (), rating, model, time=time), model=model)

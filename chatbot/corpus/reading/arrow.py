@@ -35,7 +35,8 @@ def arrow_rows(path: Path, kind: str, place: str, report: Report) -> Iterator[An
     except ModuleNotFoundError:
         title = {"parquet": "a Parquet file", "arrow": "an Arrow file"}[kind]
         raise UserError(f"{place}: {title}; run `pip install pyarrow`, which reads it") from None
-    size, before = path.stat().st_size, report.read_bytes
+    size = path.stat().st_size
+    before = report.read_bytes
     allowed = Allowance(place, size)
     try:
         if kind == "parquet":
@@ -137,7 +138,8 @@ def _size(message: bytes, body: Any) -> int:
     def target(place: int) -> int:
         return place + number("I", place)
 
-    kind, batch = field(target(0), 1), field(target(0), 2)
+    kind = field(target(0), 1)
+    batch = field(target(0), 2)
     if not kind or not batch or message[kind] not in (DICTIONARY, BATCH):
         return 0
     batch = target(batch) if message[kind] == BATCH else target(field(target(batch), 1))

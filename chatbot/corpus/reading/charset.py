@@ -29,7 +29,9 @@ COMPARED = 16 * 2**10  # bytes that are compared in the candidate charsets
 
 # Of the characters beyond ASCII of a text, more than half are the frequent ones of its language, most others its other
 # ones, a few its rare ones, and at most 1 in 20 is foreign to it. Any text has some of the frequent ones.
-SHARES, REQUIRED, FOREIGN = (0.6, 0.38, 0.02), 0.2, 0.05
+SHARES = (0.6, 0.38, 0.02)
+REQUIRED = 0.2
+FOREIGN = 0.05
 ASCII, UNKNOWN = math.log(1 / 64), -14.0  # log-probabilities of one character, the same in every language
 MARGIN = 5.0  # between the log-probabilities of a known charset and of any other, which is less probable by 150 times
 

@@ -44,7 +44,8 @@ MARKUP = ("md", "markdown", "org", "adoc", "rst")  # endings of names whose head
 NO_HEADS = "--head, but JSON and tables have no heads; leave it out"
 STRUCTURED = ("ass", "srt", "jsonl", "json", "yaml")  # which may contain lines of any other format
 # The least share of the rows with the same number of columns, by the name of a table and without it.
-NAMED, SAME_WIDTH = 0.6, 0.95
+NAMED = 0.6
+SAME_WIDTH = 0.95
 # Endings of names that promise a format that is marked, and what the text lacks without it.
 PROMISES = {
     **dict.fromkeys(("json", "jsonl", "ndjson"), "not JSON"),

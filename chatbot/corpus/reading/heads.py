@@ -275,9 +275,11 @@ def _messages(
 def _message(head: Match, line: str, below: Sequence[str], date: str) -> Message:
     """Return the message that a head begins. date: of the lines above, for a clock without one."""
     groups = head.groupdict("")
-    name, number = groups["name"].strip(f"{_MARKS}\u00a0 ").removesuffix(" (pinned)"), groups.get("id", "")
+    name = groups["name"].strip(f"{_MARKS}\u00a0 ").removesuffix(" (pinned)")
+    number = groups.get("id", "")
     if identified := _ID.fullmatch(name):
-        name, number = identified["name"], identified["id"] or identified["address"]
+        name = identified["name"]
+        number = identified["id"] or identified["address"]
     time = groups.get("time") or f"{date} {groups.get('clock', '')}".strip()
     content = groups.get("text", "") + (line[LONGEST_HEAD:] if "text" in groups else "")
     names = tuple(filter(None, (name, number))) or ("",)

@@ -141,8 +141,10 @@ def _said_in_parlai(text: TextFile, report: Report) -> Iterator[Said | None]:
         else:
             fields = dict(part.partition(":")[::2] for part in line.split("\t"))
             told = [part for part in fields.get("text", "").split("\\n") if not _PERSONA.match(part)]
-            question, answer = "\n".join(told), fields.get("labels") or fields.get("eval_labels") or ""
-            answer, is_last = answer.partition("|")[0], fields.get("episode_done") == "True"
+            question = "\n".join(told)
+            answer = fields.get("labels") or fields.get("eval_labels") or ""
+            answer = answer.partition("|")[0]
+            is_last = fields.get("episode_done") == "True"
         if question.strip() and answer.strip():
             yield from (Said(question, answers=False), Said(answer.replace("\\n", "\n"), asks=False))
         else:
@@ -202,7 +204,8 @@ def read_parallel(paths: tuple[Path, ...], report: Report, charset: str | None) 
         for (number, question), (answer_number, answer) in zip_longest(
             lines(questions, report), lines(answers, report), fillvalue=(0, None)
         ):
-            asked, answered = max(asked, number), max(answered, answer_number)
+            asked = max(asked, number)
+            answered = max(answered, answer_number)
             # A line that is missing was counted by `lines`, or is beyond the end of the shorter file.
             if question is not None and answer is not None and (question or answer):
                 yield question, answer, NEW

@@ -159,7 +159,8 @@ def _search(tree: dict[str, Any], path: tuple[str, ...] | None, rest: dict[str, 
     each = rest["children"][-1] if path is not None and rest["type"] == "projection" else tree
     fields = _paths(each)
     if fields is None or (path is not None and rest["children"][0] not in _WALKS):
-        search, search_items = _parsed(tree).search, _parsed(rest).search
+        search = _parsed(tree).search
+        search_items = _parsed(rest).search
         return search, lambda item: search_items([item])
     get = functools.partial(_fields, fields)
     if path is None:

@@ -92,7 +92,8 @@ def _said(text: str, family: re.Pattern[str]) -> Iterator[tuple[str, str]]:
     mark = next(marks, None)
     while mark:
         following = next(marks, None)
-        role, part = _role(mark), text[mark.end() : following.start() if following else len(text)]
+        role = _role(mark)
+        part = text[mark.end() : following.start() if following else len(text)]
         mark = following
         part = _ENDS.sub("", _SYSTEM.sub("", part) if "<<SYS>>" in part else part).strip()
         if last[0] == "user" and role in _INPUTS:

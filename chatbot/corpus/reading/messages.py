@@ -81,8 +81,11 @@ def _timed(
 
     Raises UserError if pauses depend on whether the day or the month comes first, and no time tells.
     """
-    messages, block = iter(messages), list[Message | None]()
-    form, unknown, is_either = "", "", True
+    messages = iter(messages)
+    block = list[Message | None]()
+    form = ""
+    unknown = ""
+    is_either = True
     while is_either and len(block) < MAX_HELD and (more := list(islice(messages, len(block) or FIRST))):
         block += more
         form, unknown, is_either = form_of((message.time for message in block if message), order)

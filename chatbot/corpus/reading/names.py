@@ -48,7 +48,9 @@ COUNTERS = _NAMES["counters"]
 IDS = _NAMES["ids"]
 PARENTS = _NAMES["parents"]
 CONVERSATIONS = _NAMES["conversations"]
-ASKING, ANSWERING, UNHEARD = _roles("asks"), _roles("answers"), _roles("unheard")
+ASKING = _roles("asks")
+ANSWERING = _roles("answers")
+UNHEARD = _roles("unheard")
 ROLES = ASKING | ANSWERING | UNHEARD
 IN_MESSENGERS = _roles("asks", "answers", of="messenger")
 HISTORY = "history"

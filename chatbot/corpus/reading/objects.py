@@ -27,7 +27,8 @@ HEAD = 50  # items of a list, from which its layout is detected
 ANY, ITEM = "*", None  # steps of a place, beside the names of fields
 Place = tuple[str | None, ...]
 Event = tuple[str, Any]
-_STARTS, _ENDS = frozenset(("start_array", "start_map")), frozenset(("end_array", "end_map"))
+_STARTS = frozenset(("start_array", "start_map"))
+_ENDS = frozenset(("end_array", "end_map"))
 _WRONG = (ijson.JSONError, ArithmeticError, ValueError, SystemError)
 
 

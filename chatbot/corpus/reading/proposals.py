@@ -64,15 +64,18 @@ def record(group: Sequence[Mapping[str, Any]], fields: dict[str, str]) -> Record
     answer = names.first_of(names.ANSWERS, fields)
     question, person = (names.first_of(choice, fields) for choice in (names.QUESTIONS, names.ASKING_PEOPLE))
     if not answer:
-        question, answer = person, names.first_of(names.ANSWERING_PEOPLE, fields)
+        question = person
+        answer = names.first_of(names.ANSWERING_PEOPLE, fields)
         doubt = "these may be the names of people" if len(fields) > 2 else ""
         return Record({"question": question, "answer": answer}, [], doubt) if question and answer else None
-    history, context = fields.get(names.HISTORY, ""), fields.get("context", "")
+    history = fields.get(names.HISTORY, "")
+    context = fields.get("context", "")
     phrasings = [fields[name] for name in names.PHRASINGS if name in fields]
     doubt = ""
     parts = group[0].get(context)
     if not history and isinstance(parts, list) and all(isinstance(part, str) for part in parts) and any(parts):
-        history, doubt = context, f"{context!r} may be passages, not turns" if question else ""
+        history = context
+        doubt = f"{context!r} may be passages, not turns" if question else ""
     if not question and not history and not phrasings:
         text = names.first_of(
             (*names.TEXTS, *names.TITLES), {key: field for key, field in fields.items() if field != answer}
@@ -99,7 +102,8 @@ def record(group: Sequence[Mapping[str, Any]], fields: dict[str, str]) -> Record
 
 def _are_texts(group: Sequence[Mapping[str, Any]], question: str, answer: str) -> bool:
     """Return whether these fields have texts, and lists only where they can be phrasings and answers."""
-    asked, answers = [value.get(question) for value in group], [value.get(answer) for value in group]
+    asked = [value.get(question) for value in group]
+    answers = [value.get(answer) for value in group]
     if not any(map(alternatives, answers)) or (question and not any(isinstance(each, str | list) for each in asked)):
         return False
     if any(isinstance(each, int | float) for each in answers) and names.key_of(answer) in ("target", "tgt"):
@@ -178,7 +182,8 @@ def message(group: Sequence[Mapping[str, Any]], fields: dict[str, str], is_conve
         return None
     if flag:
         return f"{{role: {flag}, {written({'text': text, 'chat': chat})[1:]}", _order_of(group, time)
-    roles, doubt = {*map(names.key_of, said)}, _doubt_of_roles(said)
+    roles = {*map(names.key_of, said)}
+    doubt = _doubt_of_roles(said)
     are_sides = roles & names.ANSWERING and (roles & names.ASKING or roles <= names.ANSWERING)
     if doubt or (roles <= names.ROLES and are_sides):
         return written({"role": speaker, "text": text, "chat": chat}), doubt or _order_of(group, time)
@@ -256,7 +261,8 @@ def _reply(group: Sequence[Mapping[str, Any]], fields: dict[str, str]) -> Propos
 
 def _split_table(value: Mapping[str, Any]) -> Proposal:
     """Propose the two columns of a table whose names and rows stand apart, as pandas writes it."""
-    columns, rows = value.get("columns"), value.get("data")
+    columns = value.get("columns")
+    rows = value.get("data")
     if not isinstance(columns, list) or not isinstance(rows, list) or not all(isinstance(c, str) for c in columns):
         return None
     places = {names.key_of(column): f"[{place}]" for place, column in enumerate(columns)}

@@ -39,7 +39,8 @@ MATCHED = 0.5  # of the labels of either side have one of the other side
 SHARE = 0.3  # of the lines: an answer may have several
 LONGEST_HEADING = 200  # characters
 MAX_BLOCK = 100_000  # characters; the lines after them are left out
-_ASKING, _ANSWERING = ("question", "user"), ("answer", "bot")
+_ASKING = ("question", "user")
+_ANSWERING = ("answer", "bot")
 Begin = TypeVar("Begin")
 
 
@@ -69,7 +70,8 @@ def blocks(
             for begin in begun:
                 if block is not None:
                     yield block
-                block, size = Block(begin, f"{text.place}, line {number}"), 0
+                block = Block(begin, f"{text.place}, line {number}")
+                size = 0
         elif block is not None:
             size += len(line) + 1
             if size <= MAX_BLOCK:
@@ -164,7 +166,9 @@ def _said(found: Iterable[Block[tuple[str, str]] | None], report: Report) -> Ite
         parts = [text, *below] if text else below
         said = Said(joined(parts), side if side in ("user", "bot") else None, side in _ASKING, side in _ANSWERING)
         if side in _ASKING:
-            question, asked, is_answered = block, said, False
+            question = block
+            asked = said
+            is_answered = False
             yield said
         elif question is None and (side or parts):
             report.drop("answers without a question" if side else "sections without a question", block.place)

@@ -106,7 +106,9 @@ def _pairs_of_arrow(path: Path, kind: str, name: str, options: ReadOptions, repo
 
 def _pairs_of_text(text: TextFile, options: ReadOptions, report: Report, refused: list[UserError]) -> Iterator[Pair]:
     error = refusal(text)
-    reason, name, doubt = UNKNOWN, "", ""
+    reason = UNKNOWN
+    name = ""
+    doubt = ""
     if text.member and is_no_data(text.member):
         reason = NO_DATA
     elif text.damage:
@@ -122,9 +124,11 @@ def _pairs_of_text(text: TextFile, options: ReadOptions, report: Report, refused
                 yield from _settled(read_into, options, (name, text.charset), text.place, report, doubt)
                 return
         except UnknownFieldsError as unknown:  # one file of pairs is enough
-            reason, error = NO_FIELDS, unknown
+            reason = NO_FIELDS
+            error = unknown
         except _DoubtError as doubtful:
-            reason, error = "files whose format is in doubt", doubtful
+            reason = "files whose format is in doubt"
+            error = doubtful
     report.drop(reason, text.place)
     refused.append(error)
 
@@ -136,7 +140,8 @@ def _pairs_of_sheets(
     book = [sheet for sheet in opened if sheet.sample]
     is_given = bool(options.columns or options.map)
     headed = [sheet for sheet in book if not is_given and of_header(sheet.sample)]
-    before, read_sheets = len(refused), []
+    before = len(refused)
+    read_sheets = []
     for sheet in book:
         if headed and sheet not in headed:
             report.drop(NO_PAIRS, sheet.place)
@@ -169,7 +174,9 @@ def _settled(
     reading: the name of the format, and of the charset.
     """
     trial = Report() if doubt else report
-    before, trial.doubt, trial.has_names = trial.columns, "", False
+    before = trial.columns
+    trial.doubt = ""
+    trial.has_names = False
     pairs = _undamaged(read_into(trial), place)
     first = list(itertools.islice(pairs, SHOWN))
     if doubt or trial.doubt:

@@ -27,7 +27,8 @@ YES = frozenset({"1", "true", "yes", "是", "1.0", "send", "发", "发送"})
 NO = frozenset({"0", "false", "no", "否", "0.0"})
 _REDDIT_KIND = re.compile(r"t[1-6]_")  # before its ids
 _QUOTED = re.compile(r'<(quote|blockquote|mx-reply)\b.*?</\1>|<p><span class="user-mention silent".*?</p>', re.DOTALL)
-_BREAK, _TAG = re.compile(r"<(?:br|p)\b[^<>]*>|</(?:p|div|li|h\d)>", re.IGNORECASE), re.compile(r"</?[A-Za-z][^<>]*>")
+_BREAK = re.compile(r"<(?:br|p)\b[^<>]*>|</(?:p|div|li|h\d)>", re.IGNORECASE)
+_TAG = re.compile(r"</?[A-Za-z][^<>]*>")
 _TWICE = re.compile("[\u00c2-\u00f4][\u0080-\u00bf]")
 
 
@@ -86,8 +87,10 @@ def pairs_of_record(entry: Mapping[str, Any], drop: Drop) -> list[Pair]:
 
     Each may be a text; of several phrasings and answers, each makes a pair with each.
     """
-    questions, answers = alternatives(entry.get("question")), alternatives(entry.get("answer"))
-    history, added = entry.get("history"), text_of(entry.get("input")).strip()
+    questions = alternatives(entry.get("question"))
+    answers = alternatives(entry.get("answer"))
+    history = entry.get("history")
+    added = text_of(entry.get("input")).strip()
     if isinstance(history, list) and history and not questions:
         *history, last = history
         questions = alternatives(last)
@@ -202,7 +205,8 @@ def _pairs_in_roles(
             if entry is None:
                 yield None
                 continue
-            role, text = text_of(entry.get("role")).strip(), layout.finish(text_of(entry.get("text")))
+            role = text_of(entry.get("role")).strip()
+            text = layout.finish(text_of(entry.get("text")))
             if key_of(role) in IN_MESSENGERS:
                 text = plain_text(text)
             roles.add(role)
@@ -274,7 +278,8 @@ def _replies(entries: Entries, layout: Layout, drop: Drop) -> Iterator[tuple[str
         nodes[key] = _Node(key, parent, "" if text in _REMOVED else text, text_of(entry.get("role")).casefold())
         if len(nodes) >= MAX_HELD:
             yield from _below_parents(nodes, before, drop)
-            before, nodes = nodes, {}
+            before = nodes
+            nodes = {}
     yield from _below_parents(nodes, before, drop)
 
 

@@ -32,7 +32,9 @@ NO_DATA = re.compile(
     re.IGNORECASE,
 )
 
-TRAINING, VALIDATION, TEST = "training", "validation", "test"
+TRAINING = "training"
+VALIDATION = "validation"
+TEST = "test"
 PART_WORDS = {
     **dict.fromkeys(("train", "training", "训练集", "訓練集"), TRAINING),
     **dict.fromkeys(("valid", "validation", "val", "dev", "验证集", "驗證集", "开发集", "開發集"), VALIDATION),

@@ -124,10 +124,12 @@ def _turns(cues: Sequence[_Cue], report: Report, place: str) -> Iterator[Said | 
             report.drop(NO_SPEECH, place)
         for number, text in enumerate(said):
             name, colon, rest = text.partition(":")
-            before, goes_on = turns[-1], _continues(turns[-1], text)
+            before = turns[-1]
+            goes_on = _continues(turns[-1], text)
             if colon and name.strip() in names:
                 goes_on = name.strip() == speaker
-                speaker, text = name.strip(), rest.strip()
+                speaker = name.strip()
+                text = rest.strip()
             if before and text and goes_on and number == 0 and len(before) <= MAX_TURN:
                 turns[-1] = joined([before, text])
             elif text:

@@ -130,7 +130,8 @@ def _named(sample: Sequence[Sequence[str]], start: int) -> Columns | Objects | N
     found = record(below, {key: key for key in reversed(keys)})
     if found is None:
         return _proposed(sample, start)
-    question, answer = keys.index(found.fields["question"]), keys.index(found.fields["answer"])
+    question = keys.index(found.fields["question"])
+    answer = keys.index(found.fields["answer"])
     inputs = tuple(keys.index(name) for name in [found.fields.get("input")] if name)
     doubt = doubt_of_record(found, below, "column")
     doubt = doubt and f"{doubt}; if these are pairs, give --columns {question + 1} {answer + 1}"
@@ -193,7 +194,10 @@ def _pairs_of_objects(table: Table, found: Objects, options: ReadOptions, report
 
 
 def _pairs(table: Table, columns: Columns, report: Report) -> Iterator[Pair]:
-    width, question, answer, inputs = columns.width, columns.question, columns.answer, columns.inputs
+    width = columns.width
+    question = columns.question
+    answer = columns.answer
+    inputs = columns.inputs
     # Cells beyond the header belong to its last column, as what follows a comma in a text does.
     last = max(question, answer, *inputs) if columns.header else width - 1
     for number, row in islice(table.rows, columns.skip, None):
@@ -254,13 +258,16 @@ def _unnamed(rows: Sequence[Sequence[str]]) -> Columns | None:
     if len(places) != 2:
         return None
     two = [[row[place].strip() for place in places] for row in complete]
-    first, below = two[0], two[1:]
+    first = two[0]
+    below = two[1:]
     question, answer = places
     header = is_counted and not complete[0][0].strip().isdecimal()
     flag = f"{question + 1} {answer + 1}"
     chat = f'--map \'{{speaker: "{question + 1}", text: "{answer + 1}"}}\''
     if names.are_known(first) and first[0] != first[1] and below:
-        doubt, header, flag = "the header names no question and answer", True, shlex.join(first)
+        doubt = "the header names no question and answer"
+        header = True
+        flag = shlex.join(first)
     elif doubt := doubt_of(two[int(header) :], chat=chat) or doubt_of(below, chat=chat):  # below unknown names
         pass
     elif not header and _may_be_header(first, below):
@@ -288,7 +295,8 @@ def _suggested(rows: Sequence[Sequence[str]]) -> Columns | Objects | None:
         chat = next((name for name in header if names.key_of(name) in names.CHATS), "") if "speaker" in found else ""
         expression = written({**given, "chat": chat})
         return _mapped(rows, expression, f"{doubt} {flag(expression)}")
-    question, answer = int(found["question"]), int(found["answer"])
+    question = int(found["question"])
+    answer = int(found["answer"])
     columns = (header[question], header[answer]) if header else (str(question + 1), str(answer + 1))
     doubt += f" --columns {shlex.join(columns)}"
     return Columns(question, answer, len(first), int(bool(header)), header=(*header,), doubt=doubt)
@@ -310,7 +318,8 @@ def _may_be_header(first: Sequence[str], below: Sequence[Sequence[str]]) -> bool
 
 def _problem(table: Table, given: tuple[str, ...]) -> str:
     """Return why a table has no columns of question and answer, and the remedy."""
-    rows, place = table.sample, table.place
+    rows = table.sample
+    place = table.place
     width = max(len(rows[0]), usual_width(row for row in rows if len(row) > 1)[0])
     if given:
         problem = f"no columns {one_line(' and '.join(given), 40)}"

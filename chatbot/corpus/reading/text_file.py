@@ -64,15 +64,18 @@ def open_text_files(
 
 def _text(file: OpenFile, charset: str | None, ending: str, report: Report) -> TextFile:
     head = file.stream.peek()
-    codec, name = charset or "utf-8", charset or "UTF-8"
-    damage, details = "", tuple[str, ...]()
+    codec = charset or "utf-8"
+    name = charset or "UTF-8"
+    damage = ""
+    details = tuple[str, ...]()
     if head.startswith(NO_TEXT) or is_tar(head):
         damage = f"no text, it begins with {one_line(head[:8].decode('latin-1'))!r}, {CONVERT}"
     elif not charset:
         try:
             codec, name = detect_charset(head, file.place)
         except UserError as error:
-            damage, details = str(error).removeprefix(f"{file.place}: "), error.details
+            damage = str(error).removeprefix(f"{file.place}: ")
+            details = error.details
     if not damage and (damage := damage_of(head[:COMPARED].decode(codec, "ignore"))) and charset:
         damage += ", or leave out --encoding"
     whole = len(head) < SAMPLE
@@ -81,7 +84,8 @@ def _text(file: OpenFile, charset: str | None, ending: str, report: Report) -> T
     except UnicodeError as error:  # "utf-16" and "utf-32" need a byte order mark
         remedy = f"give --encoding {codec}-le or {codec}-be"
         raise UserError(f"{file.place}: cannot be read as {codec} ({error}); {remedy}") from None
-    stream, names = file.stream, [name]
+    stream = file.stream
+    names = [name]
     if codec == "utf-8" and not charset and not whole and head.isascii():
         stream = io.BufferedReader(Stream(_as_utf_8(file, names, report), file.place), CHUNK)
     newline = "\n" if "\n" in sample else None  # old Macintosh files end their lines with a carriage return

@@ -55,7 +55,8 @@ def _key(said: Said | None) -> object:
 
 def _turn(messages: Iterator[Said], drop: Drop) -> Said:
     """Return the messages of one speaker as one, which without text, or with too much, neither asks nor answers."""
-    first, second = next(messages), next(messages, None)
+    first = next(messages)
+    second = next(messages, None)
     if second is None and (first.speaker is None or first.text.strip()):
         return first
     said: list[Said] = []
@@ -87,7 +88,8 @@ def pairs_of_roles(
             if message is None:
                 yield None
                 continue
-            role, text = key_of(message[0]), message[1]
+            role = key_of(message[0])
+            text = message[1]
             is_known = are_accepted or role in ROLES
             if role in UNHEARD:
                 drop(OF_PROGRAMS)

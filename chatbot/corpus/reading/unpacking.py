@@ -34,7 +34,9 @@ ZSTANDARD = b"\x28\xb5\x2f\xfd"
 OPENERS: dict[bytes, Callable[..., Any]] = {b"\x1f\x8b": gzip.open, b"BZh": bz2.open, b"\xfd7zXZ\0": lzma.open}
 OLE = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"  # Office documents of before 2007
 PACKED = (*ZIP, *OPENERS, ZSTANDARD, OLE)
-PARQUET, ARROW, ARROW_STREAM = b"PAR1", b"ARROW1\0\0", b"\xff\xff\xff\xff"
+PARQUET = b"PAR1"
+ARROW = b"ARROW1\0\0"
+ARROW_STREAM = b"\xff\xff\xff\xff"
 # The beginnings of files that are no text: archives, columnar files, documents, databases, pickles, pictures.
 NO_TEXT = (
     *(*PACKED, b"7z\xbc\xaf\x27\x1c", b"Rar!\x1a\x07", PARQUET, ARROW, ARROW_STREAM),
@@ -78,7 +80,8 @@ class Allowance:
     """The number of bytes that a compressed file of this size in bytes may still expand to."""
 
     def __init__(self, place: str, compressed_size: int) -> None:
-        self.place, self.remaining = place, FREE_OUTPUT + OUTPUT_RATIO * compressed_size
+        self.place = place
+        self.remaining = FREE_OUTPUT + OUTPUT_RATIO * compressed_size
 
     def spend(self, count: int) -> None:
         """Subtract these bytes. Raises UserError if fewer remain."""
@@ -94,7 +97,9 @@ class Stream(io.RawIOBase):
     """The bytes of these chunks. Raises UserError for damaged data, and for more of it than the allowance."""
 
     def __init__(self, chunks: Iterator[bytes], place: str, allowed: Allowance | None = None) -> None:
-        self._chunks, self._place, self._allowed = chunks, place, allowed
+        self._chunks = chunks
+        self._place = place
+        self._allowed = allowed
         self._unread = bytearray()
 
     def readable(self) -> bool:
@@ -124,7 +129,8 @@ class _CountedFile(io.FileIO):
 
     def __init__(self, path: Path, report: Report) -> None:
         super().__init__(path)
-        self._report, self._counted = report, 0
+        self._report = report
+        self._counted = 0
 
     def count(self, position: int) -> None:
         """Count the bytes up to this position."""
@@ -145,14 +151,18 @@ def open_files(path: Path, name: str, report: Report, members: Sequence[str] = (
     Each content must be read before the next is requested. Raises UserError for data that cannot be unpacked, and for
     an archive without files.
     """
-    size, is_empty, counted_file = path.stat().st_size, True, _CountedFile(path, report)
+    size = path.stat().st_size
+    is_empty = True
+    counted_file = _CountedFile(path, report)
     with _sampled(counted_file) as file:
         allowed = Allowance(name, size)  # of the members together
         try:
             if file.peek()[:4] in ZIP:
-                kind, found = "zip", _zip_members(file, name)
+                kind = "zip"
+                found = _zip_members(file, name)
             elif is_tar((stream := _decompressed(file, name, size)).peek()):
-                kind, found = "tar", _tar_members(stream)
+                kind = "tar"
+                found = _tar_members(stream)
             else:
                 yield OpenFile("", name, stream)
                 return

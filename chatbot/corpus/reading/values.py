@@ -54,7 +54,8 @@ def read_json(text: TextFile, options: ReadOptions, report: Report) -> Iterator[
             yield from pairs_of_table(Table(text.place, "json", rows, numbered, "item"), options, report)
             return
         places = _places(head, options, report, text.place)
-        place, layout = places[0].place, places[0].layout
+        place = places[0].place
+        layout = places[0].layout
         is_chat = layout.map.is_list and ("time" in layout.map.names or layout.name == UNDECLARED)
         if len(places) == 1 and is_chat and not layout.unfold and layout.map.path is not None:
             values = json_values(text, options, (*place, *layout.map.path, ITEM), located)

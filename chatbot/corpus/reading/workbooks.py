@@ -58,7 +58,8 @@ def sheets(path: Path, name: str, report: Report, members: Sequence[str] = ()) -
 
     Raises UserError as `open_workbook`, and for a sheet with too many cells.
     """
-    book, kind = open_workbook(path, name), "xlsx" if zipfile.is_zipfile(path) else "xls"
+    book = open_workbook(path, name)
+    kind = "xlsx" if zipfile.is_zipfile(path) else "xls"
     from python_calamine import SheetTypeEnum, SheetVisibleEnum
 
     with _as_user_errors(name):
@@ -121,7 +122,8 @@ def _check_cells(path: Path, name: str) -> int:
                 row = int(digits or row + bool(is_row))
                 column = 0 if is_row else _column(letters) if letters else column + 1
                 if end == b">" and not is_row:
-                    rows, columns = max(rows, row), max(columns, column)
+                    rows = max(rows, row)
+                    columns = max(columns, column)
             cells += rows * columns
     if cells > MAX_CELLS:
         raise UserError(f"{name}: {cells:,} cells, with the empty ones before the last; save the table as CSV (UTF-8)")

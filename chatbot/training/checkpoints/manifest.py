@@ -55,22 +55,29 @@ class Progress:
     def measured_on(self, validation: str, best_by: str = NATS) -> None:
         """Set the fingerprint of the validation pairs, and the measure. A different one resets the best validation."""
         if (validation, best_by) != (self.validation, self.best_by):
-            self.validation, self.best_by, self.without_best = validation, best_by, 0
+            self.validation = validation
+            self.best_by = best_by
+            self.without_best = 0
             self.best_nats = self.best_value = None
 
     def trains_at(self, learning_rate: float) -> None:
         """Set the --learning-rate. Another one than that which was halved is not halved."""
         if self.halved_rate not in (None, learning_rate):
-            self.rate_halvings, self.halved_rate = 0, None
+            self.rate_halvings = 0
+            self.halved_rate = None
 
     def validated(self, values: Mapping[str, float | None]) -> bool:
         """Record a validation at this step, its measures by name; return whether it is the best so far."""
-        value, before, best = values[self.best_by], self.best_value, False
+        value = values[self.best_by]
+        before = self.best_value
+        best = False
         if value is not None and math.isfinite(value):
             is_better = operator.lt if self.best_by in LOWER_IS_BETTER else operator.gt
             best = before is None or is_better(value, before)
         if best:
-            self.best_step, self.best_value, self.best_nats = self.step, value, values[NATS]
+            self.best_step = self.step
+            self.best_value = value
+            self.best_nats = values[NATS]
         self.without_best = 0 if best else self.without_best + 1
         return best
 
@@ -78,7 +85,9 @@ class Progress:
         """Take the best validation of another progress; none if it was of other pairs, or by another measure."""
         same = (other.validation, other.best_by) == (self.validation, self.best_by)
         source = other if same else Progress()
-        self.best_step, self.best_nats, self.best_value = source.best_step, source.best_nats, source.best_value
+        self.best_step = source.best_step
+        self.best_nats = source.best_nats
+        self.best_value = source.best_value
 
 
 def value_text(value: float, measure: str) -> str:
@@ -144,7 +153,8 @@ class Provenance:
 
         Raises UserError when the pairs, the vocabulary or a fixed setting differ, and DamagedError for another form.
         """
-        own, changes = manifest_path(path), []
+        own = manifest_path(path)
+        changes = []
         data, settings, then = (manifest.get(name, {}) for name in ("data", "settings", "versions"))
         if not all(isinstance(part, dict) for part in (data, settings, then)):
             raise DamagedError(path, "damaged", f"{own.name} is of another form")

@@ -99,7 +99,8 @@ class Checkpoints:
         self._unsaved = None
         if not self.exist:
             return Progress(), self.new_state(new)
-        pointed, shapes = pointed_steps(self.directory), [weight.shape for weight in self._weights]
+        pointed = pointed_steps(self.directory)
+        shapes = [weight.shape for weight in self._weights]
         step, (checkpoint, changes), damage = first_whole(
             self.directory,
             resumable_steps(self.directory),
@@ -124,7 +125,8 @@ class Checkpoints:
         if new.trained:
             state = state._replace(trained=state.trained or weights)
         else:  # a run that was with --average goes on from the trained weights
-            weights, state = state.trained or weights, state._replace(trained=[])
+            weights = state.trained or weights
+            state = state._replace(trained=[])
         for weight, value in zip(self._weights, weights, strict=True):
             weight.assign(value)
         return progress, state
@@ -180,7 +182,8 @@ class Checkpoints:
         """Wait until no checkpoint is being written."""
         if self._writing is not None:
             wait([self._writing])
-            writing, self._writing = self._writing, None
+            writing = self._writing
+            self._writing = None
             writing.result()
 
     @contextmanager
@@ -216,7 +219,8 @@ class Checkpoints:
 
     def warnings(self) -> list[str]:
         """Return what went wrong in the thread that writes since the last call, each in one line."""
-        warnings, self._warnings = self._warnings, []
+        warnings = self._warnings
+        self._warnings = []
         return warnings
 
     def note_at_end(self, nats: float) -> None:

@@ -73,7 +73,8 @@ def device_failure(error: tf.errors.OpError, towers: Sequence[Tower]) -> UserErr
     A GPU that does not answer NVML is the cause. If all answer, it may be any: TensorFlow names the device that noticed
     the failure. It is a LostError if the run may succeed when it is started again.
     """
-    numbers, text = gpu_numbers(towers), str(error)
+    numbers = gpu_numbers(towers)
+    text = str(error)
     if not numbers:
         return None
     if lost := lost_gpu(towers):
@@ -129,7 +130,8 @@ def check_repeatable(
     if the step may have updated some of the weights.
     """
     # The cause of another error than ResourceExhaustedError is less certain, so the user sees its text.
-    certain, lines = isinstance(error, tf.errors.ResourceExhaustedError), str(error).strip().splitlines()
+    certain = isinstance(error, tf.errors.ResourceExhaustedError)
+    lines = str(error).strip().splitlines()
     reason = next(filter(_is_of_memory, lines), lines[0]).strip()[:150]
     details = () if certain else (reason,)
     if not weights_intact:

@@ -137,5 +137,6 @@ def _instances(number: int, gpu: Any) -> Iterator[Gpu]:
 
 def _description(handle: Any) -> dict[str, Any]:
     """Return what is known of a GPU and of an instance."""
-    name, memory = pynvml.nvmlDeviceGetName(handle), pynvml.nvmlDeviceGetMemoryInfo(handle)
+    name = pynvml.nvmlDeviceGetName(handle)
+    memory = pynvml.nvmlDeviceGetMemoryInfo(handle)
     return {"name": name, "memory": memory.total, "used": memory.used, "uuid": pynvml.nvmlDeviceGetUUID(handle)}

@@ -28,7 +28,8 @@ def least_memory(towers: Sequence[Tower]) -> int | None:
 
 def most_tokens(settings: Settings, towers: int) -> int:
     """Return the most target tokens of a piece of a tower's share, fillers included. towers: of all machines."""
-    learning, longest = settings.learning, settings.model.max_length
+    learning = settings.learning
+    longest = settings.model.max_length
     if learning.batch_tokens is not None:  # the pairs of a share, and of a piece, are rounded up
         return math.ceil(learning.batch_tokens / towers) + 2 * longest + MULTIPLE
     of_share = math.ceil(learning.batch_size * learning.accumulate / towers)

@@ -144,7 +144,8 @@ def open_towers(gpus: list[Gpu], towers: int | None) -> list[Tower]:
                 "other GPUs with --gpus"
             )
     if len(gpus) == 1 and towers is not None and towers > 1:
-        share, memory = int(gpus[0].free * 0.9) // towers, gpus[0].memory // towers
+        share = int(gpus[0].free * 0.9) // towers
+        memory = gpus[0].memory // towers
         limit = tf.config.LogicalDeviceConfiguration(memory_limit=share >> 20)
         _split(physical[0], towers, limit)
         name = f"gpu_{gpus[0].number}"

@@ -14,7 +14,9 @@ from chatbot.config.parallel import ParallelSettings
 from chatbot.display import counted
 from chatbot.errors import UserError
 
-WORKER, PS, CHIEF = "worker", "ps", "chief"
+WORKER = "worker"
+PS = "ps"
+CHIEF = "chief"
 # A name, an IPv4 address, or an IPv6 address in brackets, which both resolvers and gRPC accept.
 HOST = r"(?!-)[A-Za-z0-9_-]{1,63}(\.[A-Za-z0-9_-]{1,63})*\.?|\[[0-9A-Fa-f:.]+(%\w+)?\]"
 # The variables in which launchers tell each process its rank and, all but the last, the number of processes. MPI's come
@@ -32,7 +34,8 @@ LAUNCHERS = {
     "Kubernetes": ("JOB_COMPLETION_INDEX", ""),
 }
 # Of workers on the nodes of a Slurm job; jobs that share a node differ in the last digits of their number.
-FIRST_SLURM_PORT, SLURM_PORTS = 12_000, 10_000
+FIRST_SLURM_PORT = 12_000
+SLURM_PORTS = 10_000
 
 
 @dataclasses.dataclass(frozen=True)
@@ -83,7 +86,8 @@ def cluster_of(settings: ParallelSettings, environment: Mapping[str, str] = os.e
                 "--local-workers"
             )
         return None
-    job, index = cluster.job, cluster.index
+    job = cluster.job
+    index = cluster.index
     count = len(cluster.hosts.get(job, [None] if job == CHIEF else []))
     if not 0 <= index < count:
         source = {"flags": "--task-index", "TF_CONFIG": "TF_CONFIG: task index"}.get(cluster.source, cluster.source)
@@ -131,7 +135,8 @@ def free_addresses(count: int) -> list[str]:
 
 
 def _of_flags(settings: ParallelSettings, environment: Mapping[str, str]) -> Cluster:
-    workers, ps = _listed(settings.worker_hosts), _listed(settings.ps_hosts)
+    workers = _listed(settings.worker_hosts)
+    ps = _listed(settings.ps_hosts)
     if not workers:
         raise UserError("--worker-hosts: missing; list the host:port of every worker, on every machine")
     job = settings.job_name or WORKER
@@ -159,7 +164,8 @@ def _of_tf_config(settings: ParallelSettings, environment: Mapping[str, str]) ->
     try:
         config = json.loads(text)
         hosts = {job: config["cluster"].get(job, []) for job in (CHIEF, WORKER, PS)}
-        job, index = str(config["task"]["type"]), int(config["task"]["index"])
+        job = str(config["task"]["type"])
+        index = int(config["task"]["index"])
         if not all(
             isinstance(listed, list) and all(isinstance(host, str) for host in listed) for listed in hosts.values()
         ):
@@ -168,7 +174,9 @@ def _of_tf_config(settings: ParallelSettings, environment: Mapping[str, str]) ->
         raise UserError(
             'TF_CONFIG: expected {"cluster": {"worker": ["host:port", ...]}, "task": {"type": "worker", "index": 0}}'
         ) from None
-    chiefs, workers, ps = hosts[CHIEF], hosts[WORKER], hosts[PS]
+    chiefs = hosts[CHIEF]
+    workers = hosts[WORKER]
+    ps = hosts[PS]
     if job not in hosts or (job == CHIEF and not chiefs):
         raise UserError(f"TF_CONFIG: task type {job!r} is not in its cluster; add it there, or correct the task type")
     if settings.asynchronous:

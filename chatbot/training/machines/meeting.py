@@ -130,7 +130,8 @@ def _line(message: Mapping[str, Any]) -> bytes:
 
 def _read_line(connection: socket.socket, seconds: float) -> dict[str, Any]:
     """Return the JSON object of a line; an empty one for anything else, and after these seconds without a line."""
-    received, end = b"", time.monotonic() + seconds
+    received = b""
+    end = time.monotonic() + seconds
     with contextlib.suppress(OSError, ValueError, RecursionError):
         while not received.endswith(b"\n") and len(received) < MOST_BYTES:
             connection.settimeout(max(0.001, end - time.monotonic()))

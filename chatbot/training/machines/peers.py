@@ -41,7 +41,8 @@ class Patience:
     """The time that other machines have to start, in seconds from now. addresses: by the names of machines."""
 
     def __init__(self, addresses: Mapping[str, str], limit: float) -> None:
-        self._addresses, self._limit = addresses, limit
+        self._addresses = addresses
+        self._limit = limit
         self._started = time.monotonic()
         self._next_report = self._started + 2 * PROBE_INTERVAL
 
@@ -78,7 +79,9 @@ class Peers:
         timeout: float = PEER_TIMEOUT,
         limit: float | None = None,
     ) -> None:
-        self._addresses, self._on_lost, self._timeout = dict(addresses), on_lost, timeout
+        self._addresses = dict(addresses)
+        self._on_lost = on_lost
+        self._timeout = timeout
         self._patience = Patience(addresses, limit or 0)
         self._stopped = threading.Event()
         self._last_answer: dict[str, float] = {}  # time.monotonic(), of the machines that are not lost
@@ -153,9 +156,11 @@ def join_timeout() -> Iterator[None]:
     TensorFlow holds Python's lock meanwhile: SIGALRM ends the process if a machine is lost. TensorFlow also installs a
     handler of SIGTERM, which ignores it. Both are set by functions of C, which work in every thread.
     """
-    handler_of, set_handler = ctypes.pythonapi.PyOS_getsig, ctypes.pythonapi.PyOS_setsig
+    handler_of = ctypes.pythonapi.PyOS_getsig
+    set_handler = ctypes.pythonapi.PyOS_setsig
     handler_of.restype = ctypes.c_void_p
-    set_handler.argtypes, set_handler.restype = (ctypes.c_int, ctypes.c_void_p), ctypes.c_void_p
+    set_handler.argtypes = (ctypes.c_int, ctypes.c_void_p)
+    set_handler.restype = ctypes.c_void_p
     of_sigterm, of_sigalrm = handler_of(signal.SIGTERM), set_handler(signal.SIGALRM, None)  # None: the default
     signal.alarm(JOIN_TIMEOUT)
     try:

@@ -51,7 +51,9 @@ def run_jobs(jobs: Sequence[Job], restart_delay: float = RESTART_DELAY) -> int:
     restarts_left = {job: job.restarts for job in jobs}
     start_times = dict.fromkeys(jobs, 0.0)  # of the jobs that are not running
     running: dict[Job, Any] = {}
-    exit_code, deadline, forwarded = 0, float("inf"), False
+    exit_code = 0
+    deadline = float("inf")
+    forwarded = False
     error_token, token_sender = multiprocessing.Pipe(duplex=False)
     token_sender.send_bytes(b"")  # see _child
     with interrupts(announced=False) as received, ExitStack() as stack:

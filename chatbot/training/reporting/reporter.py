@@ -41,7 +41,9 @@ from chatbot.training.validation import Validation
 
 # Seconds between two lines of metrics, on a terminal and elsewhere. They grow to a sixtieth of the time since the
 # start, up to MOST_BETWEEN.
-BETWEEN_ON_TERMINAL, BETWEEN, MOST_BETWEEN = 10.0, 60.0, 300.0
+BETWEEN_ON_TERMINAL = 10.0
+BETWEEN = 60.0
+MOST_BETWEEN = 300.0
 SHARE = 1 / 60
 # Lines of metrics between two headers.
 HEADER_EVERY = 20
@@ -69,8 +71,11 @@ class Reporter:
 
     def __init__(self, run: Run, towers: Sequence[str], now: Callable[[], float] = time.monotonic) -> None:
         """towers: the names of the towers of all machines. now: the time in seconds."""
-        settings, step, last = run.settings.run, run.progress.recorded_step, run.calendar.last_step
-        self._run, self._now = run, now
+        settings = run.settings.run
+        step = run.progress.recorded_step
+        last = run.calendar.last_step
+        self._run = run
+        self._now = now
         self._writer = ThreadPoolExecutor(1, "report")
         self.stopped = ""  # the reason of the end of the run, in words
         self._failing: set[str] = set()  # what could not be written at the last attempt
@@ -128,7 +133,8 @@ class Reporter:
     def validation(self, validation: Validation, best: bool | None) -> None:
         """Show and write a validation. best: whether it is the best so far; None if it does not count, and is not
         written."""
-        progress, data = self._run.progress, self._run.data
+        progress = self._run.progress
+        data = self._run.data
         line = f"{progress.step:>{STEP},}  validation {validation.values[NATS]:.4f} nats per character"
         value = validation.values[progress.best_by]
         if progress.best_by != NATS and value is not None:
@@ -277,7 +283,8 @@ def start_client(settings: Settings) -> Any:
 
 def conclude(run: Run, stop: str, first_step: int, seconds: float) -> None:
     """Print why the run ended, on the chief also replies, a summary and the next command. Draws curves.png."""
-    attempt, progress = run.settings.run.attempt, run.progress
+    attempt = run.settings.run.attempt
+    progress = run.progress
     stopped = f"Stopped at step {progress.step:,}: {stop}."
     if not run.team.chief or not progress.step:
         print(stopped if progress.step else f"{stopped} Nothing was saved; the same command begins again.")
@@ -316,7 +323,8 @@ def _replies(run: Run, stop: str) -> list[str]:
 
 def _best(run: Run) -> str:
     """Return which checkpoint is the best, and where it is."""
-    progress, folder = run.progress, CHECKPOINTS / run.settings.run.attempt
+    progress = run.progress
+    folder = CHECKPOINTS / run.settings.run.attempt
     if (at_end := better_last(run.settings.run.directory)) is not None:
         return f"{value_text(at_end, NATS)} at step {progress.step:,}, the last, in {folder}"
     if progress.best_value is None:

@@ -22,7 +22,9 @@ from chatbot.evaluation.measures import Sample
 # TensorBoard's run for the values of the whole batch.
 ALL_TOWERS = "all"
 # The tags of a tower's run, and the keys of a record with a value of each tower.
-LOSS, THROUGHPUT, SECONDS = "loss", "throughput/tower_target_tokens_per_s", "throughput/tower_seconds"
+LOSS = "loss"
+THROUGHPUT = "throughput/tower_target_tokens_per_s"
+SECONDS = "throughput/tower_seconds"
 OF_TOWERS = {LOSS: "tower_losses", THROUGHPUT: "tower_target_tokens_per_s", SECONDS: "tower_seconds"}
 # The pages of curves have a section for each prefix of tags.
 SECTIONS = {

@@ -131,7 +131,9 @@ def steps_left(run: Run) -> tuple[int, str]:
     How many validations without a new best are still to come is not known: without a last step, the earliest end is
     all that can be said.
     """
-    progress, last, every = run.progress, run.calendar.last_step, run.calendar.validate_every
+    progress = run.progress
+    last = run.calendar.last_step
+    every = run.calendar.validate_every
     steps = 0 if last is None else max(0, last - progress.step)
     if not run.data.validation_decides or every is None:
         return steps, ""
@@ -145,10 +147,12 @@ def steps_left(run: Run) -> tuple[int, str]:
 def time_left(run: Run, seconds_per_step: float) -> str:
     """Return such as "at most 3:20:00 left, 2026-11-24 14:05"; "" if nothing is left, or too much for a date."""
     steps, bound = steps_left(run)
-    seconds, limit = steps * seconds_per_step, run.seconds_left
+    seconds = steps * seconds_per_step
+    limit = run.seconds_left
     if limit is not None and limit <= seconds:
         # Nothing else ends the run before its limit if the earliest other end is later.
-        seconds, bound = limit, bound.replace("at least", "")
+        seconds = limit
+        bound = bound.replace("at least", "")
     if not steps or seconds > MOST_LEFT:
         return ""
     end = datetime.datetime.now() + datetime.timedelta(seconds=seconds)
