@@ -1,5 +1,5 @@
 # Each target first installs what it needs into .venv; only python3 must be installed. Two sets of locked packages:
-# requirements.txt for running (train, chat, tensorboard), requirements-dev.txt for developing (test, check, bench).
+# requirements/train.txt for running (train, chat, tensorboard), requirements/dev.txt for developing (test, check, bench).
 PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/pip --quiet --disable-pip-version-check
@@ -53,7 +53,7 @@ format: install-dev
 site: .venv/installed-docs
 	rm -rf build/site build/site-source
 	mkdir -p build/site-source
-	cp --parents *.md LICENSE docs/*.md kubernetes/*.md build/site-source
+	cp --parents *.md LICENSE docs/*.md benchmarks/README.md deploy/kubernetes/*.md build/site-source
 	cp --parents docs/pictures/*.png docs/pictures/*.svg docs/pictures/*.webp build/site-source
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
@@ -61,46 +61,46 @@ install: .venv/installed
 
 install-dev: .venv/installed-dev
 
-.venv/installed: requirements.txt
+.venv/installed: requirements/train.txt
 	@$(PYTHON) -c 'import sys; sys.exit(not (3, 10) <= sys.version_info[:2] <= (3, 13))' \
 	  || { echo "error: $$($(PYTHON) --version) found, 3.10 to 3.13 needed; name one: make PYTHON=python3.12" >&2; exit 2; }
 	$(PYTHON) -m venv --clear .venv
 	@echo "Installing into .venv: half a gigabyte, a minute or two ..."
-	$(PIP) install --use-pep517 --require-hashes -r requirements.txt
+	$(PIP) install --use-pep517 --require-hashes -r requirements/train.txt
 	touch $@
 
-.venv/installed-dev: .venv/installed requirements-dev.txt
+.venv/installed-dev: .venv/installed requirements/dev.txt
 	@echo "Installing the packages for tests and checks ..."
-	$(PIP) install --use-pep517 --require-hashes -r requirements-dev.txt
+	$(PIP) install --use-pep517 --require-hashes -r requirements/dev.txt
 	touch $@
 
-.venv/installed-serve: .venv/installed requirements-serve.txt
+.venv/installed-serve: .venv/installed requirements/serve.txt
 	@echo "Installing the packages of the server ..."
-	$(PIP) install --use-pep517 --require-hashes -r requirements-serve.txt
+	$(PIP) install --use-pep517 --require-hashes -r requirements/serve.txt
 	touch $@
 
-.venv/installed-docs: .venv/installed requirements-docs.txt
+.venv/installed-docs: .venv/installed requirements/docs.txt
 	@echo "Installing the packages of the site ..."
-	$(PIP) install --use-pep517 --require-hashes -r requirements-docs.txt
+	$(PIP) install --use-pep517 --require-hashes -r requirements/docs.txt
 	touch $@
 
 # The CUDA libraries that TensorFlow needs. The NVIDIA driver must already be installed. Linux only.
 gpu: install
-	$(PIP) install --use-pep517 --require-hashes -r requirements-gpu.txt
+	$(PIP) install --use-pep517 --require-hashes -r requirements/gpu.txt
 
 # Apache Beam, to encode a corpus on many machines.
 beam: install
-	$(PIP) install --use-pep517 --require-hashes -r requirements-beam.txt
+	$(PIP) install --use-pep517 --require-hashes -r requirements/beam.txt
 
 # Run this after a change of pyproject.toml. Locked versions within the ranges are kept.
 lock: install
 	$(PIP) install "uv>=0.9"
-	$(COMPILE) pyproject.toml --extra train -o requirements.txt
-	$(COMPILE) pyproject.toml --extra train --extra dev --constraint requirements.txt -o requirements-dev.txt
-	$(COMPILE) pyproject.toml --extra train --extra gpu --constraint requirements.txt -o requirements-gpu.txt
-	$(COMPILE) pyproject.toml --extra train --extra beam -o requirements-beam.txt
-	$(COMPILE) pyproject.toml --extra docs --constraint requirements.txt -o requirements-docs.txt
-	$(COMPILE) pyproject.toml --extra train --extra serve --extra telegram --constraint requirements.txt -o requirements-serve.txt
+	$(COMPILE) pyproject.toml --extra train -o requirements/train.txt
+	$(COMPILE) pyproject.toml --extra train --extra dev --constraint requirements/train.txt -o requirements/dev.txt
+	$(COMPILE) pyproject.toml --extra train --extra gpu --constraint requirements/train.txt -o requirements/gpu.txt
+	$(COMPILE) pyproject.toml --extra train --extra beam -o requirements/beam.txt
+	$(COMPILE) pyproject.toml --extra docs --constraint requirements/train.txt -o requirements/docs.txt
+	$(COMPILE) pyproject.toml --extra train --extra serve --extra telegram --constraint requirements/train.txt -o requirements/serve.txt
 
 clean:
 	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -116,7 +116,7 @@ def input_rates(file: str, folder: Path) -> dict[str, Any]:
     from chatbot.corpus.batches import Batches
     from chatbot.corpus.dataset import training_set
     from chatbot.corpus.workers import prefetched
-    from chatbot.model.new_model import built_model
+    from chatbot.training.new_model import built_model
     from chatbot.training.share import Preparation
 
     settings = _settings(file, folder)

@@ -66,7 +66,7 @@ def _replying_worker(flags: DecodeBenchmark, pairs: TokenisedPairs, questions: T
     towers = open_towers([], None)
     from chatbot.inference.replier import Replier
     from chatbot.inference.responder import TensorFlowModel
-    from chatbot.model.new_model import start_from_frequencies
+    from chatbot.training.new_model import start_from_frequencies
 
     training = pairs.encoded()
     vocabulary = Vocabulary([*pairs.vocabulary, *BYTES])

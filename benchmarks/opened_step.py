@@ -109,9 +109,9 @@ class OpenedStep:
     ) -> None:
         import tensorflow as tf
 
-        from chatbot.model.new_model import built_model
         from chatbot.training.devices.memory import loss_size
         from chatbot.training.machines.team import ALONE
+        from chatbot.training.new_model import built_model
         from chatbot.training.update import open_update
 
         team = team or ALONE

@@ -16,16 +16,17 @@ import numpy.typing as npt
 from benchmarks.benchmark import ROOT, Benchmark, Recorded, log
 from benchmarks.processes import output_of, python
 from benchmarks.tokenised import character_corpora
-from chatbot.config.attempts import CONFIG, attempt_directory
+from chatbot.attempts.files import CONFIG
+from chatbot.attempts.settings import with_default_search
+from chatbot.config.attempts import attempt_directory
 from chatbot.config.corpus import AUTO, NONE
 from chatbot.config.decoding import DecodingSettings
 from chatbot.config.evaluation import HeldOutSettings
 from chatbot.config.run import PRESETS
-from chatbot.config.stored import with_default_search
 from chatbot.corpus.dataset import Corpus as Dataset
-from chatbot.corpus.ngrams import Ngrams, ngrams_of, positions_of
 from chatbot.corpus.pair_ids import EncodedPairs, Ragged
 from chatbot.corpus.reading.sources import find_sources
+from chatbot.decoding.ngrams import Ngrams, ngrams_of, positions_of
 from chatbot.display import counted
 from chatbot.errors import UserError
 from chatbot.evaluation.fluency import probabilities
@@ -33,7 +34,7 @@ from chatbot.evaluation.report import COLUMNS
 from chatbot.flags import setting
 
 if TYPE_CHECKING:
-    from chatbot.model.saved import Trained
+    from chatbot.attempts.trained import Trained
 
 # The measures of replies, and who gives them without a model.
 MEASURES = tuple(measure for _, measure, *_ in COLUMNS if not measure.startswith("fluency"))
@@ -233,12 +234,12 @@ def measured(corpus: Corpus, directory: Path, flags: QualityBenchmark) -> dict[s
 
     The replies are those of the chat's default search, of beam searches, of people, and random ones of other pairs.
     """
+    from chatbot.attempts.trained import load_trained
     from chatbot.corpus.tokenizer import tokens_of
     from chatbot.evaluation.evaluate import reply
     from chatbot.evaluation.likelihood import Scorer
     from chatbot.evaluation.measures import Measurer, samples_of
     from chatbot.inference.responder import TensorFlowModel, replier_of
-    from chatbot.model.saved import load_trained
 
     trained = load_trained(directory)
     encoded = _encoded(trained, corpus)

@@ -17,9 +17,9 @@ from typing import Any, NamedTuple
 
 from benchmarks.benchmark import ROOT, Benchmark, Recorded, log
 from benchmarks.processes import output_of, python, spread
+from chatbot.attempts.settings import with_default_search
 from chatbot.config.corpus import NONE
 from chatbot.config.decoding import DecodingSettings
-from chatbot.config.stored import with_default_search
 from chatbot.flags import setting
 
 # The settings of searches, and the fields of requests in place of flags of the server. The default is that of chat.py.

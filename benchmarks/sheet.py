@@ -15,11 +15,13 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.benchmark import Benchmark, Recorded, log
-from chatbot.config.attempts import CHECKPOINTS, trained_directory
+from chatbot.attempts.files import trained_directory
+from chatbot.attempts.settings import with_default_search
+from chatbot.attempts.trained import load_trained
+from chatbot.config.attempts import CHECKPOINTS
 from chatbot.config.corpus import NONE
 from chatbot.config.decoding import DecodingSettings
 from chatbot.config.evaluation import DATA, EVALUATE, HeldOutSettings
-from chatbot.config.stored import with_default_search
 from chatbot.corpus.reading.charset import detect_charset
 from chatbot.corpus.reading.sources import find_parts
 from chatbot.corpus.shards import PAIRS_PER_SHARD
@@ -34,7 +36,6 @@ from chatbot.evaluation.report import turns_before
 from chatbot.flags import setting
 from chatbot.inference.responder import replier_of
 from chatbot.memory import let_gpu_memory_grow
-from chatbot.model.saved import load_trained
 
 # The sources of replies on a sheet, beside other attempts and files.
 SOURCES = PEOPLE, NEAREST, MODEL, BEAM = "people", "nearest", "model", "beam"

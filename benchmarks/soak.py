@@ -14,10 +14,10 @@ from tensorflow.python.eager.context import context  # the public API does not c
 from benchmarks.benchmark import Benchmark, Recorded
 from benchmarks.processes import Samples
 from benchmarks.synthetic import write_corpus
+from chatbot.attempts.opening import attempt_lock
 from chatbot.config.training import Settings
 from chatbot.errors import UserError
 from chatbot.flags import compose, setting
-from chatbot.training.attempt import attempt_lock
 from chatbot.training.data import prepare
 from chatbot.training.devices.towers import open_towers
 from chatbot.training.loop import train

@@ -14,13 +14,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from chatbot.config.attempts import LAST
+from chatbot.attempts.files import LAST
+from chatbot.attempts.settings import settings_over_config
 from chatbot.config.decoding import DecodingSettings
-from chatbot.config.stored import settings_over_config
 from chatbot.config.training import Settings
 from chatbot.errors import UserError, as_user_errors
 from chatbot.flags import compose, fields_of, flag_of, nearest, settings_by_name
-from chatbot.training.attempt import INTERRUPTED, TrainingResult
+from chatbot.training.result import INTERRUPTED, TrainingResult
 
 if TYPE_CHECKING:
     from chatbot.inference.text_responder import TextResponder
@@ -154,8 +154,8 @@ def _train_with_others(settings: Settings) -> TrainingResult:
 
     The result is read from the attempt's directory, which only the machine that validates may have.
     """
+    from chatbot.errors import EXIT_INTERRUPTED
     from chatbot.training.start import start
-    from chatbot.training.watch import EXIT_INTERRUPTED
 
     code = start(settings)
     directory = settings.run.directory.absolute()
@@ -163,7 +163,7 @@ def _train_with_others(settings: Settings) -> TrainingResult:
         raise UserError(f"{directory}: training failed with exit code {code}; the lines above say why")
     if settings.parallel.selftest:
         return TrainingResult(directory, 0, "the self-test has passed", 0, None)
-    from chatbot.model.checkpoint import read_pointer
+    from chatbot.attempts.checkpoint import read_pointer
 
     stopped = INTERRUPTED if code == EXIT_INTERRUPTED else "all processes have ended"
     if not (directory / LAST).exists():

@@ -39,7 +39,7 @@ Example: {program} train --data pairs.tsv --attempt weibo
     "data": """usage: {program} inspect FILE ...  report what the files contain, and what training would drop
        {program} pairs FILE ...    write the pairs that training would read, one on each line
        {program} encode FILE ...   tokenise and encode now, on this machine or with Apache Beam
-       {program} prune FILE ...    write a published model with the tokens that occur in the pairs
+       {program} prune FILE ...    write a pretrained model with the tokens that occur in the pairs
 Give either -h or --help to list its flags. --version prints the version.""",
     "bot": """usage: {program} telegram [flags]  answer messages on Telegram
 Give either -h or --help to list its flags. --version prints the version.""",
@@ -75,19 +75,19 @@ def _imported(name: str) -> Any:
 
 # By name. Some are commands of a command, such as `data inspect`.
 COMMANDS = {
-    "train": Command("config.training.TRAIN", "training.start.start", "config.stored.train_settings"),
+    "train": Command("config.training.TRAIN", "training.start.start", "attempts.settings.train_settings"),
     "chat": Command("config.chat.CHAT", "chat.start.start"),
     "ask": Command("config.chat.ASK", "chat.start.start", "config.chat.ask_settings"),
     "serve": Command("config.chat.SERVE", "chat.start.start", "config.chat.serve_settings"),
     "data inspect": Command("config.corpus.INSPECT", "corpus.start.inspect"),
     "data pairs": Command("config.corpus.PAIRS", "corpus.start.write"),
     "data encode": Command("config.corpus.ENCODE", "corpus.start.encode"),
-    "data prune": Command("config.corpus.PRUNE", "corpus.start.prune"),
+    "data prune": Command("config.corpus.PRUNE", "pretrained.pruning.prune"),
     "evaluate": Command("config.evaluation.EVALUATE", "evaluation.start.start"),
     "attempts": Command("config.attempts.LIST", "attempts.table.print_table"),
     "attempts compare": Command("config.attempts.COMPARE", "attempts.compare.compare"),
     "attempts rename": Command("config.attempts.RENAME", "attempts.folders.rename"),
-    "attempts index": Command("config.attempts.INDEX", "attempts.index.index"),
+    "attempts index": Command("config.attempts.INDEX", "training.reindexing.index"),
     "attempts delete": Command("config.attempts.DELETE", "attempts.folders.delete"),
     "export": Command("config.export.EXPORT", "export.start.start"),
     "bot telegram": Command("config.bots.TELEGRAM", "chat.bots.start.telegram"),

@@ -13,6 +13,8 @@ from typing import NoReturn
 # The exit code of a process that lost a device or another process: the same commands resume from the last checkpoint.
 # Kubeflow's TFJob retries it.
 EXIT_LOST = 138
+# After Ctrl-C, as in shells: 128 + SIGINT.
+EXIT_INTERRUPTED = 130
 
 
 class UserError(Exception):
@@ -85,7 +87,7 @@ def exit_code_of(main: Callable[[], int | None]) -> int:
         return 1
     except KeyboardInterrupt:
         print("\ninterrupted", file=sys.stderr, flush=True)
-        return 130
+        return EXIT_INTERRUPTED
 
 
 def end_process(error: LostError) -> NoReturn:

@@ -14,7 +14,7 @@ import tensorflow as tf
 
 import chatbot
 import chatbot.api
-from chatbot.training.watch import EXIT_INTERRUPTED
+from chatbot.errors import EXIT_INTERRUPTED
 from tests.commands import ENVIRONMENT
 from tests.in_process import call
 

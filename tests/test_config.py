@@ -15,11 +15,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from chatbot import config
-from chatbot.config.attempts import trained_directory
-from chatbot.config.model import ModelSettings
-from chatbot.config.parallel import ParallelSettings
-from chatbot.config.run import settings_of_presets
-from chatbot.config.stored import (
+from chatbot.attempts.files import trained_directory
+from chatbot.attempts.settings import (
     FIXED,
     changed_settings,
     changed_values,
@@ -28,6 +25,9 @@ from chatbot.config.stored import (
     stored_settings,
     train_settings,
 )
+from chatbot.config.model import ModelSettings
+from chatbot.config.parallel import ParallelSettings
+from chatbot.config.run import settings_of_presets
 from chatbot.config.training import Settings
 from chatbot.errors import UserError
 from chatbot.flags import Flag, compose, fields_of, flatten, words_of

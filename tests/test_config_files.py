@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from chatbot.attempts.settings import train_settings
 from chatbot.commands import run
 from chatbot.config.run import settings_of_presets
-from chatbot.config.stored import train_settings
 from chatbot.config.template import template
 from chatbot.config.training import TRAIN, Settings
 from chatbot.errors import UserError

@@ -1,4 +1,4 @@
-"""deploy/, kubernetes/serve.yaml and the image that serves: schemas, and that they agree with the code."""
+"""deploy/, deploy/kubernetes/serve.yaml and the image that serves: schemas, and that they agree with the code."""
 
 import importlib.resources
 import json
@@ -27,7 +27,7 @@ PROJECT = Path(__file__).parents[1]
 DEPLOY = PROJECT / "deploy"
 COMPOSE = yaml.safe_load((DEPLOY / "compose.yaml").read_text(encoding="utf-8"))
 SERVICES = COMPOSE["services"]
-DOCKERFILE = (PROJECT / "Dockerfile").read_text(encoding="utf-8")
+DOCKERFILE = (DEPLOY / "Dockerfile").read_text(encoding="utf-8")
 STAGES = dict(re.findall(r"^FROM \S+ AS (\w+)\n(.*?)(?=^FROM |\Z)", DOCKERFILE, re.MULTILINE | re.DOTALL))
 UNIT = (DEPLOY / "chatbot.service").read_text(encoding="utf-8")
 DROP_IN = (DEPLOY / "telegram.conf").read_text(encoding="utf-8")

@@ -15,11 +15,11 @@ from typing import Any
 import pytest
 
 from benchmarks.__main__ import BENCHMARKS
+from chatbot.attempts.settings import FIXED, OF_PAIRS, changed_settings, train_settings
 from chatbot.command_line import script_of
 from chatbot.commands import COMMANDS
 from chatbot.config.corpus import FORMATS
 from chatbot.config.run import FEWER_PAIRS_THAN, PRESETS, RunSettings
-from chatbot.config.stored import FIXED, OF_PAIRS, changed_settings, train_settings
 from chatbot.config.training import Settings
 from chatbot.errors import UserError
 
@@ -27,7 +27,7 @@ ROOT = Path(__file__).parents[1]
 OF_DATA = ROOT / "data" / "README.md"
 DOCUMENTS = [
     OF_DATA,
-    *(path for folder in (".", "docs", "kubernetes") for path in sorted((ROOT / folder).glob("*.md"))),
+    *(path for folder in (".", "docs", "deploy/kubernetes") for path in sorted((ROOT / folder).glob("*.md"))),
 ]
 IN_ENGLISH = ("decisions", "experiments", "flags")  # alone
 GUIDES = [path for path in DOCUMENTS if path.parent.name in ("docs", "kubernetes") or path.stem.startswith("README")]
@@ -41,7 +41,7 @@ for name in COMMANDS.keys() - {"ask", "serve"}:  # `chat` parses `python chat.py
     PARSERS[f"python {script_of(name)}"] = COMMANDS[name].parse
 OURS = re.compile(r"(\w+=\S* )*(python (train|chat)\.py|python -m (chatbot|benchmarks)|duida|make)\b")
 FLAG = re.compile(r"--[a-z][a-z\d-]*[a-z\d]")
-FOREIGN = {"--target", "--shm-size", "--ipc", "--no-deps"}  # Docker's and pip's
+FOREIGN = {"--file", "--target", "--shm-size", "--ipc", "--no-deps"}  # Docker's and pip's
 
 
 def each(documents: list[Path]) -> pytest.MarkDecorator:
@@ -127,7 +127,7 @@ def test_every_command_parses_and_trains_another_attempt_than_make_train(path: P
     """With other pairs or fixed settings, the attempt `default` that `make train` has made would be refused."""
     Path("checkpoints/weibo").mkdir(parents=True)
     Path("checkpoints/weibo/config.json").write_text("{}")
-    shutil.copytree(ROOT / "tests/model/pretrained/t5", "bart-base-chinese")
+    shutil.copytree(ROOT / "tests/pretrained/models/t5", "bart-base-chinese")
     Path("bart-base-chinese/tokenizer.json").touch()
     Path("settings.yaml").write_text("attempt: mine\n")
     for command in commands(path):
@@ -227,10 +227,11 @@ def test_formats_are_those_of_the_code() -> None:
     assert names - set(re.split(r", | and ", without_flag[1])) == set(FORMATS)
 
 
-@each([*GUIDES, ROOT / "BENCHMARKS.md"])
+@each([*GUIDES, ROOT / "benchmarks" / "README.md"])
 def test_lines_have_at_most_120_columns_and_front_pages_are_short(path: Path) -> None:
-    if path.parent == ROOT:
-        assert len(path.read_text(encoding="utf-8").splitlines()) <= (110 if path.stem == "BENCHMARKS" else 90)
+    longest = {ROOT: 90, ROOT / "benchmarks": 110}.get(path.parent)
+    if longest is not None:
+        assert len(path.read_text(encoding="utf-8").splitlines()) <= longest
     for line in path.read_text(encoding="utf-8").splitlines():
         columns = sum(2 if unicodedata.east_asian_width(character) in "WF" else 1 for character in line)
         assert columns <= 120 or line.startswith("|"), line

@@ -10,12 +10,12 @@ import pytest
 import yaml
 from kubeflow.training import models  # type: ignore[import-untyped]
 
-from chatbot.config.stored import train_settings
+from chatbot.attempts.settings import train_settings
 from chatbot.errors import EXIT_LOST, UserError
 from chatbot.training.machines.cluster import cluster_of
 
 PROJECT = Path(__file__).parents[1]
-FOLDER = PROJECT / "kubernetes"
+FOLDER = PROJECT / "deploy" / "kubernetes"
 VERSIONS = ("1.29", "1.37")  # of Kubernetes: the oldest with podReplacementPolicy, and the newest with a schema
 PLAIN = {"str": str, "int": int, "bool": bool}
 
@@ -232,17 +232,18 @@ def test_only_user_errors_fail_the_job(workload: dict[str, Any], code: int, disr
 
 
 def test_images_contain_code_and_locked_packages_and_run_as_the_manifest_user() -> None:
-    base, *images = re.split(r"^FROM ", (PROJECT / "Dockerfile").read_text(encoding="utf-8"), flags=re.MULTILINE)[1:]
+    dockerfile = (PROJECT / "deploy" / "Dockerfile").read_text(encoding="utf-8")
+    base, *images = re.split(r"^FROM ", dockerfile, flags=re.MULTILINE)[1:]
     assert [image.splitlines()[0] for image in images] == ["base AS cpu", "base AS serve", "base AS gpu"]
-    locks = ("requirements.txt", "requirements-serve.txt", "requirements-gpu.txt")
+    locks = ("requirements/train.txt", "requirements/serve.txt", "requirements/gpu.txt")
     code = ["train.py", "chat.py", "chatbot"]
     for image, lock in zip(images, locks, strict=True):
         sources = [word for line in re.findall(r"^COPY (.*) \S+$", image, re.MULTILINE) for word in line.split()]
         assert sources == [lock, *code]
-        assert f"--require-hashes -r /app/{lock}\n" in image
+        assert f"--require-hashes -r /app/{Path(lock).name}\n" in image
     assert all((PROJECT / source).exists() for source in (*locks, *code))
     allowed = (PROJECT / ".dockerignore").read_text(encoding="utf-8").splitlines()
-    assert [line.removeprefix("!") for line in allowed if line.startswith("!")] == [*locks, *code]
+    assert [line.removeprefix("!") for line in allowed if line.startswith("!")] == ["requirements", *code]
     assert allowed[0] == "*"
     users = {re.findall(r"^USER (\d+):(\d+)$", image, re.MULTILINE)[-1] for image in images}
     ((user, group),) = users
@@ -269,8 +270,9 @@ def test_readmes_have_the_same_commands_and_image() -> None:
     (image,) = {container_of(JOB)["image"], container_of(TFJOB)["image"], FILES["spec"]["containers"][0]["image"]}
     (serving,) = (container["image"] for container in DEPLOYMENT["spec"]["template"]["spec"]["containers"])
     for target, name in (("gpu", image), ("serve", serving)):
-        assert {f"    docker build --target {target} -t {name} .", f"    docker push {name}"} <= {*english}
-    manifests = set(re.findall(r"kubernetes/([\w.]+)", "\n".join(english)))
+        build = f"    docker build --file deploy/Dockerfile --target {target} -t {name} ."
+        assert {build, f"    docker push {name}"} <= {*english}
+    manifests = set(re.findall(r"deploy/kubernetes/([\w.]+)", "\n".join(english)))
     assert manifests == {path.name for path in FOLDER.glob("*.yaml")}
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from chatbot.config.stored import train_settings
+from chatbot.attempts.settings import train_settings
 from chatbot.errors import UserError
 from chatbot.training import start
 from tests.commands import ENVIRONMENT

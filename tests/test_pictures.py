@@ -1,4 +1,4 @@
-"""The pictures of the documents: those of docs/pictures/make.py, and the charts of BENCHMARKS.md."""
+"""The pictures of the documents: those of docs/pictures/make.py, and the charts of benchmarks/README.md."""
 
 import re
 import runpy
@@ -38,13 +38,16 @@ def test_pictures_are_small_and_films_are_animated() -> None:
 
 
 def test_every_picture_is_in_a_document() -> None:
-    documents = "".join(path.read_text(encoding="utf-8") for path in (*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")))
+    documents = "".join(
+        path.read_text(encoding="utf-8")
+        for path in (*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("benchmarks/*.md"))
+    )
     names = [path.name for path in PICTURES.iterdir() if path.suffix in (".png", ".svg", ".webp")]
     assert [name for name in names if f"pictures/{name})" not in documents] == []
 
 
 def test_charts_are_those_of_the_tables(charts: dict[str, Any]) -> None:
-    text = (ROOT / "BENCHMARKS.md").read_text(encoding="utf-8")
+    text = (ROOT / "benchmarks" / "README.md").read_text(encoding="utf-8")
     for name, drawn in charts["FILES"].items():
         current = (PICTURES / name).read_text(encoding="utf-8")
         assert current == charts["drawing"](drawn, text), "run python docs/pictures/benchmark_charts.py"

@@ -9,8 +9,8 @@ import yaml
 
 import chatbot
 from chatbot.api import NAMES
+from chatbot.attempts.settings import stored_settings
 from chatbot.config.corpus import ENCODE
-from chatbot.config.stored import stored_settings
 from chatbot.flags import settings_by_name
 from tests.commands import ROOT
 from tests.in_process import call

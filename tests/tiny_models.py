@@ -9,28 +9,28 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
+from chatbot.attempts.trained import Trained
 from chatbot.config.decoding import DecodingSettings
 from chatbot.config.form import Form
 from chatbot.config.model import ModelSettings
 from chatbot.config.training import Settings
-from chatbot.corpus.ngrams import ngrams_of
 from chatbot.corpus.pair_ids import Ragged
 from chatbot.corpus.vocabulary import BOS, BYTES, EOS, Vocabulary
 from chatbot.decoding.array_functions import functions_of
 from chatbot.decoding.automaton import BoundedAutomaton
 from chatbot.decoding.graph_search import search_all
+from chatbot.decoding.model import Model
+from chatbot.decoding.ngrams import ngrams_of
 from chatbot.decoding.sampling import uniform_numbers
 from chatbot.decoding.search import new_search, search_arrays
 from chatbot.flags import compose
-from chatbot.inference.model import Model
 from chatbot.inference.replier import Replier
 from chatbot.inference.text_responder import TextResponder
 from chatbot.model.copying import spelling_table
-from chatbot.model.new_model import built_model
-from chatbot.model.saved import Trained
 from chatbot.model.seq2seq import Seq2Seq
 from chatbot.model.sequences import specs_of
-from tests.corpus.kneser_ney import SlowKneserNey, grams_of
+from chatbot.training.new_model import built_model
+from tests.decoding.kneser_ney import SlowKneserNey, grams_of
 from tests.model.small_transformer import TRANSFORMER
 from tests.oracle import Array, Ids, NextId, Oracle, likelihood, normalised
 

@@ -4,13 +4,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from chatbot.attempts.attempt import Attempt, check_saved, read_attempt
+from chatbot.attempts.checkpoint import read_pointer
+from chatbot.attempts.description import Attempt, check_saved, read_attempt
+from chatbot.attempts.files import CONFIG, LAST, trained_directory
+from chatbot.attempts.settings import storable, stored_settings
 from chatbot.attempts.table import NONE, megabytes, millions, nats, number
-from chatbot.config.attempts import CONFIG, LAST, CompareSettings, trained_directory
-from chatbot.config.stored import storable, stored_settings
+from chatbot.config.attempts import CompareSettings
 from chatbot.display import aligned
 from chatbot.flags import flag_of
-from chatbot.model.checkpoint import read_pointer
 
 COLUMNS, NAMES = 100, 26  # of the table, as far as its numbers leave room, and of the names of its rows
 
@@ -22,7 +23,7 @@ def compare(settings: CompareSettings) -> None:
     attempts = [read_attempt(directory) for directory in directories]
     for attempt in attempts:
         check_saved(attempt, "compare")
-    from chatbot.evaluation.curves import METRICS, draw, read_records  # NumPy
+    from chatbot.attempts.curves import METRICS, draw, read_records  # NumPy
 
     records = [read_records(directory / METRICS) for directory in directories]
     rows = [

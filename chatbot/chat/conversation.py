@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from chatbot.inference.ratings import Rating, append_rating, rating_of
-from chatbot.inference.reply_text import Origin
+from chatbot.decoding.reply_text import Origin
+from chatbot.retrieval.ratings import Rating, append_rating, rating_of
 
 
 @dataclasses.dataclass

@@ -6,18 +6,18 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-from chatbot.attempts.attempt import read_attempt
-from chatbot.config.attempts import BEST, LAST, RETRIEVAL, learned_questions, trained_directory
+from chatbot.attempts.description import read_attempt
+from chatbot.attempts.files import BEST, LAST, RETRIEVAL, learned_questions, trained_directory
+from chatbot.attempts.settings import with_default_search
 from chatbot.config.decoding import DecodingSettings
 from chatbot.config.run import RunSettings
-from chatbot.config.stored import with_default_search
 from chatbot.corpus.workers import cores
 from chatbot.display import counted
 from chatbot.export.manifest import MANIFEST, Manifest, folder_of
 from chatbot.export.runtime import THREADS_VARIABLE, ExportedResponder, load_export
-from chatbot.inference.rated_replies import RatedRetrieval
-from chatbot.inference.ratings import RATINGS
 from chatbot.inference.text_responder import TextResponder
+from chatbot.retrieval.rated_replies import RatedRetrieval
+from chatbot.retrieval.ratings import RATINGS
 
 
 @dataclasses.dataclass(frozen=True)
@@ -108,8 +108,8 @@ def load_model(directory: Path, ratings: Path | None = RATINGS) -> LoadedModel:
     import_tensorflow()
     let_gpu_memory_grow()
     logging.getLogger("tensorflow").setLevel(logging.ERROR)  # it warns of many graphs, but each setting has its own
+    from chatbot.attempts.trained import load_trained
     from chatbot.inference.responder import Responder, TensorFlowModel
-    from chatbot.model.saved import load_trained
 
     trained = load_trained(directory)
     trained.model.freeze()

@@ -137,7 +137,7 @@ class CorpusSettings(FileSettings):
     )
     tokenizer: str = setting(
         "jieba",
-        "tokens are words, characters, or the pieces of a published model (--init-from)",
+        "tokens are words, characters, or the pieces of a pretrained model (--init-from)",
         choices=("jieba", "char", PIECES),
         fixed=True,
     )
@@ -157,7 +157,7 @@ class CorpusSettings(FileSettings):
         if self.dictionary is not None and self.tokenizer == "char":
             raise UserError(f"--dictionary: --tokenizer {self.tokenizer} has none; use --tokenizer jieba")
         if self.dictionary is None and self.tokenizer == PIECES:
-            raise UserError(f"--tokenizer {PIECES}: of a published model; give --init-from FOLDER in its place")
+            raise UserError(f"--tokenizer {PIECES}: of a pretrained model; give --init-from FOLDER in its place")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -225,7 +225,7 @@ class PruneSettings(Flags):
 
     corpus: CorpusSettings = dataclasses.field(default_factory=CorpusSettings)
     init_from: str = setting(
-        ..., "published model that is pruned: its folder, or its name on Hugging Face", group="run", metavar="FOLDER"
+        ..., "pretrained model that is pruned: its folder, or its name on Hugging Face", group="run", metavar="FOLDER"
     )
     output: str = setting(..., "folder to write, which must not exist yet, for train --init-from", metavar="FOLDER")
 
@@ -257,7 +257,7 @@ PAIRS = CommandLine(
 PRUNE = CommandLine(
     PruneSettings,
     "data prune",
-    "Write a published model with the tokens that occur in the pairs, and those that spell everything else.",
+    "Write a pretrained model with the tokens that occur in the pairs, and those that spell everything else.",
     "pairs.tsv --init-from ./mt5-small --output mt5-small-pairs",
     "data columns map head me init_from output",
     positional="data",

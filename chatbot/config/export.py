@@ -34,7 +34,7 @@ class ExportSettings(Flags):
     format: str = setting(
         ONNX,
         "onnx: for ONNX Runtime, chat and serve, without TensorFlow; savedmodel: for TensorFlow Serving; transformers: "
-        "for that library and others that read its folders, of an attempt that began with a published model",
+        "for that library and others that read its folders, of an attempt that began with a pretrained model",
         choices=FORMATS,
     )
     weights: str = setting(FLOAT32, "type in which the matrices are stored; biases stay float32", choices=WEIGHTS)

@@ -1,4 +1,4 @@
-"""What published Transformers compute otherwise than one that is trained from scratch."""
+"""What pretrained Transformers compute otherwise than one that is trained from scratch."""
 
 import dataclasses
 from collections.abc import Mapping

@@ -116,10 +116,10 @@ class ModelSettings(Flags, fixed=True):
         if self.form is not None and self.max_length > self.form.longest:
             places = self.form.longest
             raise UserError(
-                f"--max-length {self.max_length}: the published model has {places} places; give at most that"
+                f"--max-length {self.max_length}: the pretrained model has {places} places; give at most that"
             )
         if self.form is not None and self.copy:
-            raise UserError("--copy: a published model has none; leave it out")
+            raise UserError("--copy: a pretrained model has none; leave it out")
         if self.copy and self.attention == "none":
             raise UserError("--copy: needs attention; use --attention luong, or leave out --copy")
         if self.ngrams == 1:

@@ -63,7 +63,7 @@ class RunSettings(Flags):
     init_from: str | None = setting(
         None,
         "fine-tuning: begin with the weights, tokens and model of another attempt, by its name or folder, or of a "
-        "published BART, mBART, T5 or mT5, by its folder or name",
+        "pretrained BART, mBART, T5 or mT5, by its folder or name",
         metavar="ATTEMPT",
         fixed=True,
     )

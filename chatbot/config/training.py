@@ -31,11 +31,11 @@ class Settings:
         if self.learning.label_smoothing and self.model.copy:
             raise UserError("--label-smoothing and --copy exclude each other; leave out one of the two")
         if self.corpus.tokenizer == PIECES and self.model.form is None:
-            raise UserError("--tokenizer pieces: of a published model; give --init-from FOLDER in its place")
+            raise UserError("--tokenizer pieces: of a pretrained model; give --init-from FOLDER in its place")
         if self.corpus.tokenizer == PIECES and self.encoding.history:
-            raise UserError("--history: a published model has no marks of turns; leave it out")
+            raise UserError("--history: a pretrained model has no marks of turns; leave it out")
         if self.corpus.tokenizer == PIECES and self.learning.both_directions == "on":
-            raise UserError("--both-directions: of a published model, only replies are learned; leave it out")
+            raise UserError("--both-directions: of a pretrained model, only replies are learned; leave it out")
         if self.run.init_from is not None and self.model.word_vectors is not None:
             raise UserError("--init-from and --word-vectors exclude each other; leave out one of the two")
         if self.model.attention == NONE:

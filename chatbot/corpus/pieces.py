@@ -1,14 +1,17 @@
-"""The tokenizer of a published model, and the texts of its pieces."""
+"""The tokenizer of a pretrained model, and the texts of its pieces."""
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from chatbot.config.published import REMEDY, VOCAB
 from chatbot.durable import read_json
 from chatbot.errors import UserError
 
+# The file of a tokenizer of the library tokenizers, and that of a BERT's word pieces.
+TOKENIZER = "tokenizer.json"
+VOCAB = "vocab.txt"
+REMEDY = "copy the folder again from where the model was published"
 # Precedes a word that follows a space, as in SentencePiece (Kudo and Richardson, 2018).
 SPACE = "\u2581"
 # Bytes whose characters byte-level BPE writes as they are; the other bytes are U+0100 and so on, in their order.

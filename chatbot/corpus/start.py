@@ -1,17 +1,16 @@
-"""The commands of `duida data`: a report on a corpus, its pairs as text or encoded, or a model of its tokens."""
+"""The commands of `duida data`: a report on a corpus and its pairs, as text or encoded."""
 
 import dataclasses
-import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from chatbot.config.corpus import PIECES, EncodeSettings, InspectSettings, PairsSettings, PruneSettings
+from chatbot.config.corpus import PIECES, EncodeSettings, InspectSettings, PairsSettings
 from chatbot.corpus.reading.report import Report
 from chatbot.display import counted
 from chatbot.errors import UserError
 
-OF_PIECES = f"--tokenizer {PIECES}: train.py --init-from encodes with the tokens of the published model"
+OF_PIECES = f"--tokenizer {PIECES}: train.py --init-from encodes with the tokens of the pretrained model"
 
 
 def inspect(settings: InspectSettings) -> int:
@@ -63,39 +62,6 @@ def encode(settings: EncodeSettings) -> None:
     corpus = training_set(corpus_settings, settings.encoding, pool=pool)
     _print_reports(corpus.reports)
     print(f"Encoded: {counted(corpus.pairs, 'pair')}, shards: {len(corpus.shards):,}, in {corpus.shards.folder}")
-
-
-def prune(settings: PruneSettings) -> None:
-    """Write a published model with the tokens of the pairs to a new folder. Raises UserError, with nothing written."""
-    from chatbot.config.published import published
-    from chatbot.corpus.cache import temporary_folder
-    from chatbot.corpus.dataset import count_tokens, kept_pairs
-    from chatbot.corpus.files import tokenise, training_files, validation_files, without_word_spaces
-    from chatbot.corpus.pruning import write_pruned
-    from chatbot.corpus.selection import Selection
-    from chatbot.corpus.workers import worker_pool
-
-    model = published(settings.init_from)
-    output = Path(settings.output)
-    if model is None:
-        remedy = "give its folder, its name such as google/mt5-small, or an attempt's export"
-        raise UserError(f"--init-from {settings.init_from}: no published model; {remedy}")
-    if os.path.lexists(output) or not output.parent.is_dir():
-        raise UserError(f"--output {output}: give a folder that does not exist yet, in one that does")
-    of_pieces = dataclasses.replace(settings.corpus, tokenizer=PIECES, dictionary=str(model.tokenizer()))
-    corpus_settings = without_word_spaces(of_pieces)
-    used = set[str]()
-    with worker_pool() as pool:
-        for files in filter(None, (training_files(corpus_settings), validation_files(corpus_settings))):
-            tokenised = tokenise(files, pool)
-            kept = kept_pairs(tokenised, tokenised.hashes(), Selection.of(files.settings))
-            used |= count_tokens(tokenised, kept, pool).keys()
-            _print_reports(tokenised.reports)
-    with temporary_folder(output.parent, ".pruned-") as part:
-        tokens, weights = write_pruned(model, used, part)
-        part.chmod(0o755)
-        part.rename(output)
-    print(f"{output}: {counted(tokens, 'token')} of {model.config['vocab_size']:,}; {counted(weights, 'weight')}")
 
 
 def _print_reports(reports: Sequence[Report]) -> None:

@@ -131,7 +131,7 @@ class Vocabulary:
 
 
 class PieceVocabulary(Vocabulary):
-    """The tokens of a published model: pieces of words, or of characters, with our special tokens first.
+    """The tokens of a pretrained model: pieces of words, or of characters, with our special tokens first.
 
     pieces: those that are none of our special tokens. description: what the tokenizer says of them, as JSON has it:
     "special", the pieces of PAD, EOS and UNK; "silent", those that have no text; "literal", those that are their text;

@@ -3,6 +3,7 @@
 import dataclasses
 from collections.abc import Sequence
 
+from chatbot.attempts.trained import Trained
 from chatbot.config.corpus import FileSettings
 from chatbot.config.evaluation import HeldOutSettings
 from chatbot.config.training import Settings
@@ -10,12 +11,11 @@ from chatbot.corpus.dataset import Corpus, encode, training_set
 from chatbot.corpus.files import corpus_files, read_as
 from chatbot.corpus.reading.sources import Source
 from chatbot.corpus.selection import Selection
-from chatbot.corpus.similarity import character_index
 from chatbot.corpus.vocabulary import Vocabulary
 from chatbot.errors import UserError
 from chatbot.evaluation.held_out import reading_settings
 from chatbot.evaluation.measures import Sample, samples_of
-from chatbot.model.saved import Trained
+from chatbot.retrieval.characters import character_index
 
 # Of more pairs, this many are drawn by a seed, which bounds the memory.
 MOST_PAIRS = 200_000

@@ -5,13 +5,13 @@ from collections.abc import Callable, Iterable, Sequence
 import numpy as np
 import numpy.typing as npt
 
+from chatbot.attempts.trained import Trained
 from chatbot.corpus.history import question_of
-from chatbot.corpus.similarity import character_index
 from chatbot.corpus.vocabulary import ASK, BOS
+from chatbot.decoding.model import EMPTY_QUESTION, Model, Rows, log_probabilities
 from chatbot.evaluation.measures import SEED, Sample, Tokenise
-from chatbot.inference.judge import Judge
-from chatbot.inference.model import EMPTY_QUESTION, Model, Rows, log_probabilities
-from chatbot.model.saved import Trained
+from chatbot.retrieval.characters import character_index
+from chatbot.retrieval.judge import Judge
 
 Pairs = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]

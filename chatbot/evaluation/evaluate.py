@@ -6,10 +6,12 @@ from typing import Any
 
 from tqdm import tqdm
 
+from chatbot.attempts.trained import Trained
 from chatbot.config.decoding import DecodingSettings
 from chatbot.config.evaluation import AUTO_TOKENIZE
 from chatbot.corpus.dataset import Corpus
 from chatbot.corpus.tokenizer import tokens_of
+from chatbot.decoding.reply_text import Reply
 from chatbot.evaluation.baseline import Baseline
 from chatbot.evaluation.choice import choice_shares
 from chatbot.evaluation.fluency import Fluency
@@ -19,9 +21,7 @@ from chatbot.evaluation.precision import precision_measures
 from chatbot.evaluation.report import Words, entries_of, report_page
 from chatbot.flags import flags_for
 from chatbot.inference.replier import BATCH, Replier
-from chatbot.inference.reply_text import Reply
 from chatbot.inference.responder import TensorFlowModel, replier_of
-from chatbot.model.saved import Trained
 from chatbot.quiet import no_bars
 
 

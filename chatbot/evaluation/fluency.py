@@ -6,9 +6,9 @@ import numpy as np
 import numpy.typing as npt
 
 from chatbot.corpus.dataset import Corpus
-from chatbot.corpus.ngrams import Ngrams, ngrams_of, positions_of
 from chatbot.corpus.pair_ids import Ragged
-from chatbot.decoding.ngrams import NgramMixture
+from chatbot.decoding.ngram_mixture import NgramMixture
+from chatbot.decoding.ngrams import Ngrams, ngrams_of, positions_of
 
 # The length of the longest n-grams, in characters.
 ORDER = 4

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from chatbot.attempts.trained import Trained, load_trained
 from chatbot.config.corpus import CorpusSettings
 from chatbot.config.evaluation import HeldOutSettings
 from chatbot.corpus.dataset import Corpus, encode
@@ -18,7 +19,6 @@ from chatbot.corpus.tokenizer import without_pair_rules
 from chatbot.display import counted
 from chatbot.errors import UserError
 from chatbot.evaluation.report import Words
-from chatbot.model.saved import Trained, load_trained
 
 # The share of training pairs among those to evaluate from which on there is a warning. Greetings may be in both.
 LEAST_KNOWN = 0.05

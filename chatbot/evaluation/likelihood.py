@@ -10,8 +10,8 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from chatbot.corpus.batches import pad_batch
-from chatbot.corpus.ngrams import histories_of
 from chatbot.corpus.pair_ids import EncodedPairs
+from chatbot.decoding.ngrams import histories_of
 from chatbot.model.device_copies import DeviceCopies
 from chatbot.model.seq2seq import Seq2Seq
 from chatbot.model.sequences import Sequences, packed_array, specs_of

@@ -14,9 +14,9 @@ from chatbot.config.evaluation import ANY, AUTO_TOKENIZE, CHAR, ZH
 from chatbot.corpus.dataset import Corpus
 from chatbot.corpus.history import question_of
 from chatbot.corpus.pair_ids import EncodedPairs, Ragged
-from chatbot.corpus.similarity import character_index
 from chatbot.corpus.vocabulary import ASK, EOS, Vocabulary
 from chatbot.display import CHINESE_OR_KANA
+from chatbot.retrieval.characters import character_index
 
 if TYPE_CHECKING:
     from chatbot.evaluation.likelihood import Scorer

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from chatbot.decoding.reply_text import Reply
 from chatbot.errors import UserError
-from chatbot.inference.reply_text import Reply
 
 
 def read_questions(path: Path) -> list[str]:

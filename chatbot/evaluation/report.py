@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from chatbot.attempts.trained import Trained
 from chatbot.corpus.pair_ids import EncodedPairs, Ragged
 from chatbot.corpus.vocabulary import Vocabulary
 from chatbot.display import aligned, counted
@@ -17,7 +18,6 @@ from chatbot.evaluation.measures import Sample, ranked_first
 from chatbot.inference.replier import BATCH
 from chatbot.inference.responder import word_attention
 from chatbot.inference.text_responder import WordAttention
-from chatbot.model.saved import Trained
 
 # The columns: heading, measure, the factor and decimals of its values, and the heading in Chinese.
 COLUMNS = (

@@ -9,10 +9,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from chatbot.config.attempts import trained_directory
+from chatbot.attempts.files import trained_directory
+from chatbot.attempts.settings import with_default_search
 from chatbot.config.corpus import EncodingSettings, FileSettings
 from chatbot.config.evaluation import EvaluationSettings
-from chatbot.config.stored import with_default_search
 from chatbot.display import counted
 from chatbot.errors import UserError
 

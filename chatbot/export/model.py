@@ -13,12 +13,12 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
+from chatbot.attempts.trained import Trained
 from chatbot.config.export import FLOAT16, FLOAT32, INT8
-from chatbot.corpus.ngrams import Ngrams
 from chatbot.corpus.vocabulary import PAD
+from chatbot.decoding.ngrams import Ngrams
 from chatbot.model.attention import BahdanauAttention
 from chatbot.model.copying import spelling_table
-from chatbot.model.saved import Trained
 from chatbot.model.seq2seq import Seq2Seq
 from chatbot.model.sequences import Packing, Sequences
 

@@ -8,26 +8,26 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from chatbot.config.attempts import CONFIG, DICTIONARY, NGRAMS, VOCABULARY
+from chatbot.attempts.files import CONFIG, DICTIONARY, NGRAMS, RETRIEVAL, VOCABULARY
+from chatbot.attempts.settings import stored_settings
 from chatbot.config.decoding import DecodingSettings, default_search, over_default
 from chatbot.config.export import ONNX
-from chatbot.config.stored import stored_settings
 from chatbot.config.training import Settings
-from chatbot.corpus.ngrams import load_ngrams
-from chatbot.corpus.retrieval import Retrieval, load_retrieval
 from chatbot.corpus.vocabulary import BOS, EOS, PAD, Vocabulary, load_vocabulary
 from chatbot.decoding.array_functions import NumpyFunctions
 from chatbot.decoding.automaton import BoundedAutomaton
-from chatbot.decoding.ngrams import NgramMixture
+from chatbot.decoding.model import EMPTY_QUESTION, Floats, IsWanted, Rows, Searcher, distinct, padded
+from chatbot.decoding.ngram_mixture import NgramMixture
+from chatbot.decoding.ngrams import load_ngrams
 from chatbot.decoding.sampling import uniform_numbers
 from chatbot.decoding.search import OF_HYPOTHESES, State, new_search, search_arrays
 from chatbot.errors import UserError
 from chatbot.export.manifest import Manifest, damaged, read_manifest
 from chatbot.flags import replace
-from chatbot.inference.model import EMPTY_QUESTION, Floats, IsWanted, Rows, Searcher, distinct, padded
 from chatbot.inference.replier import Replier, for_attempt
 from chatbot.inference.rows import LEAVING_SHARE
 from chatbot.inference.text_responder import TextResponder
+from chatbot.retrieval.index import Retrieval, load_retrieval
 
 Array = npt.NDArray[Any]
 
@@ -37,7 +37,7 @@ CELL, NEXT = "cell_", "next_"  # the names of cells in the graphs, before and af
 
 
 class OnnxModel:
-    """The `chatbot.inference.model.Model` of a folder with encode.onnx and step.onnx.
+    """The `chatbot.decoding.model.Model` of a folder with encode.onnx and step.onnx.
 
     ngrams: what is mixed in, if any. Raises UserError if ONNX Runtime is not installed or cannot read the files.
     """
@@ -213,7 +213,9 @@ def load_export(folder: Path) -> Export:
     mixture = None
     if order := settings.model.ngrams:
         mixture = NgramMixture(load_ngrams(folder / NGRAMS, len(vocabulary), order), settings.model.ngram_weight)
-    return Export(manifest, settings, vocabulary, OnnxModel(folder, mixture), load_retrieval(folder, vocabulary))
+    return Export(
+        manifest, settings, vocabulary, OnnxModel(folder, mixture), load_retrieval(folder / RETRIEVAL, vocabulary)
+    )
 
 
 class ExportedResponder(TextResponder):

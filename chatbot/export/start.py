@@ -2,9 +2,9 @@
 
 import importlib.util
 
-from chatbot.config.attempts import trained_directory
+from chatbot.attempts.files import trained_directory
+from chatbot.attempts.settings import with_default_search
 from chatbot.config.export import ONNX, ExportSettings
-from chatbot.config.stored import with_default_search
 from chatbot.errors import UserError
 from chatbot.export.manifest import is_export
 

@@ -1,4 +1,4 @@
-"""An export as a folder that transformers load: that of the published model with which the attempt began."""
+"""An export as a folder that transformers load: that of the pretrained model with which the attempt began."""
 
 import shutil
 from pathlib import Path
@@ -6,14 +6,15 @@ from typing import Any
 
 import numpy as np
 
-from chatbot.config.families import family_of
-from chatbot.config.published import CONFIG, TOKENIZER
-from chatbot.corpus.published import piece_vocabulary, write_tokenizer_config
+from chatbot.attempts.trained import Trained
+from chatbot.corpus.pieces import TOKENIZER
 from chatbot.corpus.vocabulary import BOS, EOS, PieceVocabulary
 from chatbot.durable import write_json
 from chatbot.errors import UserError
-from chatbot.model.pretrained import write_weights
-from chatbot.model.saved import Trained
+from chatbot.pretrained.families import family_of
+from chatbot.pretrained.folder import CONFIG
+from chatbot.pretrained.tokens import piece_vocabulary, write_tokenizer_config
+from chatbot.pretrained.weights import write_weights
 
 GENERATION = "generation_config.json"
 
@@ -23,12 +24,12 @@ def write_transformers(folder: Path, trained: Trained) -> None:
 
     What begins a reply has a row of its own in the embedding here. Where training has moved it from that of the token
     which it was there, the exported model has one token more. Raises UserError for an attempt that did not begin with a
-    published model, OSError.
+    pretrained model, OSError.
     """
     vocabulary = trained.vocabulary
     dictionary = trained.settings.corpus.dictionary
     if not isinstance(vocabulary, PieceVocabulary) or dictionary is None:
-        raise UserError("--format transformers: the attempt did not begin with a published model (--init-from FOLDER)")
+        raise UserError("--format transformers: the attempt did not begin with a pretrained model (--init-from FOLDER)")
     if trained.model.ngrams is not None:
         raise UserError("--format transformers: such a folder has no n-grams (--ngrams); choose onnx, or train without")
     config: dict[str, Any] = dict(vocabulary.description["config"])

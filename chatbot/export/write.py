@@ -5,11 +5,12 @@ import hashlib
 import shutil
 from pathlib import Path
 
-from chatbot.config.attempts import CONFIG, DICTIONARY, NGRAMS, RETRIEVAL, VOCABULARY, is_validated, learned_questions
+from chatbot.attempts.files import CONFIG, DICTIONARY, NGRAMS, RETRIEVAL, VOCABULARY, is_validated, learned_questions
+from chatbot.attempts.settings import storable, with_default_search
+from chatbot.attempts.trained import Trained, load_trained
 from chatbot.config.corpus import FileSettings
 from chatbot.config.export import SAVEDMODEL, TRANSFORMERS, ExportSettings
 from chatbot.config.model import ModelSettings
-from chatbot.config.stored import storable, with_default_search
 from chatbot.config.training import Settings
 from chatbot.corpus.dataset import encode, validation_set
 from chatbot.corpus.files import corpus_files, read_as
@@ -25,7 +26,6 @@ from chatbot.export.manifest import Manifest, size_of, write_manifest, write_zip
 from chatbot.export.model import Stored, plain_model, restored, stored
 from chatbot.export.transformers_format import write_transformers
 from chatbot.flags import fields_of
-from chatbot.model.saved import Trained, load_trained
 
 # The settings that an answer depends on; the others, such as the paths of the training data, stay with the attempt.
 KEPT = {*fields_of(ModelSettings), "form", "clean", "tokenizer", "history", "both_directions"} - {"word_vectors"}

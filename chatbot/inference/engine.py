@@ -10,12 +10,12 @@ import numpy as np
 
 from chatbot.config.decoding import one_sample
 from chatbot.corpus.vocabulary import BOS
-from chatbot.inference.judge import LEAST_SCORE
+from chatbot.decoding.reply_text import MAX_CHARACTERS, Reply, ReplyText, before_stop, good_enough
 from chatbot.inference.questions import FinishReason, Piece, Question, Receive, Request, TokenLogProb
 from chatbot.inference.replier import Replier
-from chatbot.inference.reply_text import Reply, ReplyText, before_stop, good_enough
 from chatbot.inference.rows import RowBatch, UnfinishedReply, token_log_prob
-from chatbot.inference.text_responder import MAX_CHARACTERS, TextResponder
+from chatbot.inference.text_responder import TextResponder
+from chatbot.retrieval.judge import LEAST_SCORE
 
 # Threads that search: with half of the cores for each operation, two keep all cores busy.
 SEARCH_THREADS = 2

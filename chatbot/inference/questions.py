@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Literal, NamedTuple
 
 from chatbot.config.decoding import DecodingSettings
-from chatbot.inference.reply_text import Origin
+from chatbot.decoding.reply_text import Origin
 
 log = logging.getLogger(__name__)
 # Why a reply ended: by the end symbol or a stop text; by its maximum length.

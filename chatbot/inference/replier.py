@@ -15,16 +15,16 @@ from chatbot.config.model import ModelSettings
 from chatbot.config.training import Settings
 from chatbot.corpus.cleaning import cleaner
 from chatbot.corpus.history import question_of
-from chatbot.corpus.retrieval import Retrieval
 from chatbot.corpus.vocabulary import ASK, EOS, PAD, Vocabulary
 from chatbot.decoding.automaton import BoundedAutomaton, spelling_automaton, without_words
 from chatbot.decoding.hypotheses import length_penalty
+from chatbot.decoding.model import NOT_FINITE, Floats, IsWanted, Model, Rows, log_probabilities
+from chatbot.decoding.reply_text import Origin, Reply, ReplyText, before_stop, good_enough
 from chatbot.display import counted
 from chatbot.errors import UserError
-from chatbot.inference.judge import Judge
-from chatbot.inference.model import NOT_FINITE, Floats, IsWanted, Model, Rows, log_probabilities
-from chatbot.inference.reply_text import Origin, Reply, ReplyText, before_stop, good_enough
-from chatbot.inference.retrieved_replies import RetrievedReplies
+from chatbot.retrieval.index import Retrieval
+from chatbot.retrieval.judge import Judge
+from chatbot.retrieval.ranking import RetrievedReplies
 
 # The maximum number of questions in a batch, and of their hypotheses, which bound the memory of a search.
 BATCH = 64

@@ -9,21 +9,21 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
+from chatbot.attempts.trained import Trained
 from chatbot.config.decoding import DecodingSettings
 from chatbot.corpus.batches import pad
 from chatbot.corpus.pair_ids import Ragged
 from chatbot.corpus.vocabulary import BOS, EOS, Vocabulary
 from chatbot.decoding.automaton import BoundedAutomaton
 from chatbot.decoding.graph_search import run, search_all
+from chatbot.decoding.model import EMPTY_QUESTION, IsWanted, distinct, padded, prefix_numbers
 from chatbot.decoding.sampling import uniform_numbers
 from chatbot.decoding.search import OF_HYPOTHESES, new_search
-from chatbot.inference.model import EMPTY_QUESTION, IsWanted, distinct, padded, prefix_numbers
 from chatbot.inference.replier import Replier, for_attempt
 from chatbot.inference.text_responder import TextResponder, Weights, WordAttention, by_word
 from chatbot.model.decoder import Alike, DecoderState
 from chatbot.model.device_copies import DeviceCopies
 from chatbot.model.operations import on_gpu
-from chatbot.model.saved import Trained
 from chatbot.model.seq2seq import Seq2Seq
 from chatbot.model.sequences import Sequences, packed_array, specs_of
 
@@ -45,7 +45,7 @@ class TensorState(NamedTuple):
 
 
 class TensorFlowModel:
-    """The `chatbot.inference.model.Model` of a trained model. The states of rows stay on the device that computes.
+    """The `chatbot.decoding.model.Model` of a trained model. The states of rows stay on the device that computes.
 
     Each graph is traced once, at its first use. copies: the devices that share the batches of a search; None for the
     model's own.

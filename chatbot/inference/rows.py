@@ -18,13 +18,13 @@ from chatbot.corpus.tokenizer import SPACE
 from chatbot.corpus.vocabulary import BOS, EOS, PAD, Vocabulary
 from chatbot.decoding.array_functions import NumpyFunctions
 from chatbot.decoding.automaton import BoundedAutomaton
+from chatbot.decoding.model import EMPTY_QUESTION, NOT_FINITE, Model
 from chatbot.decoding.processors import Prefix, processed
+from chatbot.decoding.reply_text import ReplyText
 from chatbot.decoding.sampling import picked, uniform_numbers
 from chatbot.errors import UserError
-from chatbot.inference.model import EMPTY_QUESTION, NOT_FINITE, Model
 from chatbot.inference.questions import FinishReason, Piece, Request, TokenLogProb
 from chatbot.inference.replier import Replier, check_decoding, for_attempt, reply_automaton
-from chatbot.inference.reply_text import ReplyText
 
 # Rows that are not needed any more are left out when they are a quarter of all: the others are copied then.
 LEAVING_SHARE = 0.25

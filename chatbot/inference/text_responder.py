@@ -17,16 +17,14 @@ from chatbot.config.training import Settings
 from chatbot.corpus.history import question_of, source_of
 from chatbot.corpus.tokenizer import tokens_of
 from chatbot.corpus.vocabulary import Vocabulary
+from chatbot.decoding.reply_text import MAX_CHARACTERS, Origin, Reply, good_enough
 from chatbot.inference.questions import Message, Piece, Question, Request
 from chatbot.inference.replier import Replier, for_attempt
-from chatbot.inference.reply_text import Origin, Reply, good_enough
 from chatbot.inference.rows import RowBatch, RuleBook
 from chatbot.inference.rules import fixed_answer, read_rules
 
 # The reply to a text without visible characters.
 EMPTY_QUESTION_REPLY = "（请说点什么 / please say something）"
-# Longer texts are truncated before they are tokenised: the model reads only --max-length tokens.
-MAX_CHARACTERS = 2000
 # Searches of requests that are kept, which choose among 10 sizes of beams.
 MOST_SEARCHES = 16
 

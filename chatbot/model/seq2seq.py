@@ -10,9 +10,9 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from chatbot.config.model import TRANSFORMER, ModelSettings
-from chatbot.corpus.ngrams import Ngrams
 from chatbot.corpus.vocabulary import ASK, BOS
-from chatbot.decoding.ngrams import NgramMixture
+from chatbot.decoding.ngram_mixture import NgramMixture
+from chatbot.decoding.ngrams import Ngrams
 from chatbot.model.copying import GENERATE, Copies, log_copied, mixture, with_copies
 from chatbot.model.decoder import Alike, Decoded, Decoder, DecoderState
 from chatbot.model.loss import LossSize, projection_loss
@@ -21,7 +21,7 @@ from chatbot.model.recurrent import Encoder, is_packed
 from chatbot.model.sequences import Sequences, padded_ids, rows_of_tokens, sequences_of
 from chatbot.model.transformer import TransformerDecoder, TransformerEncoder
 
-# Tokens that a published model does not have for itself, and the bias by which they are never said.
+# Tokens that a pretrained model does not have for itself, and the bias by which they are never said.
 UNSPOKEN = (BOS, ASK)
 SILENCE = -1e9
 
@@ -69,7 +69,7 @@ class Seq2Seq(keras.Model):
         has_bias = settings.form is None or settings.form.biases  # else `_silence`
         self.bias = self.add_weight(shape=(vocabulary_size,), initializer="zeros", trainable=has_bias, name="bias")
         self._silence = np.where(np.isin(np.arange(vocabulary_size), UNSPOKEN), np.float32(SILENCE), np.float32(0))
-        # Label smoothing leaves out what a published model never says, whose logits would be nearly all of the mean.
+        # Label smoothing leaves out what a pretrained model never says, whose logits would be nearly all of the mean.
         is_said = (self._silence == 0) | (settings.form is None)
         self._smoothing = label_smoothing / is_said.sum() * is_said if label_smoothing else None
         if not self.tied:

@@ -5,29 +5,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from chatbot.config.attempts import CONFIG, VOCABULARY
-from chatbot.config.corpus import AUTO, NONE
-from chatbot.config.learning import QUESTION_NATS
-from chatbot.config.published import published
-from chatbot.config.run import FEWER_PAIRS_THAN
-from chatbot.config.stored import stored_settings
-from chatbot.config.training import Settings
-from chatbot.corpus.dataset import Corpus, described, training_set, validation_set
-from chatbot.corpus.embeddings import open_embeddings
-from chatbot.corpus.files import SPACES, left_out, validation_files, without_word_spaces
-from chatbot.corpus.history import source_of, with_history
-from chatbot.corpus.published import piece_vocabulary
-from chatbot.corpus.reading.report import Report
-from chatbot.corpus.shards import Shards, frequent_questions
-from chatbot.corpus.tokenizer import print_unused_words, tokens_of
-from chatbot.corpus.vocabulary import Vocabulary, load_vocabulary
-from chatbot.corpus.word_vectors import check_readable
-from chatbot.display import counted, visible
-from chatbot.errors import UserError
-from chatbot.evaluation.measures import Sample, sample_of
-from chatbot.flags import flatten, replace
-from chatbot.inference.ratings import RATINGS
-from chatbot.training.attempt import (
+from chatbot.attempts.files import CONFIG, VOCABULARY
+from chatbot.attempts.opening import (
     check_data,
     check_settings,
     grown_vocabulary,
@@ -35,6 +14,27 @@ from chatbot.training.attempt import (
     other_attempt,
     preset_values,
 )
+from chatbot.attempts.settings import stored_settings
+from chatbot.config.corpus import AUTO, NONE
+from chatbot.config.learning import QUESTION_NATS
+from chatbot.config.run import FEWER_PAIRS_THAN
+from chatbot.config.training import Settings
+from chatbot.corpus.dataset import Corpus, described, training_set, validation_set
+from chatbot.corpus.files import SPACES, left_out, validation_files, without_word_spaces
+from chatbot.corpus.history import source_of, with_history
+from chatbot.corpus.reading.report import Report
+from chatbot.corpus.shards import Shards, frequent_questions
+from chatbot.corpus.tokenizer import print_unused_words, tokens_of
+from chatbot.corpus.vocabulary import Vocabulary, load_vocabulary
+from chatbot.display import counted, visible
+from chatbot.errors import UserError
+from chatbot.evaluation.measures import Sample, sample_of
+from chatbot.flags import flatten, replace
+from chatbot.pretrained.folder import pretrained_model
+from chatbot.pretrained.tokens import piece_vocabulary
+from chatbot.pretrained.word_vectors import check_readable
+from chatbot.retrieval.embeddings import open_embeddings
+from chatbot.retrieval.ratings import RATINGS
 
 SAMPLES = 3
 # Replies to this many validation questions are measured, in about a sixth of the time that scoring 2,000 pairs takes.
@@ -153,7 +153,7 @@ def _kept_choices(settings: Settings) -> dict[str, Any]:
 def _first_choices(settings: Settings) -> dict[str, Any]:
     """Return the settings that the files of a new attempt need, by name. Raises UserError for unusable files."""
     _check_ratings(settings.corpus.data)
-    if settings.run.init_from is not None and published(settings.run.init_from) is None:
+    if settings.run.init_from is not None and pretrained_model(settings.run.init_from) is None:
         other_attempt(settings)  # checked before pairs are read
     corpus = without_word_spaces(settings.corpus)
     print_unused_words(corpus)
@@ -197,13 +197,13 @@ def _read(settings: Settings, resumed: bool) -> tuple[Corpus, Corpus | None]:
 
 
 def _pieces(settings: Settings, resumed: bool) -> Vocabulary:
-    """Return the tokens of the published model that an attempt, or the one before it, begins with."""
-    if resumed or (model := published(settings.run.init_from)) is None:
+    """Return the tokens of the pretrained model that an attempt, or the one before it, begins with."""
+    if resumed or (model := pretrained_model(settings.run.init_from)) is None:
         return load_vocabulary((settings.run.directory if resumed else other_attempt(settings)) / VOCABULARY)
     vocabulary, _ = piece_vocabulary(model.tokenizer(), model.config)
     beginning = "".join(f" {piece}" for piece in vocabulary.description["beginning"]) or " no token of their own"
     facts = f"{len(vocabulary):,} tokens; texts begin with{beginning}"
-    print(f"Beginning with the published model in {model.folder}: {facts}.")
+    print(f"Beginning with the pretrained model in {model.folder}: {facts}.")
     return vocabulary
 
 

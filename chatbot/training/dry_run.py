@@ -7,15 +7,15 @@ from collections.abc import Sequence
 from contextlib import closing
 from typing import Any
 
-from chatbot.config.stored import storable
+from chatbot.attempts.settings import storable
 from chatbot.display import aligned, counted
 from chatbot.flags import flags_for
 from chatbot.memory import peak_memory
-from chatbot.training.attempt import TrainingResult
 from chatbot.training.devices.memory import peak_growth
 from chatbot.training.groups import part_names, size_of
 from chatbot.training.loop import Window
 from chatbot.training.reporting.terminal import print_lines, steps_left, time_left
+from chatbot.training.result import TrainingResult
 from chatbot.training.run import Run
 from chatbot.training.share import Prepared
 from chatbot.training.step import Synchronous

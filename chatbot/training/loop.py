@@ -12,15 +12,16 @@ from typing import Any
 
 import numpy as np
 
+from chatbot.attempts.opening import remove_unused
 from chatbot.config.learning import NATS
 from chatbot.corpus.vocabulary import PAD
 from chatbot.errors import UserError
 from chatbot.training.alarms import MOST_RETURNS, Divergence, SkippedUpdates
-from chatbot.training.attempt import INTERRUPTED, TIME_UP, TrainingResult, remove_unused
 from chatbot.training.devices.failures import lost_gpu
 from chatbot.training.machines.team import tower_names
 from chatbot.training.profiling import Profile, TowerTimes, profiled
 from chatbot.training.reporting.reporter import Reporter, conclude
+from chatbot.training.result import INTERRUPTED, TIME_UP, TrainingResult
 from chatbot.training.run import Run
 from chatbot.training.schedule import Due
 from chatbot.training.share import COPIED_AHEAD, Prepared

@@ -3,12 +3,12 @@
 GPUs compute in float32 (TF32 from compute capability 8.0 on).
 """
 
-from chatbot.config.attempts import CONFIG
+from chatbot.attempts.files import CONFIG
+from chatbot.attempts.opening import has_checkpoint
+from chatbot.attempts.settings import stored_settings
 from chatbot.config.corpus import AUTO
 from chatbot.config.model import RECURRENT, TRANSFORMER
-from chatbot.config.stored import stored_settings
 from chatbot.config.training import Settings
-from chatbot.training.attempt import has_checkpoint
 from chatbot.training.devices.towers import cpu_info
 
 # A step is faster in bfloat16 on a CPU with these instructions, in layers of these units (docs/experiments.md). Smaller

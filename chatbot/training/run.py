@@ -12,32 +12,32 @@ from pathlib import Path
 import numpy as np
 import tensorflow as tf
 
-from chatbot.config.attempts import LAST, RETRIEVAL, TOO_LARGE
+from chatbot.attempts.files import LAST, RETRIEVAL, TOO_LARGE
+from chatbot.attempts.opening import other_attempt, write_attempt
+from chatbot.attempts.trained import load_trained
 from chatbot.config.learning import LearningSettings
-from chatbot.config.published import published
 from chatbot.config.training import Settings
 from chatbot.corpus.batches import Batches
-from chatbot.corpus.ngrams import Ngrams, ngrams_of
-from chatbot.corpus.published import piece_vocabulary
-from chatbot.corpus.retrieval import write_retrieval
-from chatbot.corpus.word_vectors import read_word_vectors
 from chatbot.corpus.workers import prefetched
+from chatbot.decoding.ngrams import Ngrams, ngrams_of
 from chatbot.display import counted
 from chatbot.errors import UserError
 from chatbot.flags import replace
 from chatbot.model.copying import spelling_table
-from chatbot.model.new_model import built_model, start_from_frequencies, start_from_trained, start_from_vectors
-from chatbot.model.pretrained import read_weights
-from chatbot.model.saved import load_trained
 from chatbot.model.seq2seq import Seq2Seq
+from chatbot.pretrained.folder import pretrained_model
+from chatbot.pretrained.tokens import piece_vocabulary
+from chatbot.pretrained.weights import read_weights
+from chatbot.pretrained.word_vectors import read_word_vectors
+from chatbot.retrieval.index import write_retrieval
 from chatbot.training.asynchronous import Asynchronous
-from chatbot.training.attempt import other_attempt, write_attempt
 from chatbot.training.checkpoints.manifest import Progress, Provenance, read_progress, value_text
 from chatbot.training.checkpoints.store import Checkpoints
 from chatbot.training.data import Data
 from chatbot.training.devices.memory import least_memory, loss_size, read_too_large, write_too_large
 from chatbot.training.devices.towers import Tower
 from chatbot.training.machines.team import ALONE, Team
+from chatbot.training.new_model import built_model, start_from_frequencies, start_from_trained, start_from_vectors
 from chatbot.training.precision import chosen_precision
 from chatbot.training.replica import TrainState
 from chatbot.training.schedule import LEAST_STEPS, Calendar, Due, Schedule, calendar_of, schedule_of
@@ -286,7 +286,7 @@ def new_model(settings: Settings, data: Data, towers: Sequence[Tower], team: Tea
 
 def set_initial_weights(model: Seq2Seq, settings: Settings, data: Data) -> None:
     """Set the bias to log frequencies of tokens, embeddings to --word-vectors, all weights to --init-from."""
-    if (there := published(settings.run.init_from)) is not None:
+    if (there := pretrained_model(settings.run.init_from)) is not None:
         with tf.device("/CPU:0"):
             read_weights(model, there, piece_vocabulary(there.tokenizer(), there.config)[1])
         return

@@ -19,8 +19,8 @@ from chatbot.corpus.pair_ids import EncodedPairs, Ragged
 from chatbot.corpus.vocabulary import SPECIALS
 from chatbot.errors import UserError
 from chatbot.flags import compose, replace
-from chatbot.model.new_model import built_model
 from chatbot.training.devices.towers import Tower
+from chatbot.training.new_model import built_model
 from chatbot.training.step import StepResult, Synchronous
 from chatbot.training.update import open_update
 

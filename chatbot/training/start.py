@@ -6,6 +6,7 @@ import sys
 import time
 from typing import Any
 
+from chatbot.attempts.opening import attempt_lock
 from chatbot.config.parallel import ParallelSettings
 from chatbot.config.run import check_client, seconds_of
 from chatbot.config.training import Settings
@@ -13,13 +14,13 @@ from chatbot.display import counted
 from chatbot.errors import UserError
 from chatbot.flags import replace
 from chatbot.quiet import quiet
-from chatbot.training.attempt import TrainingResult, attempt_lock
 from chatbot.training.data import Data, prepare, read_probe
 from chatbot.training.devices.gpus import Gpu, find_gpus, silent_gpus, warn_without_gpu
 from chatbot.training.devices.towers import Tower, choose_gpus, cpu_name, open_towers, spread, table
 from chatbot.training.machines.cluster import CHIEF, PS, WORKER, Cluster, check_port, cluster_of, free_addresses
 from chatbot.training.machines.peers import PEER_TIMEOUT, Peers, print_status
 from chatbot.training.machines.processes import Job, run_jobs
+from chatbot.training.result import TrainingResult
 
 # --asynchronous without host flags: the number of workers without --local-workers, --towers and GPUs, and their
 # restarts.

@@ -9,22 +9,22 @@ from typing import NamedTuple
 import tensorflow as tf
 from tqdm import tqdm
 
-from chatbot.config.attempts import RETRIEVAL
+from chatbot.attempts.files import RETRIEVAL
+from chatbot.attempts.settings import with_default_search
 from chatbot.config.decoding import DecodingSettings
 from chatbot.config.learning import QUESTION_NATS
-from chatbot.config.stored import with_default_search
 from chatbot.config.training import Settings
 from chatbot.corpus.dataset import Corpus
-from chatbot.corpus.retrieval import load_retrieval
 from chatbot.corpus.tokenizer import tokens_of
 from chatbot.errors import UserError
-from chatbot.evaluation.judging import MOST_QUESTIONS, fit_judge, index_by_meaning
 from chatbot.evaluation.likelihood import Scorer
 from chatbot.evaluation.measures import Measurer, top_share
 from chatbot.inference.replier import Replier
 from chatbot.inference.responder import TensorFlowModel
 from chatbot.model.device_copies import DeviceCopies
 from chatbot.model.seq2seq import Seq2Seq
+from chatbot.retrieval.fitting import MOST_QUESTIONS, fit_judge, index_by_meaning
+from chatbot.retrieval.index import load_retrieval
 from chatbot.training.data import Data
 from chatbot.training.devices.failures import RESUME, is_out_of_memory
 from chatbot.training.devices.towers import Tower
@@ -110,7 +110,7 @@ class Validator:
     def chat_replies(self, directory: Path) -> list[str]:
         """Return the reply to each question of `Data.questions` by the default search of the attempt in a directory."""
         decoding = with_default_search(DecodingSettings(), directory)
-        retrieval = load_retrieval(directory, self._vocabulary) if decoding.retrieved else None
+        retrieval = load_retrieval(directory / RETRIEVAL, self._vocabulary) if decoding.retrieved else None
         if retrieval is not None and not retrieval.is_validated:  # nothing is generated: no search is traced for it
             self._replier.retrieval = retrieval
             return self._replier.looking_up(decoding.retrieve).replies(self._questions)

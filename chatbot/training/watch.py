@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from types import FrameType
 
 from chatbot.display import counted
-from chatbot.errors import EXIT_LOST, LostError, end_process
+from chatbot.errors import EXIT_INTERRUPTED, EXIT_LOST, LostError, end_process
 
 # Seconds after SIGTERM or SIGHUP to finish a step and save; the pods of kubernetes/ have 120.
 GRACE_SECONDS = 100.0
@@ -32,8 +32,6 @@ TICK = 1.0
 LIMIT = 60
 CAUSES = "a GPU, a machine or their connection may have failed: NCCL_DEBUG=INFO shows where"
 SIGUSR1 = getattr(signal, "SIGUSR1", None)  # Windows has none
-# As in shells: 128 + SIGINT. A run that ends within the grace time has this exit code after every signal.
-EXIT_INTERRUPTED = 130
 
 
 class Interrupts:

@@ -1,4 +1,4 @@
-"""Draws the charts of BENCHMARKS.md and of the READMEs from the tables in BENCHMARKS.md.
+"""Draws the charts of benchmarks/README.md and of the READMEs from the tables in benchmarks/README.md.
 
     python docs/pictures/benchmark_charts.py
 
@@ -16,7 +16,7 @@ from html import escape
 from pathlib import Path
 
 PICTURES = Path(__file__).resolve().parent
-BENCHMARKS = PICTURES.parents[1] / "BENCHMARKS.md"
+BENCHMARKS = PICTURES.parents[1] / "benchmarks" / "README.md"
 
 WIDTH = 800  # pixels, about that of a page on GitHub
 GAP, ROW, BAR, LINE = 16, 26, 14, 14
@@ -146,7 +146,7 @@ def bars(chart: Chart, text: str) -> list[Bar]:
         cell = row[chart.table[1]].replace("*", "")
         number = re.match(r"([\d,.]+)%?(?: \+- ([\d,.]+))?", cell)
         if not number:
-            raise ValueError(f"BENCHMARKS.md, column {chart.table[1]}: {cell!r} is no number")
+            raise ValueError(f"benchmarks/README.md, column {chart.table[1]}: {cell!r} is no number")
         value = float(number[1].replace(",", ""))
         error = float((number[2] or "0").replace(",", ""))
         bounds = re.match(r"([\d,.]+) to ([\d,.]+)", row[chart.bounds] if chart.bounds else "")
@@ -160,7 +160,7 @@ def bars(chart: Chart, text: str) -> list[Bar]:
         return found
     named = [(name, [bar for bar in found if bar.label.startswith(start)]) for start, name in chart.names.items()]
     if missing := [name for name, matching in named if len(matching) != 1]:
-        raise ValueError(f"BENCHMARKS.md, column {chart.table[1]}: no row, or several, for {missing}")
+        raise ValueError(f"benchmarks/README.md, column {chart.table[1]}: no row, or several, for {missing}")
     return [dataclasses.replace(bar, label=name) for name, [bar] in named]
 
 
@@ -173,7 +173,7 @@ def table(text: str, first: str, column: str) -> list[dict[str, str]]:
             # Of columns with the same heading, the first.
             found.append([dict(zip(headings[::-1], row[::-1], strict=True)) for row in rows])
     if len(found) != 1:
-        raise ValueError(f"BENCHMARKS.md: {len(found)} tables have the columns {first!r} and {column!r}")
+        raise ValueError(f"benchmarks/README.md: {len(found)} tables have the columns {first!r} and {column!r}")
     return found[0]
 
 

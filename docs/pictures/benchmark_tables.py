@@ -1,4 +1,4 @@
-"""Makes the tables of BENCHMARKS.md from the recorded results of benchmarks, benchmarks/results/*.json.
+"""Makes the tables of benchmarks/README.md from the recorded results of benchmarks, benchmarks/results/*.json.
 
     python docs/pictures/benchmark_tables.py
 
@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
-BENCHMARKS = ROOT / "BENCHMARKS.md"
+BENCHMARKS = ROOT / "benchmarks" / "README.md"
 Row = Sequence[str]
 
 
@@ -31,7 +31,7 @@ def with_tables(text: str) -> str:
         lines += [f"| {' | '.join(row)} |".replace("|  |", "| |") for row in rows]
         found = re.findall(rf"^{re.escape(lines[0])}\n(?:\|.*\n)+", text, re.MULTILINE)
         if len(found) != 1:
-            raise ValueError(f"BENCHMARKS.md: no table, or several, with the headings {headings}")
+            raise ValueError(f"benchmarks/README.md: no table, or several, with the headings {headings}")
         text = text.replace(found[0], "\n".join([*lines, ""]))
     return text
 
@@ -69,7 +69,7 @@ def quality() -> list[Row]:
 
 def speed() -> list[Row]:
     """Target tokens a second in training of each system, for both architectures."""
-    auto = "[what `--precision auto` chooses](docs/experiments.md#precision-on-cpus)"
+    auto = "[what `--precision auto` chooses](../docs/experiments.md#precision-on-cpus)"
     labels = {
         "this project, bfloat16": f"**this project, bfloat16** ({auto})",
         "this project, float32": "this project, float32",

@@ -6,14 +6,14 @@ from typing import Any
 
 import numpy as np
 
+from chatbot.attempts.checkpoint import write_checkpoint
+from chatbot.attempts.opening import write_attempt
+from chatbot.attempts.trained import weights_of
 from chatbot.config.training import Settings
 from chatbot.corpus.vocabulary import BYTES, Vocabulary
 from chatbot.durable import write_json
 from chatbot.flags import compose
-from chatbot.model.checkpoint import write_checkpoint
-from chatbot.model.saved import weights_of
 from chatbot.model.seq2seq import Seq2Seq
-from chatbot.training.attempt import write_attempt
 
 SIZES: dict[str, Any] = {"rnn_size": 4, "embedding_size": 4}
 

@@ -59,7 +59,7 @@ def test_results_are_shown_as_tables() -> None:
 
 def test_tables_of_the_document_are_those_of_the_recorded_results() -> None:
     with_tables = runpy.run_path(str(ROOT / "docs/pictures/benchmark_tables.py"))["with_tables"]
-    text = (ROOT / "BENCHMARKS.md").read_text(encoding="utf-8")
+    text = (ROOT / "benchmarks" / "README.md").read_text(encoding="utf-8")
     assert with_tables(text) == text, "run python docs/pictures/benchmark_tables.py"
     assert with_tables(text.replace("**5,728**", "**5,729**")) == text
     with pytest.raises(ValueError, match="no table, or several, with the headings"):

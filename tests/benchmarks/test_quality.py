@@ -11,7 +11,7 @@ from benchmarks.quality import COPY_WEIGHT, conversations, measure_count_models,
 from chatbot.config.corpus import LEAST_VOCABULARY
 from chatbot.errors import UserError
 from tests.benchmarks.running import benchmark
-from tests.corpus.kneser_ney import SlowKneserNey, grams_of
+from tests.decoding.kneser_ney import SlowKneserNey, grams_of
 
 TALKS = [[f"第{talk}句", "好的", f"再说{talk}", "再见"] for talk in range(12)]
 

@@ -8,7 +8,7 @@ from chatbot.corpus.reading.conversation import NEXT
 from chatbot.corpus.reading.read import read
 from chatbot.corpus.reading.report import Report
 from chatbot.corpus.reading.sources import find_sources
-from chatbot.inference.ratings import Rating
+from chatbot.retrieval.ratings import Rating
 
 
 def test_corrected_rating_is_the_one_that_training_reads(tmp_path: Path) -> None:

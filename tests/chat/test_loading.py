@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from chatbot.attempts.files import DATA, learned_questions
 from chatbot.chat import loading
 from chatbot.chat.loading import ModelCard, card_of_export, version_of
-from chatbot.config.attempts import DATA, learned_questions
 from chatbot.config.decoding import DecodingSettings
 from chatbot.export.manifest import Manifest
 from tests.export.untrained import write_attempt

@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chatbot.config.attempts import LAST
+from chatbot.attempts.files import LAST
+from chatbot.attempts.opening import write_attempt
 from chatbot.config.corpus import TEXT_RULES, CorpusSettings
 from chatbot.corpus.cleaning import cleaner, is_cut_into_words, tidy
 from chatbot.corpus.files import training_files, without_word_spaces
 from chatbot.corpus.tokenizer import text_of, tokens_of
 from chatbot.errors import UserError
 from chatbot.flags import replace
-from chatbot.training.attempt import write_attempt
 from chatbot.training.data import prepare
 from tests.corpus import encoded
 from tests.training.small_run import small_settings

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from chatbot.attempts.settings import train_settings
 from chatbot.config.corpus import CorpusSettings
-from chatbot.config.stored import train_settings
 from chatbot.corpus.files import training_files
 from chatbot.corpus.inspection import VOCABULARY_SIZES, Measurements, measure, report_lines, warnings
 from chatbot.corpus.tokenizer import tokenizer

@@ -25,8 +25,8 @@ from chatbot.corpus.vocabulary import (
     build_vocabulary,
     load_vocabulary,
 )
-from chatbot.corpus.word_vectors import read_word_vectors
 from chatbot.errors import UserError
+from chatbot.pretrained.word_vectors import read_word_vectors
 
 COUNTS = Counter({"你好": 5, "我": 3, "他": 1, "好": 1, "吗": 1, "a": 1, "b": 1})
 

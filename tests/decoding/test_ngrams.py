@@ -1,59 +1,108 @@
-"""N-grams, of tensors and arrays, against a slow twin, and validation that mixes them in."""
+"""Counting n-grams in bounded memory, and their file. Their probabilities: tests/decoding/test_ngram_mixture.py."""
+
+import dataclasses
+import tempfile
+import tracemalloc
+from pathlib import Path
 
 import numpy as np
 import pytest
-import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from chatbot.corpus.ngrams import ngrams_of
-from chatbot.corpus.pair_ids import EncodedPairs, Ragged
-from chatbot.corpus.vocabulary import ASK, BOS, EOS
-from chatbot.decoding.ngrams import NgramMixture
-from chatbot.evaluation.likelihood import Scorer
-from chatbot.training.selftest import VOCABULARY
-from tests.corpus.kneser_ney import SlowKneserNey, grams_of
-from tests.tiny_models import tiny
+from chatbot.corpus.pair_ids import Ragged
+from chatbot.decoding import ngrams
+from chatbot.decoding.ngrams import load_ngrams, ngrams_of
+from chatbot.errors import UserError
+
+VOCABULARY = 9
+NGRAMS = ngrams_of([Ragged.from_rows([[5, 6, 7], [5, 6]])], VOCABULARY, 3)
 
 
-def sequences(seed: int, number: int) -> list[list[int]]:
-    """Sequences of a few ids, some of which are frequent."""
-    rng = np.random.default_rng(seed)
-    return [(rng.zipf(1.5, rng.integers(1, 7)).clip(1, 6) + 4).tolist() for _ in range(number)]
+def random_rows(rows: int, vocabulary: int) -> Ragged:
+    random = np.random.default_rng(3)
+    lengths = random.integers(0, 12, rows)
+    return Ragged.from_lengths(random.integers(5, vocabulary, lengths.sum()), lengths)
 
 
-@settings(max_examples=15)
-@given(st.integers(0, 10**6), st.integers(1, 30), st.integers(2, 4))
-def test_probabilities_equal_a_slow_twin_and_sum_to_one(seed: int, number: int, order: int) -> None:
-    """From two shards. One history is known, one is not."""
-    rows = sequences(seed, number)
-    shards = [Ragged.from_rows(part) for part in (rows[: number // 2], rows[number // 2 :]) if part]
-    grams = grams_of(rows, order, BOS, EOS)
-    slow = SlowKneserNey(grams, order, VOCABULARY)
-    rng = np.random.default_rng(seed)
-    histories = [grams[int(rng.integers(len(grams)))][:-1], tuple(rng.integers(5, VOCABULARY, order - 1).tolist())]
-    mixture = NgramMixture(ngrams_of(shards, VOCABULARY, order), 0.3)
-    known = tf.constant(histories, tf.int64)
-    actual = mixture.probabilities(known)
-    expected = [[slow.probability(history, token) for token in range(VOCABULARY)] for history in histories]
-    np.testing.assert_allclose(actual, expected, rtol=1e-4)
-    np.testing.assert_allclose(tf.reduce_sum(actual, -1), 1.0, atol=1e-5)
-    of_arrays, ids = mixture.probabilities(known.numpy()), np.arange(VOCABULARY)[None]
-    np.testing.assert_allclose(of_arrays, actual, rtol=1e-6)
-    np.testing.assert_array_equal(mixture.probabilities_of(known, ids), actual)
-    np.testing.assert_array_equal(mixture.probabilities_of(known.numpy(), ids), of_arrays)
+def test_ranges_of_contexts_and_chunks_of_rows_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = random_rows(300, 12)
+    whole = ngrams_of([rows], 12, 4).content()
+    monkeypatch.setattr(ngrams, "ROWS_AT_ONCE", 7)
+    for grams in (1, 13, 400, 10_000):
+        monkeypatch.setattr(ngrams, "GRAMS_AT_ONCE", grams)
+        assert ngrams_of([rows.select(range(100)), rows.select(range(100, 300))], 12, 4).content() == whole
 
 
-def test_validation_mixes_them_in_for_both_directions() -> None:
-    model, rows = tiny("lstm-copy-ngrams"), [[6, 7, 9], [9, 10, 5]]
-    begins, questions = np.array([BOS, ASK], np.int32), Ragged.from_rows([[5, 8], [7]])
-    pairs = EncodedPairs(questions, Ragged.from_rows(rows), begins, np.array([3, 3]))
-    nats = 0.0
-    for question, reply, begin in zip([[5, 8], [7]], rows, begins.tolist(), strict=True):
-        for place, token in enumerate([*reply, EOS]):
-            by_model = np.exp(model.oracle.next_id(question, [begin, *reply[:place]])[token])
-            assert model.oracle.ngrams is not None
-            by_ngrams = model.oracle.ngrams([BOS, *reply[:place]])[token]
-            weight = model.oracle.ngram_weight
-            nats -= np.log((1 - weight) * by_model + weight * by_ngrams)
-    assert Scorer(model.trained.model)([pairs]).nats == pytest.approx(nats, rel=1e-5)
+def test_memory_for_a_token_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The ids before a token, itself and the number of its context are 20 bytes."""
+    monkeypatch.setattr(ngrams, "GRAMS_AT_ONCE", 4096)
+    rows = random_rows(20_000, 300)
+    tokens = len(rows) + int(rows.lengths.sum())
+    tracemalloc.start()
+    try:
+        ngrams_of([rows], 300, 3)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 70 * tokens, peak / tokens
+
+
+def test_n_grams_are_read_as_they_were_written(tmp_path: Path) -> None:
+    path = tmp_path / "ngrams.npz"
+    path.write_bytes(NGRAMS.content())
+    again = load_ngrams(path, VOCABULARY, 3)
+    np.testing.assert_array_equal(again.unigrams, NGRAMS.unigrams)
+    for order, expected in zip(again.orders, NGRAMS.orders, strict=True):
+        for field, array in vars(expected).items():
+            np.testing.assert_array_equal(getattr(order, field), array)
+    for vocabulary, longest in ((VOCABULARY + 1, 3), (VOCABULARY, 4)):  # of another attempt
+        with pytest.raises(UserError, match=r"ngrams\.npz: n-grams missing or damaged"):
+            load_ngrams(path, vocabulary, longest)
+    with pytest.raises(UserError, match="n-grams missing or damaged"):
+        load_ngrams(tmp_path / "nothing.npz", VOCABULARY, 3)
+
+
+ORDER = NGRAMS.orders[1]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        *({name: getattr(ORDER, name).astype(np.int32)} for name in ("contexts", "starts", "ids")),
+        *({name: array[:-1]} for name, array in vars(ORDER).items()),
+        *({name: np.append(array, array[-1:])} for name, array in vars(ORDER).items()),
+        {"starts": ORDER.starts - 1},
+        {"starts": np.r_[1, ORDER.starts[1:]]},
+        {"starts": np.r_[0, ORDER.starts[-2::-1]]},
+        {"ids": np.r_[-1, ORDER.ids[1:]]},
+        {"ids": np.r_[VOCABULARY, ORDER.ids[1:]]},
+        {name: array[:0] for name, array in vars(ORDER).items()},
+    ],
+)
+def test_arrays_that_do_not_fit_one_another_are_refused(tmp_path: Path, changes: dict[str, np.ndarray]) -> None:
+    path = tmp_path / "ngrams.npz"
+    orders = [NGRAMS.orders[0], dataclasses.replace(ORDER, **changes)]
+    path.write_bytes(dataclasses.replace(NGRAMS, orders=orders).content())
+    with pytest.raises(UserError, match="n-grams missing or damaged"):
+        load_ngrams(path, VOCABULARY, 3)
+
+
+@settings(max_examples=150)
+@given(st.data())
+def test_a_damaged_file_is_refused_or_read_whole(data: st.DataObject) -> None:
+    """Truncated, or with some bytes changed."""
+    content = bytearray(NGRAMS.content())
+    if data.draw(st.booleans()):
+        content = content[: data.draw(st.integers(0, len(content) - 1))]
+    for place in data.draw(st.lists(st.integers(0, max(0, len(content) - 1)), max_size=3)) if content else []:
+        content[place] ^= data.draw(st.integers(1, 255))
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "ngrams.npz"
+        path.write_bytes(content)
+        try:
+            loaded = load_ngrams(path, VOCABULARY, 3)
+        except UserError:
+            return
+        assert len(loaded.unigrams) == VOCABULARY
+        assert all(0 <= order.ids.min() <= order.ids.max() < VOCABULARY for order in loaded.orders)

@@ -7,17 +7,17 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from chatbot.attempts.trained import Trained
 from chatbot.config.training import Settings
 from chatbot.corpus.vocabulary import ASK, BOS, BYTES, Vocabulary
+from chatbot.decoding.model import Model
 from chatbot.evaluation import choice
 from chatbot.evaluation.choice import QUESTION_WEIGHT, choice_shares, others, scores_of
 from chatbot.evaluation.measures import Sample
 from chatbot.flags import compose
-from chatbot.inference.model import Model
 from chatbot.inference.responder import TensorFlowModel
-from chatbot.model.new_model import built_model
-from chatbot.model.saved import Trained
 from chatbot.model.seq2seq import Seq2Seq
+from chatbot.training.new_model import built_model
 from tests.oracle import likelihood
 from tests.tiny_models import enlarge, next_id_of
 

@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chatbot import commands
+from chatbot.attempts.trained import Trained
 from chatbot.config.corpus import LEAST_VOCABULARY, CorpusSettings
 from chatbot.config.decoding import DecodingSettings
 from chatbot.config.training import Settings
@@ -24,6 +25,7 @@ from chatbot.corpus.pair_ids import EncodedPairs, Ragged
 from chatbot.corpus.selection import Selection
 from chatbot.corpus.tokenizer import tokenizer, tokens_of
 from chatbot.corpus.vocabulary import BYTES, Vocabulary
+from chatbot.decoding.reply_text import Reply
 from chatbot.errors import UserError
 from chatbot.evaluation import evaluate as evaluate_module
 from chatbot.evaluation.baseline import Baseline, corpus_of
@@ -33,13 +35,11 @@ from chatbot.evaluation.likelihood import Likelihood, Scorer
 from chatbot.evaluation.measures import Sample, samples_of
 from chatbot.flags import compose
 from chatbot.inference.replier import Replier
-from chatbot.inference.reply_text import Reply
 from chatbot.inference.responder import replier_of
 from chatbot.model.device_copies import DeviceCopies
-from chatbot.model.new_model import built_model
-from chatbot.model.saved import Trained
 from chatbot.model.seq2seq import Seq2Seq
-from tests.corpus.kneser_ney import SlowKneserNey, grams_of
+from chatbot.training.new_model import built_model
+from tests.decoding.kneser_ney import SlowKneserNey, grams_of
 from tests.export.untrained import write_attempt
 from tests.oracle import likelihood as log_probability
 from tests.tiny_models import next_id_of

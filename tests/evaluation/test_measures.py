@@ -27,7 +27,7 @@ from chatbot.evaluation.measures import (
 )
 from chatbot.evaluation.report import COLUMNS, table
 from chatbot.flags import compose
-from chatbot.model.new_model import built_model
+from chatbot.training.new_model import built_model
 from tests.oracle import likelihood
 from tests.tiny_models import enlarge, next_id_of
 

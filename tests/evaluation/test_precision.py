@@ -4,8 +4,8 @@ import random
 
 import pytest
 
+from chatbot.decoding.reply_text import Reply
 from chatbot.evaluation.precision import precision_line, precision_measures
-from chatbot.inference.reply_text import Reply
 
 
 @pytest.mark.parametrize("seed", range(8))

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from chatbot import commands
+from chatbot.attempts.trained import Trained
 from chatbot.config.training import Settings
 from chatbot.corpus.history import source_of
 from chatbot.corpus.vocabulary import BYTES, MARKS, Vocabulary
@@ -23,8 +24,7 @@ from chatbot.evaluation.report import Entry, Words, entries_of, heat_map, report
 from chatbot.evaluation.start import check_report
 from chatbot.flags import compose
 from chatbot.inference.text_responder import END, WordAttention
-from chatbot.model.new_model import built_model
-from chatbot.model.saved import Trained
+from chatbot.training.new_model import built_model
 from tests.oracle import likelihood
 from tests.tiny_models import next_id_of
 

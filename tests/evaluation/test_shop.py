@@ -5,13 +5,13 @@ from pathlib import Path
 import numpy as np
 
 from chatbot.config.decoding import DecodingSettings
-from chatbot.corpus.retrieval import Retrieval
 from chatbot.corpus.tokenizer import tokenizer
-from chatbot.evaluation.judging import index_by_meaning
-from chatbot.inference.judge import Judge
-from chatbot.inference.reply_text import Reply
-from chatbot.inference.retrieved_replies import RetrievedReplies
-from tests.corpus.test_retrieval import written
+from chatbot.decoding.reply_text import Reply
+from chatbot.retrieval.fitting import index_by_meaning
+from chatbot.retrieval.index import Retrieval
+from chatbot.retrieval.judge import Judge
+from chatbot.retrieval.ranking import RetrievedReplies
+from tests.retrieval.test_index import written
 from tests.tiny_models import Table
 
 FOLDER = Path(__file__).parents[1] / "data/bicycle_shop"

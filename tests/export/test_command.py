@@ -12,9 +12,9 @@ from types import SimpleNamespace
 import pytest
 
 import chatbot
+from chatbot.attempts.files import CONFIG, DATA, DICTIONARY
 from chatbot.chat.loading import load_exported
 from chatbot.commands import main
-from chatbot.config.attempts import CONFIG, DATA, DICTIONARY
 from chatbot.config.decoding import DecodingSettings
 from chatbot.config.export import EXPORT, ExportSettings
 from chatbot.errors import UserError

@@ -10,18 +10,18 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from chatbot.attempts.settings import with_default_search
+from chatbot.attempts.trained import Trained, load_trained
 from chatbot.chat.loading import load_exported
 from chatbot.config.decoding import DecodingSettings
 from chatbot.config.export import ExportSettings
-from chatbot.config.stored import with_default_search
+from chatbot.decoding.reply_text import Origin
 from chatbot.export.runtime import THREADS_VARIABLE, Export, ExportedResponder, load_export
 from chatbot.export.write import export
 from chatbot.inference.engine import RowLane, Waiting
 from chatbot.inference.questions import Question
-from chatbot.inference.ratings import append_rating, rating_of
-from chatbot.inference.reply_text import Origin
 from chatbot.inference.responder import Responder, TensorFlowModel
-from chatbot.model.saved import Trained, load_trained
+from chatbot.retrieval.ratings import append_rating, rating_of
 from tests.commands import ENVIRONMENT
 from tests.export.untrained import QUESTIONS, write_attempt
 from tests.inference.messages import Answer, Message, asked

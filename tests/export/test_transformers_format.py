@@ -10,27 +10,27 @@ import pytest
 import tensorflow as tf
 from safetensors.numpy import load_file
 
-from chatbot.config.published import CONFIG, TOKENIZER, WEIGHTS, published
+from chatbot.attempts.trained import Trained
 from chatbot.config.training import Settings
-from chatbot.corpus.published import piece_vocabulary
 from chatbot.corpus.vocabulary import BOS, BYTES, EOS, PAD, PieceVocabulary, Vocabulary
 from chatbot.errors import UserError
 from chatbot.export.savedmodel_format import _to_ids
 from chatbot.export.transformers_format import GENERATION, write_transformers
 from chatbot.flags import compose
-from chatbot.model.pretrained import read_weights
-from chatbot.model.saved import Trained
 from chatbot.model.seq2seq import Seq2Seq
+from chatbot.pretrained.folder import CONFIG, TOKENIZER, WEIGHTS, pretrained_model
+from chatbot.pretrained.tokens import piece_vocabulary
+from chatbot.pretrained.weights import read_weights
 from tests.commands import ROOT
-from tests.corpus.published import fitting_tokenizer
+from tests.pretrained.tokenizer_files import fitting_tokenizer
 
-MODELS = ROOT / "tests/model/pretrained"
+MODELS = ROOT / "tests/pretrained/models"
 
 
 def trained(name: str, folder: Path) -> Trained:
-    """The published model of a name, as an attempt has it before any step."""
+    """The pretrained model of a name, as an attempt has it before any step."""
     shutil.copytree(MODELS / name, folder)
-    there = published(str(folder))
+    there = pretrained_model(str(folder))
     assert there is not None
     fitting_tokenizer(there.config, folder)
     vocabulary, rows = piece_vocabulary(there.tokenizer(), there.config)
@@ -41,7 +41,7 @@ def trained(name: str, folder: Path) -> Trained:
 
 
 @pytest.mark.parametrize("name", sorted(path.parent.name for path in MODELS.glob("*/config.json")))
-def test_published_model_comes_back_to_the_bit(name: str, tmp_path: Path) -> None:
+def test_pretrained_model_comes_back_to_the_bit(name: str, tmp_path: Path) -> None:
     """Before training all of it; afterwards what begins a reply is a token more, which is never said."""
     attempt = trained(name, tmp_path / "published")
     back = tmp_path / "back"
@@ -89,7 +89,7 @@ def test_published_model_comes_back_to_the_bit(name: str, tmp_path: Path) -> Non
 def test_what_such_a_folder_cannot_hold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     attempt = trained("bart", tmp_path / "published")
     own = dataclasses.replace(attempt, vocabulary=Vocabulary(BYTES))
-    with pytest.raises(UserError, match="did not begin with a published model"):
+    with pytest.raises(UserError, match="did not begin with a pretrained model"):
         write_transformers(tmp_path, own)
     monkeypatch.setattr(attempt.model, "ngrams", object())  # for which such a folder has no place
     with pytest.raises(UserError, match=r"such a folder has no n-grams \(--ngrams\); choose onnx, or train without"):

@@ -8,6 +8,7 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
+from chatbot.attempts.trained import load_trained
 from chatbot.config.export import ExportSettings
 from chatbot.corpus.shards import Shards
 from chatbot.corpus.vocabulary import BOS, EOS
@@ -17,7 +18,6 @@ from chatbot.export.manifest import size_of
 from chatbot.export.model import restored, stored
 from chatbot.export.runtime import OnnxModel, load_export
 from chatbot.export.write import export, held_out_pairs
-from chatbot.model.saved import load_trained
 from tests.export.untrained import write_attempt
 
 

@@ -6,18 +6,18 @@ from typing import Any
 
 import numpy as np
 
-from chatbot.config.attempts import BEST, CONFIG, LAST, NGRAMS, RETRIEVAL, VOCABULARY
-from chatbot.config.stored import storable
+from chatbot.attempts.checkpoint import write_checkpoint
+from chatbot.attempts.files import BEST, CONFIG, LAST, NGRAMS, RETRIEVAL, VOCABULARY
+from chatbot.attempts.settings import storable
+from chatbot.attempts.trained import weights_of
 from chatbot.config.training import Settings
-from chatbot.corpus.ngrams import ngrams_of
 from chatbot.corpus.pair_ids import EncodedPairs, Ragged
-from chatbot.corpus.retrieval import write_retrieval
 from chatbot.corpus.vocabulary import BYTES, MARKS, Vocabulary
+from chatbot.decoding.ngrams import ngrams_of
 from chatbot.flags import compose
-from chatbot.model.checkpoint import write_checkpoint
 from chatbot.model.copying import spelling_table
-from chatbot.model.new_model import built_model
-from chatbot.model.saved import weights_of
+from chatbot.retrieval.index import write_retrieval
+from chatbot.training.new_model import built_model
 
 WORDS = ["你好", "你", "好", "吗", "我", "他", "天", "今天", "\u2581", "a", "\u2581b"]
 PAIRS = ["你好 我", "你 好 吗", "今天 天 好", "他 好 吗 你", "我 今天 好"]

@@ -12,8 +12,8 @@ import tensorflow as tf
 from chatbot.config.decoding import DecodingSettings
 from chatbot.config.training import Settings
 from chatbot.corpus.batches import Batches, pad_batch
-from chatbot.corpus.ngrams import ngrams_of
 from chatbot.corpus.vocabulary import BYTES, Vocabulary
+from chatbot.decoding.ngrams import ngrams_of
 from chatbot.flags import replace
 from chatbot.inference.replier import Replier
 from chatbot.inference.responder import TensorFlowModel

@@ -12,14 +12,15 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from chatbot.attempts.trained import Trained
 from chatbot.config.decoding import DecodingSettings
 from chatbot.config.training import Settings
 from chatbot.corpus.vocabulary import BOS, BYTES, MARKS, Vocabulary
+from chatbot.decoding.reply_text import MAX_CHARACTERS
 from chatbot.flags import compose, replace
 from chatbot.inference.responder import Responder, attention_weights, word_attention
-from chatbot.inference.text_responder import EMPTY_QUESTION_REPLY, END, MAX_CHARACTERS, TextResponder, words
-from chatbot.model.new_model import built_model
-from chatbot.model.saved import Trained
+from chatbot.inference.text_responder import EMPTY_QUESTION_REPLY, END, TextResponder, words
+from chatbot.training.new_model import built_model
 from tests.inference.texts import EMPTY, UNUSUAL
 from tests.tiny_models import VOCABULARY, Table, tiny
 

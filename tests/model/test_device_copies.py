@@ -10,9 +10,9 @@ import tensorflow as tf
 from chatbot.config.training import Settings
 from chatbot.flags import compose
 from chatbot.model.device_copies import DeviceCopies
-from chatbot.model.new_model import built_model
 from chatbot.model.seq2seq import Seq2Seq
 from chatbot.training.devices.towers import Tower
+from chatbot.training.new_model import built_model
 
 SETTINGS = compose(Settings, rnn_size=4, embedding_size=3)
 

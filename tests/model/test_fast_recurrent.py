@@ -13,9 +13,9 @@ from hypothesis import given, settings
 
 from chatbot.config.model import ModelSettings
 from chatbot.model.fast_recurrent import cudnn_sequence, lstm_sequence
-from chatbot.model.new_model import built_model
 from chatbot.model.recurrent import recurrent_layer
 from chatbot.model.sequences import MULTIPLE, Packing, pack, packing_of, specs_of, unpack
+from chatbot.training.new_model import built_model
 from tests.model.cudnn_emulation import emulate_gpu
 
 FEATURES, UNITS = 5, 6

@@ -8,13 +8,13 @@ import pytest
 import tensorflow as tf
 
 from chatbot.config.model import ModelSettings
-from chatbot.corpus.ngrams import ngrams_of
 from chatbot.corpus.pair_ids import EncodedPairs, Ragged
 from chatbot.corpus.vocabulary import ASK, BOS, EOS, PAD
+from chatbot.decoding.ngrams import ngrams_of
 from chatbot.errors import UserError
-from chatbot.model.new_model import built_model, start_from_frequencies
 from chatbot.model.seq2seq import Seq2Seq
 from chatbot.model.sequences import unpack
+from chatbot.training.new_model import built_model, start_from_frequencies
 from tests.model.small_transformer import TRANSFORMER
 from tests.tiny_models import enlarge
 

@@ -7,19 +7,19 @@ from typing import Any
 import pytest
 import tensorflow as tf
 
-from chatbot.config.stored import train_settings
+from chatbot.attempts.settings import train_settings
 from chatbot.config.training import Settings
+from chatbot.errors import EXIT_INTERRUPTED
 from chatbot.flags import compose
-from chatbot.model.new_model import built_model
 from chatbot.model.seq2seq import Seq2Seq
 from chatbot.training.data import Data, prepare, read_probe
 from chatbot.training.devices.towers import Tower
 from chatbot.training.loop import train
 from chatbot.training.machines.team import ALONE, Team
+from chatbot.training.new_model import built_model
 from chatbot.training.run import Run, open_run
 from chatbot.training.step import VariableUpdate
 from chatbot.training.validation import Validation, Validator
-from chatbot.training.watch import EXIT_INTERRUPTED
 
 SMALL: dict[str, Any] = {
     "rnn_size": 16,

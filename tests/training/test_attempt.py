@@ -10,12 +10,12 @@ from unittest.mock import MagicMock
 
 import pytest
 
+from chatbot.attempts.opening import attempt_lock, has_checkpoint, write_attempt
+from chatbot.attempts.trained import load_trained
 from chatbot.config.training import Settings
 from chatbot.corpus.vocabulary import load_vocabulary
 from chatbot.errors import UserError
-from chatbot.model.saved import load_trained
 from chatbot.training import data, loop
-from chatbot.training.attempt import attempt_lock, has_checkpoint, write_attempt
 from chatbot.training.data import prepare
 from chatbot.training.start import train_here
 from chatbot.training.watch import Interrupts
@@ -105,7 +105,7 @@ def test_ctrl_c_while_a_run_is_prepared_leaves_no_attempt(work_dir: Path) -> Non
     for handler, code in (("SIG_DFL", 130), ("default_int_handler", 1)):
         program = (
             "import pathlib, signal; from chatbot.config.training import Settings; "
-            "from chatbot.training.attempt import attempt_lock\n"
+            "from chatbot.attempts.opening import attempt_lock\n"
             f"signal.signal(signal.SIGINT, signal.{handler})\n"
             "with attempt_lock(Settings()):\n"
             "    pathlib.Path('checkpoints/default/config.json').touch()\n"

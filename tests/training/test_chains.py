@@ -15,14 +15,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from chatbot.attempts.trained import weights_of
 from chatbot.errors import UserError
-from chatbot.model.new_model import built_model
-from chatbot.model.saved import weights_of
 from chatbot.model.seq2seq import Seq2Seq
-from chatbot.training.attempt import TIME_UP
 from chatbot.training.data import Data, prepare
 from chatbot.training.loop import train
+from chatbot.training.new_model import built_model
 from chatbot.training.replica import Values
+from chatbot.training.result import TIME_UP
 from chatbot.training.validation import Validation, Validator
 from tests.training.attempts import metrics, saved_step, weights
 from tests.training.small_run import open_with, small_settings, validation_of

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import chatbot
+from chatbot.attempts.trained import Trained, load_trained
 from chatbot.chat.loading import LoadedModel, ModelCard, load_model
 from chatbot.commands import run
 from chatbot.config.chat import ChatSettings
@@ -18,19 +19,18 @@ from chatbot.corpus.dataset import encode
 from chatbot.corpus.files import corpus_files
 from chatbot.corpus.reading.sources import find_sources
 from chatbot.corpus.selection import Selection
+from chatbot.decoding.reply_text import Reply
 from chatbot.errors import UserError
 from chatbot.evaluation.evaluate import evaluate
 from chatbot.inference.replier import Replier
-from chatbot.inference.reply_text import Reply
 from chatbot.inference.responder import Responder
-from chatbot.model.saved import Trained, load_trained
-from chatbot.training.attempt import TIME_UP
 from chatbot.training.data import prepare
 from chatbot.training.loop import train
 from chatbot.training.reporting.reporter import _replies
 from chatbot.training.reporting.terminal import question_line
+from chatbot.training.result import TIME_UP
 from tests.chat.terminal.typed import Line, piped, typed
-from tests.corpus.test_meaning import use_groups
+from tests.retrieval.test_vectors import use_groups
 from tests.training.small_run import open_with, small_settings
 from tests.training.untraced_update import UntracedUpdate, train_untraced
 

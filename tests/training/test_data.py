@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from chatbot.attempts.attempt import read_attempt
+from chatbot.attempts.description import read_attempt
+from chatbot.attempts.trained import load_trained
 from chatbot.config.decoding import DecodingSettings
 from chatbot.config.training import Settings
 from chatbot.corpus import shards
@@ -19,9 +20,8 @@ from chatbot.corpus.batches import Batches
 from chatbot.corpus.vocabulary import BYTES, MARKS, Vocabulary
 from chatbot.errors import UserError
 from chatbot.flags import compose
-from chatbot.inference.ratings import rating_of
 from chatbot.inference.responder import Responder
-from chatbot.model.saved import load_trained
+from chatbot.retrieval.ratings import rating_of
 from chatbot.training.data import MOST_QUESTIONS, prepare, probe_samples, read_probe
 from chatbot.training.start import train_here
 from tests.training.small_run import small_settings

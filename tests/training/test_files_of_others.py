@@ -14,15 +14,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from chatbot.config.stored import stored_settings
+from chatbot.attempts.checkpoint import read_group, read_pointer
+from chatbot.attempts.opening import check_data, check_settings
+from chatbot.attempts.settings import stored_settings
+from chatbot.attempts.trained import load_trained, weights_of
 from chatbot.config.training import Settings
-from chatbot.corpus.ngrams import load_ngrams, ngrams_of
 from chatbot.corpus.pair_ids import Ragged
 from chatbot.corpus.vocabulary import BYTES, Vocabulary, load_vocabulary
+from chatbot.decoding.ngrams import load_ngrams, ngrams_of
 from chatbot.errors import UserError
-from chatbot.model.checkpoint import read_group, read_pointer
-from chatbot.model.saved import load_trained, weights_of
-from chatbot.training.attempt import check_data, check_settings
 from chatbot.training.checkpoints.manifest import Provenance, read_progress
 from chatbot.training.checkpoints.store import read_checkpoint
 from chatbot.training.replica import TrainState

@@ -7,15 +7,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from chatbot.config.stored import settings_over_config
+from chatbot.attempts.opening import grown_vocabulary
+from chatbot.attempts.settings import settings_over_config
+from chatbot.attempts.trained import load_trained
 from chatbot.corpus.vocabulary import BYTES, SPECIALS, Vocabulary, load_vocabulary
 from chatbot.errors import UserError
-from chatbot.inference.ratings import RATINGS, append_rating, rating_of
-from chatbot.model.new_model import built_model, rows_by_token
-from chatbot.model.saved import load_trained
-from chatbot.training.attempt import grown_vocabulary
+from chatbot.retrieval.ratings import RATINGS, append_rating, rating_of
 from chatbot.training.data import prepare
 from chatbot.training.loop import train as train_run
+from chatbot.training.new_model import built_model, rows_by_token
 from chatbot.training.run import set_initial_weights
 from tests.training.attempts import metrics
 from tests.training.small_run import SMALL, open_with, without_replies

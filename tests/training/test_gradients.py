@@ -11,9 +11,9 @@ from chatbot.config.training import Settings
 from chatbot.corpus.batches import Batch, Batches, pad_batch
 from chatbot.corpus.vocabulary import PAD
 from chatbot.flags import replace
-from chatbot.model.new_model import built_model
 from chatbot.model.recurrent import kept
 from chatbot.model.seq2seq import Seq2Seq
+from chatbot.training.new_model import built_model
 from chatbot.training.selftest import SETTINGS, VOCABULARY, random_pairs
 from chatbot.training.share import Preparation
 from tests.model.cudnn_emulation import emulate_gpu

@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from chatbot.attempts.attempt import read_attempt
+from chatbot.attempts.checkpoint import read_pointer
+from chatbot.attempts.description import read_attempt
+from chatbot.attempts.trained import load_trained
 from chatbot.config.run import seconds_of
 from chatbot.errors import EXIT_LOST, UserError
-from chatbot.model.checkpoint import read_pointer
-from chatbot.model.saved import load_trained
 from chatbot.training.validation import Validator
 from chatbot.training.watch import interrupts
 from tests.commands import ENVIRONMENT

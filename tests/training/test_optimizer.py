@@ -11,8 +11,8 @@ import tensorflow as tf
 from hypothesis import given
 from hypothesis import strategies as st
 
+from chatbot.attempts.trained import weights_of
 from chatbot.config.learning import LearningSettings
-from chatbot.model.saved import weights_of
 from chatbot.training import optimizer
 from chatbot.training.checkpoints.manifest import Progress
 from chatbot.training.checkpoints.store import Checkpoints

@@ -15,9 +15,9 @@ from chatbot.config.training import Settings
 from chatbot.corpus.batches import Batch
 from chatbot.durable import write_json
 from chatbot.flags import compose, replace
-from chatbot.model.new_model import built_model
 from chatbot.training.devices import towers
 from chatbot.training.gradients import gradient_function
+from chatbot.training.new_model import built_model
 from chatbot.training.precision import chosen_precision
 from tests.commands import ENVIRONMENT, ROOT
 from tests.model.small_transformer import TRANSFORMER

@@ -6,15 +6,15 @@ from typing import Any
 
 import pytest
 
-from chatbot.config.attempts import CONFIG, LAST
+from chatbot.attempts.files import CONFIG, LAST
+from chatbot.attempts.opening import write_attempt
+from chatbot.attempts.settings import settings_over_config, stored_settings, train_settings
 from chatbot.config.learning import LearningSettings
 from chatbot.config.model import ModelSettings
 from chatbot.config.run import OF_PRESETS_WITH_TRANSFORMER, PRESETS, preset_for
-from chatbot.config.stored import settings_over_config, stored_settings, train_settings
 from chatbot.config.training import Settings
 from chatbot.errors import UserError
 from chatbot.flags import compose, fields_of, replace, shown_default
-from chatbot.training.attempt import write_attempt
 from chatbot.training.data import Data, prepare
 
 SMALL = {"copy": True, "ngrams": 3, "keep_prob": 0.8, "both_directions": "on"}

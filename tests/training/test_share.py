@@ -12,10 +12,10 @@ from hypothesis.extra.numpy import array_shapes, arrays
 
 from chatbot.corpus.batches import Batches
 from chatbot.flags import replace
-from chatbot.model.new_model import built_model
 from chatbot.model.sequences import specs_of
 from chatbot.training.gradients import gradient_function
 from chatbot.training.groups import groups_of
+from chatbot.training.new_model import built_model
 from chatbot.training.selftest import SETTINGS, VOCABULARY, random_pairs
 from chatbot.training.share import Preparation, Prepared, Share, buffer_of, tensors_of
 from chatbot.training.step import Graph

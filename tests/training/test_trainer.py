@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from chatbot.attempts.trained import load_trained
 from chatbot.errors import UserError
 from chatbot.evaluation.likelihood import Scorer
-from chatbot.model.saved import load_trained
 from chatbot.training.checkpoints.store import Checkpoints
 from chatbot.training.data import prepare
 from chatbot.training.loop import train

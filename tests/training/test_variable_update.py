@@ -14,11 +14,11 @@ import tensorflow as tf
 from chatbot.config.training import Settings
 from chatbot.corpus.batches import Batches, GlobalBatch
 from chatbot.flags import replace
-from chatbot.model.new_model import built_model
 from chatbot.training import asynchronous
 from chatbot.training.asynchronous import Asynchronous, Server
 from chatbot.training.devices.towers import Tower, spread
 from chatbot.training.groups import part_names, size_of
+from chatbot.training.new_model import built_model
 from chatbot.training.replica import Replica
 from chatbot.training.selftest import SETTINGS, VOCABULARY, random_pairs
 from chatbot.training.step import StepResult

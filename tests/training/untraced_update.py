@@ -12,11 +12,11 @@ import tensorflow as tf
 from chatbot.config.training import Settings
 from chatbot.corpus.batches import GlobalBatch
 from chatbot.model.seq2seq import Seq2Seq
-from chatbot.training.attempt import TrainingResult
 from chatbot.training.data import prepare
 from chatbot.training.groups import groups_of
 from chatbot.training.loop import train
 from chatbot.training.replica import Replica, TrainState
+from chatbot.training.result import TrainingResult
 from chatbot.training.run import Run
 from chatbot.training.share import Prepared
 from chatbot.training.step import VariableUpdate, packed_result

@@ -17,13 +17,13 @@ from pathlib import Path
 from chatbot.chat.conversation import Conversation, rate_last
 from chatbot.chat.service import RateLimit, Submit, answers
 from chatbot.config.bots import BotSettings
+from chatbot.decoding.reply_text import Origin
 from chatbot.display import counted
 from chatbot.errors import UserError
 from chatbot.inference.engine import BusyError
 from chatbot.inference.questions import Piece, Question
-from chatbot.inference.ratings import Rating
-from chatbot.inference.reply_text import Origin
 from chatbot.inference.text_responder import EMPTY_QUESTION_REPLY
+from chatbot.retrieval.ratings import Rating
 
 # (the name of a conversation, a text) -> the reply, one line; "" is not sent. Raises RefusedError.
 Answer = Callable[[str, str], Awaitable[str]]

@@ -14,18 +14,19 @@ from pathlib import Path
 from time import monotonic
 from typing import Any
 
-from chatbot.attempts.attempt import size_of
+from chatbot.attempts.checkpoint import checkpoint_path, largest_checkpoint, read_pointer, verified_manifest
+from chatbot.attempts.description import size_of
+from chatbot.attempts.files import CONFIG, LAST
 from chatbot.chat.loading import LoadedModel, load_model, pointer_of, version_of
 from chatbot.chat.server.errors import ApiError
 from chatbot.chat.server.questions import Searches
 from chatbot.chat.service import warm_up
-from chatbot.config.attempts import CHECKPOINTS, CONFIG, LAST
+from chatbot.config.attempts import CHECKPOINTS
 from chatbot.config.decoding import DecodingSettings, one_hypothesis
 from chatbot.errors import UserError
 from chatbot.export.manifest import MANIFEST
 from chatbot.inference.engine import Engine
 from chatbot.inference.text_responder import TextResponder
-from chatbot.model.checkpoint import checkpoint_path, largest_checkpoint, read_pointer, verified_manifest
 
 log = logging.getLogger(__name__)
 MOST_NAMES = 5  # in a message

@@ -13,6 +13,9 @@ from fastapi import FastAPI, HTTPException, Request
 from pydantic import Field
 from starlette.responses import Response
 
+from chatbot.attempts.checkpoint import read_pointer
+from chatbot.attempts.files import CONFIG
+from chatbot.attempts.settings import stored_settings
 from chatbot.chat.loading import ModelCard, card_of_attempt, card_of_export, pointer_of, version_of
 from chatbot.chat.page import page_files
 from chatbot.chat.server.errors import ApiError, too_many
@@ -20,14 +23,11 @@ from chatbot.chat.server.models import ServedModel
 from chatbot.chat.server.questions import Body
 from chatbot.chat.server.state import state_of
 from chatbot.chat.service import RateLimit, while_waited_for
-from chatbot.config.attempts import CONFIG
-from chatbot.config.stored import stored_settings
+from chatbot.decoding.reply_text import MAX_CHARACTERS, Origin
 from chatbot.errors import UserError
 from chatbot.export.manifest import MANIFEST, read_manifest
-from chatbot.inference.ratings import Rating, TooLongError, append_rating, rating_of
-from chatbot.inference.reply_text import Origin
-from chatbot.inference.text_responder import MAX_CHARACTERS, TextResponder
-from chatbot.model.checkpoint import read_pointer
+from chatbot.inference.text_responder import TextResponder
+from chatbot.retrieval.ratings import Rating, TooLongError, append_rating, rating_of
 
 log = logging.getLogger(__name__)
 MOST_CHARACTERS = 20_000

@@ -23,8 +23,8 @@ from chatbot.config.decoding import (
     one_sample,
     without_search,
 )
+from chatbot.decoding.reply_text import MAX_CHARACTERS
 from chatbot.inference.questions import Question
-from chatbot.inference.text_responder import MAX_CHARACTERS
 
 MOST_REPLIES = 32
 MOST_PROMPTS = 32

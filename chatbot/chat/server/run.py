@@ -13,17 +13,17 @@ from types import FrameType
 
 import uvicorn
 
+from chatbot.attempts.files import trained_directory
 from chatbot.chat.server.app import create_app
 from chatbot.chat.server.connection import server_config
 from chatbot.chat.server.gate import read_keys
 from chatbot.chat.server.models import Models, models_of, opener
 from chatbot.chat.server.state import Limits, ServerState
-from chatbot.config.attempts import trained_directory
 from chatbot.config.chat import ChatSettings
 from chatbot.display import counted
 from chatbot.errors import UserError
 from chatbot.export.manifest import folder_of, read_manifest
-from chatbot.inference.ratings import RATINGS
+from chatbot.retrieval.ratings import RATINGS
 
 log = logging.getLogger(__name__)
 LOOPBACK = ("127.0.0.1", "::1", "localhost")

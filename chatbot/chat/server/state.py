@@ -17,7 +17,7 @@ from starlette.requests import Request
 
 from chatbot.chat.server.models import Models
 from chatbot.chat.service import RateLimit
-from chatbot.inference.reply_text import Origin
+from chatbot.decoding.reply_text import Origin
 
 # Seconds: the bounds of the histogram of the time of requests.
 BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from chatbot.attempts.attempt import all_attempts
+from chatbot.attempts.description import all_attempts
 from chatbot.chat.conversation import Exchange, rate_last
 from chatbot.chat.terminal.screen import NO_ATTENTION, attention_rows
 from chatbot.chat.terminal.session import Session
@@ -18,7 +18,7 @@ from chatbot.config.decoding import DecodingSettings
 from chatbot.display import counted, decodable, visible
 from chatbot.errors import UserError
 from chatbot.flags import fields_of, nearest, parsed_value, settings_by_name
-from chatbot.inference.ratings import RATINGS, Rating
+from chatbot.retrieval.ratings import RATINGS, Rating
 
 SLASH = "/"
 # Commands that need no slash.

@@ -9,8 +9,9 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+from chatbot.attempts.files import CONFIG
 from chatbot.chat.terminal.commands import COMMANDS, DEFAULT, FIELDS, SLASH
-from chatbot.config.attempts import CHECKPOINTS, CONFIG
+from chatbot.config.attempts import CHECKPOINTS
 from chatbot.display import visible
 
 PROMPT = "> "

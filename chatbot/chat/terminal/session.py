@@ -5,17 +5,17 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from chatbot.attempts.checkpoint import read_pointer
+from chatbot.attempts.files import trained_directory
 from chatbot.chat.conversation import Conversation, Exchange
 from chatbot.chat.loading import LoadedModel, load_model, pointer_of, version_of
-from chatbot.config.attempts import trained_directory
 from chatbot.config.chat import ChatSettings
 from chatbot.config.decoding import DecodingSettings
+from chatbot.decoding.reply_text import Origin, Reply
 from chatbot.display import counted, decodable
 from chatbot.errors import UserError
 from chatbot.export.manifest import MANIFEST
-from chatbot.inference.reply_text import Origin, Reply
 from chatbot.inference.text_responder import EMPTY_QUESTION_REPLY, TextResponder
-from chatbot.model.checkpoint import read_pointer
 
 if TYPE_CHECKING:
     from chatbot.chat.terminal.screen import Screen

@@ -15,7 +15,7 @@ from chatbot.chat.conversation import Exchange
 from chatbot.display import decodable
 from chatbot.durable import write_file
 from chatbot.errors import UserError
-from chatbot.inference.ratings import rating_of
+from chatbot.retrieval.ratings import rating_of
 
 LARGEST_FILE = 2**24  # bytes
 ASKING = "user"

@@ -15,11 +15,11 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from chatbot.attempts.checkpoint import AT_END, DamagedError, check_vocabulary, manifest_path, read_pointer, step_of
+from chatbot.attempts.settings import changed_values, storable
 from chatbot.config.learning import LOWER_IS_BETTER, NATS
-from chatbot.config.stored import changed_values, storable
 from chatbot.config.training import Settings
 from chatbot.errors import UserError
-from chatbot.model.checkpoint import AT_END, DamagedError, check_vocabulary, manifest_path, read_pointer, step_of
 from chatbot.version import __version__
 
 OTHER = "restore this attempt's own from a backup, or use another --attempt"

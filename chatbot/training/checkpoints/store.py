@@ -14,10 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from chatbot.config.attempts import BEST, LAST, SAVING
-from chatbot.durable import write_file, write_json
-from chatbot.errors import UserError
-from chatbot.model.checkpoint import (
+from chatbot.attempts.checkpoint import (
     AT_END,
     DamagedError,
     amend_manifest,
@@ -33,9 +30,12 @@ from chatbot.model.checkpoint import (
     verified_manifest,
     write_checkpoint,
 )
-from chatbot.model.saved import assign_weights, weights_of
+from chatbot.attempts.files import BEST, LAST, SAVING
+from chatbot.attempts.opening import lock_of
+from chatbot.attempts.trained import assign_weights, weights_of
+from chatbot.durable import write_file, write_json
+from chatbot.errors import UserError
 from chatbot.model.seq2seq import Seq2Seq
-from chatbot.training.attempt import lock_of
 from chatbot.training.checkpoints.manifest import Progress, Provenance, progress_in
 from chatbot.training.replica import TrainState, Values
 

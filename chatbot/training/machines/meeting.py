@@ -15,7 +15,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from chatbot.config.stored import storable
+from chatbot.attempts.settings import storable
 from chatbot.config.training import Settings
 from chatbot.errors import UserError
 from chatbot.flags import flag_of

@@ -11,18 +11,18 @@ from typing import Any
 import orjson
 from tqdm import tqdm
 
+from chatbot.attempts.checkpoint import better_last
+from chatbot.attempts.curves import METRICS, draw, read_records
+from chatbot.attempts.files import RETRIEVAL, is_validated
+from chatbot.attempts.settings import storable
 from chatbot.command_line import program
-from chatbot.config.attempts import CHECKPOINTS, RETRIEVAL, is_validated
+from chatbot.config.attempts import CHECKPOINTS
 from chatbot.config.corpus import NONE
 from chatbot.config.learning import NATS
 from chatbot.config.run import WANDB
-from chatbot.config.stored import storable
 from chatbot.config.training import Settings
 from chatbot.display import counted
 from chatbot.durable import write_file
-from chatbot.evaluation.curves import METRICS, draw, read_records
-from chatbot.model.checkpoint import better_last
-from chatbot.training.attempt import INTERRUPTED, TIME_UP
 from chatbot.training.checkpoints.manifest import value_text
 from chatbot.training.reporting.tensorboard import TensorBoard
 from chatbot.training.reporting.terminal import (
@@ -36,6 +36,7 @@ from chatbot.training.reporting.terminal import (
     question_line,
     time_left,
 )
+from chatbot.training.result import INTERRUPTED, TIME_UP
 from chatbot.training.run import Run
 from chatbot.training.validation import Validation
 

@@ -11,8 +11,8 @@ import pytest
 
 from chatbot.chat.bots import conversations as module
 from chatbot.chat.bots.conversations import Conversations, RefusedError
+from chatbot.decoding.reply_text import Origin
 from chatbot.inference.questions import Message, Piece, Question, Usage
-from chatbot.inference.reply_text import Origin
 from chatbot.inference.text_responder import EMPTY_QUESTION_REPLY
 from tests.chat.bots.engines import conversations, echo
 from tests.chat.server.fake_models import FakeEngine, nothing

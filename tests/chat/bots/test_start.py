@@ -7,10 +7,10 @@ from typing import Any, cast
 import pytest
 
 from chatbot import commands
+from chatbot.attempts.files import CONFIG
 from chatbot.chat import loading
 from chatbot.chat.bots import start as bots
 from chatbot.chat.loading import LoadedModel, ModelCard
-from chatbot.config.attempts import CONFIG
 from chatbot.config.bots import TELEGRAM
 from chatbot.errors import UserError
 from tests.chat.bots.engines import echo

@@ -5,10 +5,10 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from chatbot.attempts.files import LAST
 from chatbot.chat.loading import ModelCard
 from chatbot.chat.server.models import Models, ServedModel
 from chatbot.chat.server.questions import Searches
-from chatbot.config.attempts import LAST
 from chatbot.config.decoding import DecodingSettings
 from chatbot.inference.engine import BusyError
 from chatbot.inference.questions import Message, Piece, Question, TokenLogProb, Usage

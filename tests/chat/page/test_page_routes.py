@@ -9,15 +9,15 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
+from chatbot.attempts.settings import storable
 from chatbot.chat.page import page_files
 from chatbot.chat.server.app import create_app
 from chatbot.chat.server.page_routes import MOST_CHARACTERS, RATINGS_A_MINUTE
 from chatbot.chat.server.state import Limits
-from chatbot.config.stored import storable
 from chatbot.config.training import Settings
+from chatbot.decoding.reply_text import Origin
 from chatbot.flags import compose
 from chatbot.inference.questions import Piece, Usage
-from chatbot.inference.reply_text import Origin
 from tests.chat.page.fake_models import fake_server
 from tests.chat.server.fake_models import FakeEngine, fake_models
 

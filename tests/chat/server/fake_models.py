@@ -7,16 +7,16 @@ from typing import Any, cast
 
 import numpy as np
 
+from chatbot.attempts.checkpoint import checkpoint_path, write_checkpoint
+from chatbot.attempts.files import LAST
 from chatbot.chat.loading import LoadedModel, ModelCard
 from chatbot.chat.server.models import Models, Open, ServedModel
 from chatbot.chat.server.questions import Searches
-from chatbot.config.attempts import LAST
 from chatbot.config.decoding import DecodingSettings
+from chatbot.decoding.reply_text import Origin
 from chatbot.inference.engine import BusyError
 from chatbot.inference.questions import Message, Piece, Question, Receive, Request, TokenLogProb, Usage
-from chatbot.inference.reply_text import Origin
 from chatbot.inference.text_responder import END, TextResponder, WordAttention
-from chatbot.model.checkpoint import checkpoint_path, write_checkpoint
 
 # What the engine receives for a question, in this order.
 Answer = Callable[[Question], Iterable[Message]]

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from chatbot.attempts.files import CONFIG, LAST
 from chatbot.chat.server import models as module
 from chatbot.chat.server.errors import ApiError
 from chatbot.chat.server.models import (
@@ -18,7 +19,6 @@ from chatbot.chat.server.models import (
     client_names,
     models_of,
 )
-from chatbot.config.attempts import CONFIG, LAST
 from chatbot.errors import UserError
 from tests.chat.server.fake_models import FakeEngine, fake_models, point, served
 

@@ -16,10 +16,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
+from chatbot.attempts.files import LAST
 from chatbot.chat.server import models as module
 from chatbot.chat.server.errors import ApiError
 from chatbot.chat.server.models import BESIDE_WEIGHTS, Models, ServedModel
-from chatbot.config.attempts import LAST
 from tests.chat.server.fake_models import FakeEngine, point, served
 
 UNIT = BESIDE_WEIGHTS // 2

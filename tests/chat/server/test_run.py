@@ -16,6 +16,7 @@ from typing import Any
 import httpx
 import pytest
 
+from chatbot.attempts.files import CONFIG
 from chatbot.chat.server import run
 from chatbot.chat.server.app import create_app
 from chatbot.chat.server.connection import server_config
@@ -31,7 +32,6 @@ from chatbot.chat.server.run import (
     warning_of,
 )
 from chatbot.commands import run as run_command
-from chatbot.config.attempts import CONFIG
 from chatbot.config.chat import CHAT as CHAT_LINE
 from chatbot.errors import UserError
 from chatbot.inference.questions import Message, Piece, Question, Usage

@@ -18,11 +18,11 @@ from chatbot.corpus.history import question_of
 from chatbot.corpus.tokenizer import SPACE
 from chatbot.corpus.vocabulary import BYTES, EOS, MARKS, Vocabulary
 from chatbot.decoding.automaton import BoundedAutomaton
+from chatbot.decoding.model import Model
+from chatbot.decoding.reply_text import Origin, Reply
 from chatbot.errors import UserError, exit_code_of
 from chatbot.flags import compose
-from chatbot.inference.model import Model
 from chatbot.inference.replier import reply_automaton
-from chatbot.inference.reply_text import Origin, Reply
 from chatbot.inference.text_responder import TextResponder, Weights
 
 SLOW = "慢"  # the replies to a question with this character are slow

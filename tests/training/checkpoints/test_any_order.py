@@ -13,7 +13,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
-from chatbot.model.checkpoint import DamagedError, read_pointer
+from chatbot.attempts.checkpoint import DamagedError, read_pointer
 from chatbot.training.checkpoints.manifest import Progress
 from chatbot.training.checkpoints.store import Checkpoints
 from tests.training.checkpoints.step_checkpoints import (

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from chatbot.attempts.attempt import is_training
+from chatbot.attempts.checkpoint import read_pointer, verified_manifest
+from chatbot.attempts.description import is_training
 from chatbot.errors import UserError
-from chatbot.model.checkpoint import read_pointer, verified_manifest
 from chatbot.training.checkpoints import store
 from chatbot.training.checkpoints.manifest import Progress
 from chatbot.training.checkpoints.store import Checkpoints

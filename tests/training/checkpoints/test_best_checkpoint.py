@@ -5,15 +5,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from chatbot.attempts.opening import write_attempt
+from chatbot.attempts.trained import load_trained
 from chatbot.config.learning import NATS
 from chatbot.corpus.vocabulary import BYTES, Vocabulary
 from chatbot.errors import UserError
-from chatbot.model.new_model import built_model
-from chatbot.model.saved import load_trained
 from chatbot.model.seq2seq import Seq2Seq
-from chatbot.training.attempt import write_attempt
 from chatbot.training.checkpoints.manifest import Progress
 from chatbot.training.checkpoints.store import Checkpoints
+from chatbot.training.new_model import built_model
 from chatbot.training.replica import TrainState
 from tests.training.attempts import metrics
 from tests.training.checkpoints.step_checkpoints import (

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from chatbot.attempts.trained import load_trained
 from chatbot.errors import UserError
-from chatbot.model.saved import load_trained
 from chatbot.training.checkpoints import manifest
 from tests.training.checkpoints.step_checkpoints import edit_manifest
 from tests.training.untraced_update import train_untraced

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from chatbot.attempts.checkpoint import read_group, read_pointer
+from chatbot.attempts.opening import has_checkpoint
 from chatbot.config.training import Settings
 from chatbot.errors import UserError
-from chatbot.model.checkpoint import read_group, read_pointer
-from chatbot.training.attempt import has_checkpoint
 from chatbot.training.checkpoints import store
 from chatbot.training.checkpoints.manifest import Progress, read_progress
 from chatbot.training.checkpoints.store import Checkpoints

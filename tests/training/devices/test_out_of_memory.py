@@ -16,7 +16,6 @@ from chatbot.corpus.batches import Batches
 from chatbot.errors import UserError
 from chatbot.flags import replace
 from chatbot.model.loss import LOGITS, LossSize
-from chatbot.model.new_model import built_model
 from chatbot.model.seq2seq import Seq2Seq
 from chatbot.training.checkpoints.manifest import read_progress
 from chatbot.training.data import prepare
@@ -24,6 +23,7 @@ from chatbot.training.devices.failures import is_out_of_memory
 from chatbot.training.devices.memory import read_too_large, write_too_large
 from chatbot.training.devices.towers import Tower
 from chatbot.training.loop import train
+from chatbot.training.new_model import built_model
 from chatbot.training.run import Run
 from chatbot.training.selftest import CASES, TOLERANCE, VOCABULARY, largest_difference, random_pairs, train_model
 from chatbot.training.share import Share, on_device

@@ -50,10 +50,10 @@ def count_steps(settings: Settings) -> int:
     import tensorflow as tf
 
     from chatbot.corpus.batches import GlobalBatch, pad_batch
-    from chatbot.model.new_model import built_model
     from chatbot.training import asynchronous
     from chatbot.training.gradients import Sums
     from chatbot.training.machines.team import connect
+    from chatbot.training.new_model import built_model
     from chatbot.training.selftest import VOCABULARY, random_pairs
 
     def constant_gradients(*_: Any) -> Any:

@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from chatbot.errors import EXIT_INTERRUPTED
 from chatbot.training.machines.cluster import free_addresses
-from chatbot.training.watch import EXIT_INTERRUPTED
 from tests.training.attempts import metrics, saved_step, weights
 from tests.training.machines.overflowing import overflowing
 from tests.training.machines.running import (

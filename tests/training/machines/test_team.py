@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from chatbot.config.stored import storable
+from chatbot.attempts.settings import storable
 from chatbot.config.training import Settings
 from chatbot.errors import LostError, UserError
 from chatbot.flags import compose, flag_of

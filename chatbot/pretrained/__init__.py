@@ -1,0 +1,1 @@
+"""Pretrained models: their settings, tokens and weights, in and out."""
