@@ -6,7 +6,7 @@ from typing import Any
 
 from chatbot.attempts.checkpoint import read_pointer
 from chatbot.attempts.description import Attempt, check_saved, read_attempt
-from chatbot.attempts.files import CONFIG, LAST, trained_directory
+from chatbot.attempts.files import CONFIG, LAST, METRICS, trained_directory
 from chatbot.attempts.settings import storable, stored_settings
 from chatbot.attempts.table import NONE, megabytes, millions, nats, number
 from chatbot.config.attempts import CompareSettings
@@ -23,7 +23,7 @@ def compare(settings: CompareSettings) -> None:
     attempts = [read_attempt(directory) for directory in directories]
     for attempt in attempts:
         check_saved(attempt, "compare")
-    from chatbot.attempts.curves import METRICS, draw, read_records  # NumPy
+    from chatbot.attempts.curves import draw, read_records  # NumPy
 
     records = [read_records(directory / METRICS) for directory in directories]
     rows = [

@@ -15,7 +15,6 @@ from chatbot.durable import replacing
 
 Record = dict[str, Any]
 
-METRICS = "metrics.jsonl"
 LOSS = "loss"
 VALIDATION = "validation.nats_per_character"
 # The colours of Okabe and Ito (2008), which colour-blind readers can tell apart.

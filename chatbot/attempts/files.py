@@ -1,4 +1,21 @@
-"""The files of an attempt, which is the folder of a named training run."""
+"""The files of an attempt, which is self-contained: chat needs no other file, and the same command resumes training.
+
+    checkpoints/<attempt>/config.json      the settings
+                          vocabulary.txt   one token a line
+                          dictionary.txt   a copy of the user dictionary, with which questions are tokenised
+                          ngrams.npz       the n-grams of the training pairs (--ngrams)
+                          data.json        a description of the training data
+                          retrieval/       the training pairs, with the index of their questions
+                          ckpt-<step>.*    weights and optimizer state, of the last steps and of the best step:
+                                           .safetensors, and .json, the manifest
+                          last, best       JSON: the name of a checkpoint, its step, and the best validation
+                          lock             held while a process trains the attempt
+                          saving           there while the first checkpoint is written, which `last` does not name yet
+                          metrics.jsonl    one line a logged step
+                          too_large.json   the size of batches that several GPUs have no memory for in one graph
+
+An export has the files that a chat needs, and export.json.
+"""
 
 import contextlib
 from pathlib import Path
@@ -8,26 +25,19 @@ from chatbot.config.attempts import CHECKPOINTS
 from chatbot.durable import read_json
 from chatbot.errors import UserError
 
-# The settings and the vocabulary of an attempt.
 CONFIG = "config.json"
 VOCABULARY = "vocabulary.txt"
-# The n-grams of its training pairs, if --ngrams is given.
+DICTIONARY = "dictionary.txt"
 NGRAMS = "ngrams.npz"
-# The folder of the training pairs with the index of their questions.
+DATA = "data.json"
 RETRIEVAL = "retrieval"
-# JSON files that name a checkpoint: the newest, and the one with the best validation.
 LAST = "last"
 BEST = "best"
-# An attempt's copy of the user dictionary, so that questions are tokenised as the training pairs were.
-DICTIONARY = "dictionary.txt"
-# The description of the training pairs, and the size of batches that several GPUs have no memory for in one graph.
-DATA = "data.json"
-TOO_LARGE = "too_large.json"
-# Says that a folder is an export, which has the settings and the vocabulary of its attempt, too.
-EXPORT = "export.json"
-# Held while a process trains the attempt; there while the first checkpoint is written, which `last` does not name yet.
 LOCK = "lock"
 SAVING = "saving"
+METRICS = "metrics.jsonl"
+TOO_LARGE = "too_large.json"
+EXPORT = "export.json"
 
 
 def is_validated(directory: Path) -> bool:

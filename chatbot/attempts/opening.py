@@ -1,20 +1,6 @@
-"""The files of an attempt, which is self-contained: chat needs no other file, and the same command resumes training.
+"""Opens an attempt for training: its lock, its settings and data beside those of a resumed run, its first files.
 
-    checkpoints/<attempt>/config.json      the settings
-                          vocabulary.txt   one token a line
-                          dictionary.txt   a copy of the user dictionary, if there is one
-                          data.json        a description of the training data
-                          ckpt-<step>.*    weights and optimizer state, of the last steps and of the best step:
-                                           .safetensors, and .json, the manifest
-                          last, best       JSON: the name of a checkpoint, its step, and the best validation
-                          lock             held while a process trains the attempt
-                          saving           there while the first checkpoint is written, which `last` does not name yet
-                          metrics.jsonl    one line a logged step
-                          too_large.json   the size of batches that several GPUs have no memory for in one graph
-
-This module creates an attempt, whose settings may follow from the number of its pairs (--preset) and from another
-attempt (--init-from), and checks the settings and data of a resumed one; checkpoints/ reads and writes the
-checkpoints.
+Settings may follow from the number of pairs (--preset) and from another attempt (--init-from).
 """
 
 import os
@@ -31,7 +17,6 @@ from typing import Any
 import filelock
 
 from chatbot.attempts.checkpoint import check_model_size
-from chatbot.attempts.curves import METRICS
 from chatbot.attempts.files import (
     BEST,
     CONFIG,
@@ -39,6 +24,7 @@ from chatbot.attempts.files import (
     DICTIONARY,
     LAST,
     LOCK,
+    METRICS,
     NGRAMS,
     RETRIEVAL,
     SAVING,

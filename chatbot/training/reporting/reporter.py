@@ -12,8 +12,8 @@ import orjson
 from tqdm import tqdm
 
 from chatbot.attempts.checkpoint import better_last
-from chatbot.attempts.curves import METRICS, draw, read_records
-from chatbot.attempts.files import RETRIEVAL, is_validated
+from chatbot.attempts.curves import draw, read_records
+from chatbot.attempts.files import METRICS, RETRIEVAL, is_validated
 from chatbot.attempts.settings import storable
 from chatbot.command_line import program
 from chatbot.config.attempts import CHECKPOINTS
