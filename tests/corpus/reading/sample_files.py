@@ -37,10 +37,12 @@ def zipped(members: Mapping[str, str | bytes]) -> bytes:
     return buffer.getvalue()
 
 
-def tarred(members: Mapping[str, str | bytes], compression: str = "") -> bytes:
-    """A tar file with these members."""
+def tarred(members: Mapping[str, str | bytes], compression: str = "", form: str = "pax", names: str = "utf-8") -> bytes:
+    """A tar file with these members. form: pax, gnu or ustar. names: the charset of the names."""
     buffer = io.BytesIO()
-    with tarfile.open(fileobj=buffer, mode=f"w:{compression}") as archive:  # type: ignore[call-overload]
+    number = {"pax": tarfile.PAX_FORMAT, "gnu": tarfile.GNU_FORMAT, "ustar": tarfile.USTAR_FORMAT}[form]
+    mode = f"w:{compression}"
+    with tarfile.open(fileobj=buffer, mode=mode, format=number, encoding=names) as archive:  # type: ignore[call-overload]
         for name, content in members.items():
             info = tarfile.TarInfo(name)
             data = content if isinstance(content, bytes) else content.encode()

@@ -18,11 +18,13 @@ from chatbot.corpus.reading.records import Layout
 from chatbot.corpus.reading.report import Report
 from chatbot.corpus.reading.text_file import open_text_files
 from chatbot.errors import UserError
-from tests.corpus.reading import sample_files, test_wild
+from tests.corpus.reading import sample_files
+from tests.corpus.reading.test_wild import formats_of_wild
+from tests.corpus.reading.wild_files import cases
 from tests.pace import cost
 
 
-def test_each_row_and_text_has_a_file_and_no_file_has_two_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_row_and_text_has_a_file_and_no_file_has_two_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found: list[list[Layout]] = []
     formats: set[str] = set()
 
@@ -33,10 +35,10 @@ def test_each_row_and_text_has_a_file_and_no_file_has_two_rows(monkeypatch: pyte
     for module in (places, layouts):  # tables import it where they need it
         monkeypatch.setattr(module, "declared", recorded)
     used: set[int] = set()
-    for name in test_wild.NAMES:
+    for name in cases():
         found.clear()
         try:
-            formats.update(test_wild.formats_of_wild(name, monkeypatch))
+            formats.update(formats_of_wild(name, tmp_path))
         except UserError:
             continue
         assert all(len(rows) < 2 for rows in found), name

@@ -88,10 +88,11 @@ def test_what_is_text_in_a_message(written: str, expected: str) -> None:
     assert plain_text(written) == expected
 
 
-def test_a_message_that_is_too_long_is_counted() -> None:
-    said = [("甲", "", "一"), ("乙", "", "长" * (MAX_TURN + 1)), ("甲", "", "二"), ("乙", "", "三")]
+@pytest.mark.parametrize("texts", [["长" * (MAX_TURN + 1)], ["长" * 90] * 200])
+def test_a_turn_that_is_too_long_is_counted(texts: list[str]) -> None:
+    said = [("甲", "", "一"), *(("乙", "", text) for text in texts), ("甲", "", "二"), ("乙", "", "长" * MAX_TURN)]
     found, report = talks_of(said)
-    assert found == [["二", "三"]]
+    assert found == [["二", "长" * MAX_TURN]]
     assert dropped(report) == {TOO_LONG: 1}
 
 

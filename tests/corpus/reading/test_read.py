@@ -28,7 +28,7 @@ from tests.corpus.reading.sample_files import (
     written,
     zipped,
 )
-from tests.corpus.reading.test_wild import WILD
+from tests.corpus.reading.wild_files import cases
 
 NAMES = st.sampled_from(
     (
@@ -48,7 +48,7 @@ MAPS = ("messages[].{speaker: from, text: text}", "{id: id, parent: parent_id, t
 CELLS = st.sampled_from(("", "甲", '"', '""', '"a"', "\\", "'", "12", "10:15", " ", "问题", "sep="))
 SEPARATORS = st.sampled_from((",", ";", "|", "\t", ", ", '","', "\t\t"))
 LINES = sorted(
-    {line for path in WILD.glob("*.txt") for line in path.read_bytes().decode("utf-8", "replace").splitlines()[:12]}
+    {line for name, case in cases().items() if name.endswith(".txt") for line in case.get("text", "").splitlines()[:12]}
 )
 CONTENTS = {
     "bytes": st.binary(max_size=300),

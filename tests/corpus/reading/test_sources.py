@@ -31,7 +31,7 @@ from chatbot.corpus.reading.sources import (
 )
 from chatbot.errors import UserError
 from tests.corpus.reading.sample_files import texts, written, zipped
-from tests.corpus.reading.test_wild import WILD
+from tests.corpus.reading.wild_files import write
 
 
 def test_names_and_globs_give_each_source_once(work_dir: Path) -> None:
@@ -106,7 +106,7 @@ def test_documentation_is_known_by_its_name(name: str, expected: bool) -> None:
 
 @pytest.mark.parametrize("name", ["parts", "parts.zip", "parts.json"])
 def test_parts_have_caches_of_their_own(tmp_path: Path, name: str) -> None:
-    chosen = CorpusSettings(data=(str(WILD / name),), cache=str(tmp_path))
+    chosen = CorpusSettings(data=(str(write(name, tmp_path)),), cache=str(tmp_path / "cache"))
 
     def answers(files: CorpusFiles | None) -> list[str]:
         assert files is not None
@@ -116,11 +116,11 @@ def test_parts_have_caches_of_their_own(tmp_path: Path, name: str) -> None:
     assert answers(training_files(chosen)) == ["乙", "辛"]
     assert answers(validation_files(chosen)) == ["丁"]
     left = "parts/LCCC_test.tsv" if name == "parts" else f"{name} (test part)"
-    assert left_out(chosen) == [str(WILD / left)]
+    assert left_out(chosen) == [str(tmp_path / left)]
 
 
-def test_the_test_part_is_measured_or_else_the_validation_part() -> None:
-    with_test, without = (find_parts([str(WILD / name)]) for name in ("parts", "parts_in_archives"))
+def test_the_test_part_is_measured_or_else_the_validation_part(tmp_path: Path) -> None:
+    with_test, without = (find_parts([str(write(name, tmp_path))]) for name in ("parts", "parts_in_archives"))
     assert with_test.measured == with_test.test != []
     assert without.measured == without.validation != []
 

@@ -1,13 +1,13 @@
 """Files as people have them: each is read as a person would read it, or refused, or asked about.
 
-Beside each file, NAME.expected.json has one of:
+The files stand by family in `wild`; `wild_files` says how a family describes its inputs. Each case has one of these
+expectations:
 
-    {"pairs": [[question, answer], ...]}       the file is read without a question
-    {"refused": "part of the message"}         nothing in it is a pair
-    {"asks": "--flag", "options": {"columns": ["1", "2"]}, "pairs": [...]}
-                                               without options, the reading is shown and this flag is asked for; with
-                                               the options, which are those of ReadOptions, these are the pairs. The
-                                               flag is in the message, ready to paste; "--columns" alone asks for two
+    pairs: [[question, answer], ...]           the file is read without a question
+    refused: part of the message               nothing in it is a pair
+    asks: --flag                               without options, the reading is shown and this flag is asked for; with
+    options: {columns: ["1", "2"]}             the options, which are those of ReadOptions, these are the pairs. The
+    pairs: [...]                               flag is in the message, ready to paste; "--columns" alone asks for two
                                                of those that it lists
 
 "options" may stand beside "pairs" alone, too, and beside "refused". The texts are those after the default cleaning.
@@ -16,13 +16,11 @@ by a part of it, "charset" the charset, and "parts" the pairs of the training, v
 folder that is divided by names in it. Where "pairs" is missing beside "asks", what the flag would read is of no
 interest, as of a log.
 
-Files that are no text, too, stand as they are; an office program or an unpacker shows what is in them.
-
 The thresholds in `chatbot/corpus/reading` are set by this collection and by nothing else.
 """
 
 import dataclasses
-import json
+import re
 import shlex
 from pathlib import Path
 from typing import Any
@@ -37,25 +35,28 @@ from chatbot.corpus.reading.read import read
 from chatbot.corpus.reading.report import ReadOptions, Report
 from chatbot.corpus.reading.sources import find_parts, find_sources
 from chatbot.errors import UserError
+from tests.corpus.reading.wild_files import BINARY, FAMILIES, INPUTS, cases, write
 
-WILD = Path(__file__).parent / "wild"
-SUFFIX = ".expected.json"
-NAMES = sorted(path.name.removesuffix(SUFFIX) for path in WILD.glob(f"*{SUFFIX}"))
 LONGEST_MESSAGE = 200  # characters, without the folder of the file
 SHOWN = 3  # pairs
 # What --format cannot give: a head has a flag of its own, and a file of bytes says what it is.
 OTHER_FORMATS = {"head", "arrow", "parquet", "xls", "xlsx"}
 
 
-def test_every_file_has_an_expectation() -> None:
-    files = {path.name for path in WILD.iterdir() if not path.name.endswith(SUFFIX) and path.name[0] != "."}
-    assert files == set(NAMES)
+def test_each_file_has_a_case_and_each_case_a_name_of_its_own() -> None:
+    """YAML takes the last of two cases with one name."""
+    text = "".join(path.read_text(encoding="utf-8") for path in FAMILIES)
+    assert len(re.findall(r"^[^\s#].*:$", text, re.MULTILINE)) == len(cases())
+    assert {path.name for path in BINARY.iterdir()} == {
+        name for name, case in cases().items() if not case.keys() & INPUTS
+    }
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_wild_file(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(WILD)
-    expected = _expected(name)
+@pytest.mark.parametrize("name", sorted(cases()))
+def test_wild_file(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    write(name, tmp_path)
+    expected = cases()[name]
     options = _options(expected.get("options", {}))
     if "refused" in expected:
         message = str(_refused(name, options))
@@ -88,16 +89,12 @@ def test_wild_file(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
         assert all(part in line for part, line in zip(expected["report"], lines, strict=True))
 
 
-def formats_of_wild(name: str, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The formats of a wild file with the options that it wants, none of one that is refused."""
-    monkeypatch.chdir(WILD)
-    expected = _expected(name)
-    return [] if "refused" in expected else _read(name, _options(expected.get("options", {})))[1].formats
-
-
-def _expected(name: str) -> dict[str, Any]:
-    values: dict[str, Any] = json.loads((WILD / f"{name}{SUFFIX}").read_text(encoding="utf-8"))
-    return values
+def formats_of_wild(name: str, folder: Path) -> list[str]:
+    """The formats of a wild file, written to a folder, with the options that it wants; none of one that is refused."""
+    case = cases()[name]
+    if "refused" in case:
+        return []
+    return _read(str(write(name, folder)), _options(case.get("options", {})))[1].formats
 
 
 def _pasted(message: str, asks: str) -> dict[str, Any]:

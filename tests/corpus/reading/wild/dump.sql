@@ -1,3 +1,0 @@
--- MySQL dump
-INSERT INTO t VALUES ('a','b');
-INSERT INTO t VALUES ('c','d');

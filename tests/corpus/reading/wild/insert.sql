@@ -1,2 +1,0 @@
-INSERT INTO t VALUES ('a','b');
-INSERT INTO t VALUES ('c','d');
