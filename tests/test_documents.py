@@ -237,6 +237,17 @@ def test_lines_have_at_most_120_columns_and_front_pages_are_short(path: Path) ->
         assert columns <= 120 or line.startswith("|"), line
 
 
+@each([path for path in GUIDES if path.name.endswith(".zh.md")])
+def test_chinese_lines_do_not_end_within_a_sentence(path: Path) -> None:
+    """A browser shows the end of a line as a space, which Chinese has after punctuation and Latin words at most."""
+    assert not re.search(r".*[\u4e00-\u9fff]\n *[\u4e00-\u9fff].*", prose(path))
+
+
+@each(DOCUMENTS)
+def test_installed_from_this_folder_since_nothing_is_released(path: Path) -> None:
+    assert not re.search(r"""pip install "?'?duida""", path.read_text(encoding="utf-8"))
+
+
 @each([ROOT / "docs" / "troubleshooting.md", ROOT / "docs" / "troubleshooting.zh.md"])
 def test_quoted_messages_are_in_the_code(path: Path) -> None:
     code = "".join(file.read_text(encoding="utf-8") for file in (ROOT / "chatbot").rglob("*.py"))

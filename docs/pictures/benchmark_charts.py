@@ -62,7 +62,7 @@ QUALITY = Chart(
     start=4.2,
 )
 RATINGS = Chart(
-    "Replies rated sensible and specific", "mean of both; ± one standard error", ("replies", "both"), end=100.0
+    "Ratings of replies", "mean of % sensible and % specific; ± one standard error", ("replies", "both"), end=100.0
 )
 SPEED = Chart("Tokens a second in training: LSTM", ROUNDS, ("", "LSTM, tokens/s"), bounds="LSTM, rounds")
 ONE_CLIENT = Chart("Replies a second, 1 client", ROUNDS, ("search", "1 client"), bounds="1 client, rounds")
@@ -88,7 +88,6 @@ SCALING = Chart(
 README = (
     dataclasses.replace(
         RATINGS,
-        note="by language models; ± one standard error",
         names={
             "people's": "people's replies",
             "the default": "this project",
@@ -105,8 +104,8 @@ README = (
 README_IN_CHINESE = (
     dataclasses.replace(
         README[0],
-        title="回复合理且具体的比例",
-        note="由语言模型打分，两项的平均；± 一个标准误",
+        title="回复的评分",
+        note="“合理”与“具体”两项比例的平均；± 一个标准误",
         names=dict(zip(README[0].names, ("真人的回复", "本项目", "最相似问题的回复", "只生成"), strict=True)),
     ),
     dataclasses.replace(
