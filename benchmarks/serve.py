@@ -45,8 +45,8 @@ class ServeBenchmark(Recorded):
     data: str = setting(str(ROOT / "tests/data/chat.tsv"), "question-answer pairs", group="data", metavar="FILE")
     attempt: str | None = setting(
         None,
-        "the folder of an attempt that learned both directions; default: train one for 300 steps, which looks no "
-        "replies up",
+        "the folder of an attempt that learned both directions",
+        default_text="train one for 300 steps, which looks no replies up",
         group="model",
         metavar="FOLDER",
     )

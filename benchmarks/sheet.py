@@ -67,7 +67,8 @@ class SheetBenchmark(HeldOutSettings, Recorded):
 
     data: tuple[str, ...] = setting(
         (),
-        "held-out question-answer pairs, in any usual format; default: none, only to count a --sheet",
+        "held-out question-answer pairs, in any usual format",
+        default_text="none, only to count a --sheet",
         group=DATA,
         metavar="FILE",
     )

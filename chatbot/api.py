@@ -19,14 +19,14 @@ from chatbot.attempts.settings import settings_over_config
 from chatbot.config.decoding import DecodingSettings
 from chatbot.config.training import Settings
 from chatbot.errors import UserError, as_user_errors
-from chatbot.flags import compose, fields_of, flag_of, nearest, settings_by_name
+from chatbot.flags import compose, flag_of, flags_of, nearest, settings_by_name
 from chatbot.training.result import INTERRUPTED, TrainingResult
 
 if TYPE_CHECKING:
     from chatbot.inference.text_responder import TextResponder
 
 # Of the keywords of `train` and `load`.
-NAMES = {*fields_of(Settings), *fields_of(DecodingSettings)}
+NAMES = {*flags_of(Settings), *flags_of(DecodingSettings)}
 
 
 class Bot:
@@ -174,13 +174,13 @@ def _train_with_others(settings: Settings) -> TrainingResult:
 
 def _values(kind: type, keywords: dict[str, Any]) -> dict[str, Any]:
     """Convert keywords to flat values of settings: a path to text, and the value of a `many` flag to a tuple."""
-    fields = fields_of(kind)
-    for name in (name for name in keywords if name not in fields):
-        near = nearest(name, fields)
+    flags = flags_of(kind)
+    for name in (name for name in keywords if name not in flags):
+        near = nearest(name, flags)
         raise UserError(f"{name}: no such argument{f'; the nearest is {near}' if near else ''}")
     values = {}
     for name, value in keywords.items():
-        if not fields[name].metadata["many"]:
+        if not flags[name].many:
             values[name] = _text(value)
             continue
         if value is None:

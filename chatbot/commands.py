@@ -1,71 +1,62 @@
 """The table of all commands, and how one of them is run.
 
 The installed command `duida`, which is `python -m chatbot` in a checkout, runs all of them; train.py, chat.py and
-`python -m` with a package run some of them. The modules of a command are imported after its flags are parsed: some take
-seconds.
+`python -m` with a package run some of them. The modules of a command are imported when it runs: some take seconds.
+Messages and usage lines name a command as it was called: `duida train`, `python -m chatbot train`, `python train.py`.
 """
 
 import sys
 from collections.abc import Sequence
 from importlib import import_module
+from pathlib import Path
 from typing import Any, NamedTuple
 
-from chatbot.command_line import VERSION, CommandLine, program
 from chatbot.errors import UserError, exit_code_of
+from chatbot.version import __version__
 
-# What is printed for `duida`, and for a command that only has commands of its own.
-USAGES = {
-    "": """usage: {program} COMMAND [flags]
+# The name of the distribution, and of its command.
+NAME = "duida"
+VERSION = f"{NAME} {__version__}"
+LIST = """usage: {program} COMMAND [flags]
 
-Train a chatbot on question-answer pairs, on one or many GPUs, and talk to it.
+{about}
 
-  train        train a chatbot, or resume the training
-  chat         talk to a trained chatbot, in a terminal or through a pipe
-  ask          print the reply to one question
-  serve        serve a trained chatbot: OpenAI's API, and a page for browsers
-  data         inspect, write or encode pairs, or prune a model to their tokens
-  evaluate     measure a trained chatbot on held-out pairs
-  attempts     list training runs; or compare, rename, delete, index them
-  export       write a trained chatbot as ONNX or SavedModel
-  bot          answer on Telegram
-  init-config  write a commented file of all settings, for train --config FILE
-  completion   print the completion script of bash or zsh
+{commands}
 
 COMMAND -h lists the flags that people use, COMMAND --help all of them.
 --version prints the version.
 
-Example: {program} train --data pairs.tsv --attempt weibo
-         {program} chat --attempt weibo""",
-    "data": """usage: {program} inspect FILE ...  report what the files contain, and what training would drop
-       {program} pairs FILE ...    write the pairs that training would read, one on each line
-       {program} encode FILE ...   tokenise and encode now, on this machine or with Apache Beam
-       {program} prune FILE ...    write a pretrained model with the tokens that occur in the pairs
-Give either -h or --help to list its flags. --version prints the version.""",
-    "bot": """usage: {program} telegram [flags]  answer messages on Telegram
-Give either -h or --help to list its flags. --version prints the version.""",
-}
+Example: {examples}"""
 
 
 class Command(NamedTuple):
-    """A command by names within this package, which are imported when the command runs.
+    """A row of the table. Its names within this package are imported when the command runs.
 
-    flags: its command line. function: runs it with its settings, and may return a code. parser: of the arguments, where
-    it is not that of the command line.
+    usage: its line in the list of commands, and the first sentence of its help. line: its `CommandLine`. function: runs
+    it with its settings, and may return a code. A row without these two has only commands of its own. parser: of the
+    arguments, where it is not that of the command line. script: the arguments of `python` that run it in a checkout;
+    "": -m chatbot NAME.
     """
 
-    flags: str
-    function: str
-    parser: str | None = None
+    usage: str
+    line: str = ""
+    function: str = ""
+    parser: str = ""
+    script: str = ""
 
     @property
-    def line(self) -> CommandLine[Any]:
-        """The flags."""
-        line: CommandLine[Any] = _imported(self.flags)
-        return line
+    def sentence(self) -> str:
+        """The usage as a sentence."""
+        return f"{self.usage[0].upper()}{self.usage[1:]}."
+
+    @property
+    def command_line(self) -> Any:
+        """The `CommandLine`."""
+        return _imported(self.line)
 
     def parse(self, arguments: Sequence[str]) -> Any:
         """Return the settings. Raises UserError."""
-        return (_imported(self.parser) if self.parser else self.line.parse)(arguments)
+        return (_imported(self.parser) if self.parser else self.command_line.parse)(arguments)
 
 
 def _imported(name: str) -> Any:
@@ -75,24 +66,101 @@ def _imported(name: str) -> Any:
 
 # By name. Some are commands of a command, such as `data inspect`.
 COMMANDS = {
-    "train": Command("config.training.TRAIN", "training.start.start", "attempts.settings.train_settings"),
-    "chat": Command("config.chat.CHAT", "chat.start.start"),
-    "ask": Command("config.chat.ASK", "chat.start.start", "config.chat.ask_settings"),
-    "serve": Command("config.chat.SERVE", "chat.start.start", "config.chat.serve_settings"),
-    "data inspect": Command("config.corpus.INSPECT", "corpus.start.inspect"),
-    "data pairs": Command("config.corpus.PAIRS", "corpus.start.write"),
-    "data encode": Command("config.corpus.ENCODE", "corpus.start.encode"),
-    "data prune": Command("config.corpus.PRUNE", "pretrained.pruning.prune"),
-    "evaluate": Command("config.evaluation.EVALUATE", "evaluation.start.start"),
-    "attempts": Command("config.attempts.LIST", "attempts.table.print_table"),
-    "attempts compare": Command("config.attempts.COMPARE", "attempts.compare.compare"),
-    "attempts rename": Command("config.attempts.RENAME", "attempts.folders.rename"),
-    "attempts index": Command("config.attempts.INDEX", "training.reindexing.index"),
-    "attempts delete": Command("config.attempts.DELETE", "attempts.folders.delete"),
-    "export": Command("config.export.EXPORT", "export.start.start"),
-    "bot telegram": Command("config.bots.TELEGRAM", "chat.bots.start.telegram"),
-    "init-config": Command("config.template.INIT_CONFIG", "config.template.init_config"),
-    "completion": Command("config.completion.COMPLETION", "completion.print_script"),
+    "": Command("train a chatbot on question-answer pairs, on one or many GPUs, and talk to it"),
+    "train": Command(
+        "train a chatbot on question-answer pairs, or resume the training",
+        "config.training.TRAIN",
+        "training.start.start",
+        "attempts.settings.train_settings",
+        script="train.py",
+    ),
+    "chat": Command(
+        "talk to a trained chatbot, in a terminal or through a pipe",
+        "config.chat.CHAT",
+        "chat.start.start",
+        script="chat.py",
+    ),
+    "ask": Command(
+        "print the reply of a trained chatbot to one question",
+        "config.chat.ASK",
+        "chat.start.start",
+        "config.chat.ask_settings",
+        script="chat.py QUESTION",
+    ),
+    "serve": Command(
+        "serve a trained chatbot: OpenAI's API, and a page for browsers",
+        "config.chat.SERVE",
+        "chat.start.start",
+        "config.chat.serve_settings",
+        script="chat.py --serve",
+    ),
+    "data": Command("inspect, write or encode pairs, or prune a model to their tokens", script="-m chatbot.corpus"),
+    "data inspect": Command(
+        "report what files contain, and what training would drop", "config.corpus.INSPECT", "corpus.start.inspect"
+    ),
+    "data pairs": Command(
+        "write the pairs that training would read, one on each line", "config.corpus.PAIRS", "corpus.start.write"
+    ),
+    "data encode": Command(
+        "encode pairs into the cache, on this machine or with Apache Beam",
+        "config.corpus.ENCODE",
+        "corpus.start.encode",
+    ),
+    "data prune": Command(
+        "write a pretrained model with the tokens that occur in the pairs",
+        "config.corpus.PRUNE",
+        "pretrained.pruning.prune",
+    ),
+    "evaluate": Command(
+        "measure a trained chatbot on held-out pairs",
+        "config.evaluation.EVALUATE",
+        "evaluation.start.start",
+        script="-m chatbot.evaluation",
+    ),
+    "attempts": Command(
+        "list training runs; or compare, rename, delete, index them",
+        "config.attempts.LIST",
+        "attempts.table.print_table",
+        script="-m chatbot.attempts",
+    ),
+    "attempts compare": Command(
+        "compare the settings that differ, sizes, best values and curves",
+        "config.attempts.COMPARE",
+        "attempts.compare.compare",
+    ),
+    "attempts rename": Command(
+        "rename an attempt: its folders, and its name in config.json",
+        "config.attempts.RENAME",
+        "attempts.folders.rename",
+    ),
+    "attempts index": Command(
+        "find the pairs of an attempt by meaning, and fit its choice anew",
+        "config.attempts.INDEX",
+        "training.reindexing.index",
+    ),
+    "attempts delete": Command(
+        "list the folders of attempts with sizes; with --yes, delete them",
+        "config.attempts.DELETE",
+        "attempts.folders.delete",
+    ),
+    "export": Command(
+        "write a trained chatbot as ONNX, SavedModel or for transformers",
+        "config.export.EXPORT",
+        "export.start.start",
+        script="-m chatbot.export",
+    ),
+    "bot": Command("answer messages on Telegram", script="-m chatbot.chat.bots"),
+    "bot telegram": Command(
+        "answer messages on Telegram, by long polling", "config.bots.TELEGRAM", "chat.bots.start.telegram"
+    ),
+    "init-config": Command(
+        "write a commented file of all settings, for train --config FILE",
+        "config.template.INIT_CONFIG",
+        "config.template.init_config",
+    ),
+    "completion": Command(
+        "print the completion script of bash or zsh", "config.completion.COMPLETION", "completion.print_script"
+    ),
 }
 # Commands of earlier versions: what replaces them.
 REMOVED = {
@@ -100,11 +168,47 @@ REMOVED = {
 }
 
 
+def program(command: str) -> str:
+    """Return how a command, such as 'data inspect', is called in the way in which this process was called."""
+    called = Path(sys.argv[0])
+    if called.stem == NAME:
+        return f"{NAME} {command}".strip()
+    is_module = called.parts[-2:] == ("chatbot", "__main__.py")
+    return f"python {f'-m chatbot {command}'.strip() if is_module else script_of(command)}"
+
+
+def script_of(command: str) -> str:
+    """Return the arguments of `python` that run a command: 'data inspect' -> '-m chatbot.corpus inspect'."""
+    name, *rest = command.split(" ", 1)
+    if name not in COMMANDS:
+        return f"-m {command}"  # of the checkout, such as benchmarks
+    return " ".join([COMMANDS[name].script or f"-m chatbot {name}".strip(), *rest])
+
+
 def names_within(command: str) -> list[str]:
     """Return the names that may follow a command: ["inspect", "pairs", "encode", "prune"] for "data"."""
     start = f"{command} " if command else ""
-    names = (name.removeprefix(start).split()[0] for name in COMMANDS if name.startswith(start))
-    return list(dict.fromkeys(names))
+    names = (name.removeprefix(start) for name in COMMANDS if name.startswith(start))
+    return [name for name in names if name and " " not in name]
+
+
+def lines_within(command: str) -> list[str]:
+    """Return the lines of the list of the commands that may follow a command."""
+    names = names_within(command)
+    width = max(map(len, names), default=0)
+    return [f"  {name:{width}}  {COMMANDS[f'{command} {name}'.strip()].usage}" for name in names]
+
+
+def _list(command: str) -> str:
+    """Return what is printed for a command that only has commands of its own, with examples of the first two."""
+    called = [f"{command} {name}".strip() for name in names_within(command)[:2]]
+    examples = [f"{program(name)} {COMMANDS[name].command_line.example}" for name in called]
+    return LIST.format(
+        program=program(command),
+        about=COMMANDS[command].sentence,
+        commands="\n".join(lines_within(command)),
+        examples=f"\n{'':9}".join(examples),
+    )
 
 
 def main(command: str = "") -> int:
@@ -119,18 +223,18 @@ def run(command: str, arguments: Sequence[str] | None = None) -> int:
     """
     words = sys.argv[1:] if arguments is None else arguments
     within = names_within(command)
-    if command in COMMANDS and (not within or not words or words[0].startswith("-")):
-        settings = COMMANDS[command].parse(words)
-        return _imported(COMMANDS[command].function)(settings) or 0
-    name = words[0] if words else "--help"
+    name = words[0] if words else ""
     called = f"{command} {name}".strip()
     if name in within:
         return run(called, words[1:])
+    if COMMANDS[command].function and (not within or not name or name.startswith("-")):
+        settings = COMMANDS[command].parse(words)
+        return _imported(COMMANDS[command].function)(settings) or 0
     if called in REMOVED:
         raise UserError(f"{called} was removed: {REMOVED[called]}")
-    if name not in ("-h", "--help", "--version"):
+    if name not in ("", "-h", "--help", "--version"):
         *others, last = within
         choices = f"{', '.join(others)} or {last}" if others else last
         raise UserError(f"{name}: no such command; choose {choices}")
-    print(VERSION if name == "--version" else USAGES[command].format(program=program(command)))
+    print(VERSION if name == "--version" else _list(command))
     return 0

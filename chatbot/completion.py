@@ -5,7 +5,7 @@ from typing import Any
 from chatbot.command_line import CommandLine
 from chatbot.commands import COMMANDS, names_within
 from chatbot.config.completion import CompletionSettings
-from chatbot.flags import flag_of, flags_of
+from chatbot.flags import flag_of
 
 # $before: the words between `duida` and the one that is completed. $last: the last flag and its values. Each of these
 # words has a space behind it; bash makes a word of the = in --flag=value. $flags: what is offered where the word begins
@@ -37,16 +37,16 @@ def print_script(settings: CompletionSettings) -> None:
 
 def script(shell: str) -> str:
     """Return the script of a shell."""
-    groups = ["", *dict.fromkeys(name.split()[0] for name in COMMANDS if " " in name)]
+    lines = {name: row.command_line for name, row in COMMANDS.items() if row.function}
     cases = []
-    for group in groups:
+    for group in filter(names_within, COMMANDS):
         names = " ".join(names_within(group))
-        flags = " ".join(_flags(COMMANDS[group].line) if group in COMMANDS else HELP)
+        flags = " ".join(_flags(lines[group]) if group in lines else HELP)
         words = f"{names} $flags" if group else names
         before = f"{group} " if group else ""
         cases += [f'"{before}")', f'    flags="{flags}"', f'    words="{words}" ;;']
-    for name in sorted(COMMANDS, reverse=True):  # `attempts compare` before `attempts`
-        cases += [f'"{name} "*)', *(f"    {text}" for text in _after(COMMANDS[name].line))]
+    for name, line in sorted(lines.items(), reverse=True):  # `attempts compare` before `attempts`
+        cases += [f'"{name} "*)', *(f"    {text}" for text in _after(line))]
     text = "\n".join(f"    {case}" for case in cases)
     return (FOR_ZSH if shell == "zsh" else "") + SCRIPT.format(cases=text)
 
@@ -55,16 +55,16 @@ def _after(line: CommandLine[Any]) -> list[str]:
     """Return the lines of the script for the words after a command."""
     choices = {'"--help "': line.groups}
     others = []
-    for name, field in line.fields.items():
-        if name != line.positional and field.metadata["kind"] is not bool:
-            pattern = f'"{flag_of(name)} "{"*" if field.metadata["many"] else ""}'
-            if field.metadata["choices"]:
-                choices[pattern] = field.metadata["choices"]
+    for name, flag in line.flags.items():
+        if name != line.positional and flag.kind is not bool:
+            pattern = f'"{flag_of(name)} "{"*" if flag.many else ""}'
+            if flag.choices:
+                choices[pattern] = [*flag.choices]
             else:
                 others.append(pattern)
     otherwise = "$flags"
     if line.positional:
-        otherwise = " ".join(line.fields[line.positional].metadata["choices"] or ())
+        otherwise = " ".join(line.flags[line.positional].choices)
     return [
         f'flags="{" ".join(_flags(line))}"',
         'case "$last" in',
@@ -76,5 +76,5 @@ def _after(line: CommandLine[Any]) -> list[str]:
 
 
 def _flags(line: CommandLine[Any]) -> list[str]:
-    fields = (field for name, field in line.fields.items() if name != line.positional)
-    return [flag for field in fields for flag in flags_of(field)] + HELP
+    flags = (flag for name, flag in line.flags.items() if name != line.positional)
+    return [spelling for flag in flags for spelling in flag.spellings] + HELP

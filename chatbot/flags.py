@@ -20,7 +20,9 @@ from chatbot.errors import UserError
 
 # What an error says that a value must be.
 EXPECTED = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
-NONE = "none"  # as the value of a flag: the setting is not set, whatever an attempt or a file says
+# What the help shows for a value.
+METAVARS = {int: "N", float: "R", str: "NAME"}
+FLAG = "flag"  # the key of a `Flag` in the metadata of its field
 # Of a whole number, also in a file.
 LARGEST = 2**63 - 1
 
@@ -29,13 +31,17 @@ Composed = TypeVar("Composed")
 
 @dataclasses.dataclass(frozen=True)
 class Flag:
-    """What the declaration of a setting says of its flag: the metadata of the field."""
+    """A setting on the command line. `setting` declares it, and `Flags` completes it by the field that it is of."""
 
+    name: str  # of the setting, such as rnn_size
+    default: Any  # `...`: it must be given
+    kind: type  # of a value
+    many: bool  # whether it takes several values
     text: str  # the help
     group: str = ""  # the heading in --help; "": that of the flag before in its class
     default_text: str = ""  # what the help states as the default; "": the value itself, or none
     count: int | None = None  # the exact number of values of a flag that takes several
-    choices: tuple[str, ...] | None = None
+    choices: tuple[str, ...] = ()  # none: any value
     least: float | None = None
     most: float | None = None
     above: float | None = None  # an exclusive bound
@@ -44,18 +50,71 @@ class Flag:
     stored: bool = True  # the value is written to config.json
     negatable: bool = False  # there is --no-NAME, too, as for every bool that is on by default
     once: bool = False  # the flag is an error where it is given twice; of others, the last counts
-    metavar: str | None = None
-    kind: type = str  # of a value; `Flags` has it from the annotation
-    many: bool = False  # whether the flag takes several values; the same
+    metavar: str = ""  # what the help shows for a value; "": its choices, or its type
+
+    @property
+    def spellings(self) -> list[str]:
+        """The flag and, where it can be turned off, the one that does: --copy and --no-copy."""
+        can_be_off = self.kind is bool and (self.default or self.negatable)
+        return [flag_of(self.name), flag_of(f"no_{self.name}")] if can_be_off else [flag_of(self.name)]
+
+    @property
+    def shown_value(self) -> str:
+        """What the help shows for a value: FILE, lstm|gru, N."""
+        return self.metavar or "|".join(self.choices) or METAVARS[self.kind]
+
+    @property
+    def shown_default(self) -> str:
+        """The default for readers."""
+        if self.default_text or self.default in (None, "", ()):
+            return self.default_text or "none"
+        if self.kind is bool:
+            return "on" if self.default else "off"
+        return " ".join(map(str, self.default)) if self.many else str(self.default)
+
+    def words(self, value: Any) -> list[str]:
+        """Return the words that give the setting a value on the command line: --rnn-size 64, --no-copy."""
+        if self.kind is bool:
+            return [flag_of(self.name if value else f"no_{self.name}")]
+        return [flag_of(self.name), *map(str, value if self.many else [value])]
+
+    def parsed(self, text: str, name: str | None = None) -> Any:
+        """Convert and check a single value that a user gives as text. Raises UserError as `check`, by the same name."""
+        value: Any = text
+        if self.kind is bool:
+            value = {"true": True, "false": False}.get(text, text)
+        else:
+            with contextlib.suppress(ValueError):
+                value = self.kind(text)
+        self.check(value, name)
+        return value
+
+    def check(self, value: Any, name: str | None = None) -> None:
+        """Raise UserError if a single value is not allowed. name: in the message, by default the flag."""
+        flag = name or flag_of(self.name)
+        kinds: Any = (int, float) if self.kind is float else self.kind
+        if not isinstance(value, kinds) or (isinstance(value, bool) and self.kind is not bool):
+            raise UserError(f"{flag} {value!r}: expected {EXPECTED[self.kind]}")
+        if (value == "" and self.default != "") or (isinstance(value, str) and not value.isprintable()):
+            raise UserError(f"{flag} {value!r}: expected printable text")
+        if isinstance(value, float) and not math.isfinite(value):
+            raise UserError(f"{flag} {value}: expected a finite number")
+        if isinstance(value, int) and abs(value) > LARGEST:
+            shown = f" {value}" if abs(value) < 10**40 else ""  # a number of any length may be in a file
+            raise UserError(f"{flag}{shown}: must be at most {LARGEST}")
+        if self.choices and value not in self.choices:
+            raise UserError(f"{flag} {value}: choose one of {', '.join(self.choices)}")
+        if self.least is not None and value < self.least:
+            raise UserError(f"{flag} {value}: must be at least {self.least}")
+        if self.most is not None and value > self.most:
+            raise UserError(f"{flag} {value}: must be at most {self.most}")
+        if self.above is not None and value <= self.above:
+            raise UserError(f"{flag} {value}: must be above {self.above}{self.remedy and f'; {self.remedy}'}")
 
 
 def setting(default: Any, text: str, **options: Any) -> Any:
-    """Return a field of a `Flags` class that is also a flag. default: `...` marks a required one. options: of Flag.
-
-    text: the help. It may end in "; default: " and words for what is done without the flag.
-    """
-    text, _, default_text = text.partition("; default: ")
-    return dataclasses.field(default=default, metadata={"text": text, "default_text": default_text, **options})
+    """Return a field of a `Flags` class that is also a flag. default: `...` marks a required one. options: of Flag."""
+    return dataclasses.field(default=default, metadata={"text": text, **options})
 
 
 class Flags:
@@ -70,28 +129,19 @@ class Flags:
                 kind = (typing.get_args(annotation) or (annotation,))[0]  # of int, int | None, tuple[int, ...]
                 many = typing.get_origin(annotation) is tuple
                 group = field.metadata.get("group", group)
-                flag = Flag(**{"kind": kind, "many": many, "group": group, **options, **field.metadata})
-                field.metadata = MappingProxyType(vars(flag))
+                given = {**options, **field.metadata, "group": group}
+                field.metadata = MappingProxyType({FLAG: Flag(name, field.default, kind, many, **given)})
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):  # type: ignore[arg-type]  # every subclass is a dataclass
             if not field.metadata:
                 continue  # a part, which was checked when it was made, or no flag
-            value = getattr(self, field.name)
-            if value is None and field.default is None:
+            flag: Flag = field.metadata[FLAG]
+            value = getattr(self, flag.name)
+            if value is None and flag.default is None:
                 continue
-            for item in value if field.metadata["many"] else (value,):
-                check_value(field, item)
-
-
-def shown_default(field: "dataclasses.Field[Any]") -> str:
-    """Return the default of a setting for readers."""
-    default: Any = field.default
-    if field.metadata["default_text"] or default in (None, "", ()):
-        return field.metadata["default_text"] or "none"
-    if field.metadata["kind"] is bool:
-        return "on" if default else "off"
-    return " ".join(map(str, default)) if field.metadata["many"] else str(default)
+            for item in value if flag.many else (value,):
+                flag.check(item)
 
 
 def flag_of(name: str) -> str:
@@ -99,23 +149,15 @@ def flag_of(name: str) -> str:
     return "--" + name.replace("_", "-")
 
 
-def flags_of(field: "dataclasses.Field[Any]") -> list[str]:
-    """Return the flag of a setting and, where it can be turned off, the one that does: --copy and --no-copy."""
-    flag = flag_of(field.name)
-    meta = field.metadata
-    can_be_off = meta["kind"] is bool and (field.default or meta["negatable"])
-    return [flag, f"--no-{flag[2:]}"] if can_be_off else [flag]
-
-
-def fields_of(settings: Any) -> "dict[str, dataclasses.Field[Any]]":
+def flags_of(settings: Any) -> dict[str, Flag]:
     """Return the flags of a settings class or instance and of its parts, by name, in the order of declaration."""
-    fields: dict[str, dataclasses.Field[Any]] = {}
+    flags: dict[str, Flag] = {}
     for field in dataclasses.fields(settings):
         if field.metadata:
-            fields[field.name] = field
+            flags[field.name] = field.metadata[FLAG]
         elif dataclasses.is_dataclass(field.type):
-            fields |= fields_of(field.type)
-    return fields
+            flags |= flags_of(field.type)
+    return flags
 
 
 def compose(kind: type[Composed], **values: Any) -> Composed:
@@ -155,31 +197,6 @@ def flatten(settings: Any) -> dict[str, Any]:
 def replace(settings: Composed, **changes: Any) -> Composed:
     """Return a copy with some flat values changed: `replace(settings, rnn_size=64)`. Raises as `compose` does."""
     return compose(type(settings), **{**flatten(settings), **changes})
-
-
-def check_value(field: "dataclasses.Field[Any]", value: Any, name: str | None = None) -> None:
-    """Raise UserError if a single value is not allowed. name: in the message, by default the flag."""
-    meta = field.metadata
-    flag = name or flag_of(field.name)
-    kinds = (int, float) if meta["kind"] is float else (meta["kind"],)
-    if not isinstance(value, kinds) or (isinstance(value, bool) and meta["kind"] is not bool):
-        raise UserError(f"{flag} {value!r}: expected {EXPECTED[meta['kind']]}")
-    if (value == "" and field.default != "") or (isinstance(value, str) and not value.isprintable()):
-        raise UserError(f"{flag} {value!r}: expected printable text")
-    if isinstance(value, float) and not math.isfinite(value):
-        raise UserError(f"{flag} {value}: expected a finite number")
-    if isinstance(value, int) and abs(value) > LARGEST:
-        shown = f" {value}" if abs(value) < 10**40 else ""  # a number of any length may be in a file
-        raise UserError(f"{flag}{shown}: must be at most {LARGEST}")
-    if meta["choices"] and value not in meta["choices"]:
-        raise UserError(f"{flag} {value}: choose one of {', '.join(meta['choices'])}")
-    if meta["least"] is not None and value < meta["least"]:
-        raise UserError(f"{flag} {value}: must be at least {meta['least']}")
-    if meta["most"] is not None and value > meta["most"]:
-        raise UserError(f"{flag} {value}: must be at most {meta['most']}")
-    if meta["above"] is not None and value <= meta["above"]:
-        remedy = f"; {meta['remedy']}" if meta["remedy"] else ""
-        raise UserError(f"{flag} {value}: must be above {meta['above']}{remedy}")
 
 
 @contextlib.contextmanager
@@ -233,7 +250,7 @@ def unknown_flags(settings: Iterable[str], names: Sequence[str]) -> str:
     if replacement := REMOVED.get(name.replace("-", "_")):
         return f"--{name} was removed: {replacement}"
     # A known name is not a flag if its values are positional arguments.
-    known = {flag_of(field).removeprefix("--") for field in settings} - {name}
+    known = {flag_of(known).removeprefix("--") for known in settings} - {name}
     near = nearest(name, known)
     return f"unrecognized arguments: {' '.join(names)}" + (f"; the nearest is --{near}" if near else "")
 
@@ -245,33 +262,8 @@ def flags_for(settings: Any, values: dict[str, Any] | None = None) -> str:
     """
     values = flatten(settings) if values is None else values
     words: list[str] = []
-    for name, field in fields_of(settings).items():
-        value = values.get(name, field.default)
-        if value != field.default:
-            words += words_of(field, value)
+    for name, flag in flags_of(settings).items():
+        value = values.get(name, flag.default)
+        if value != flag.default:
+            words += flag.words(value)
     return shlex.join(words)
-
-
-def words_of(field: "dataclasses.Field[Any]", value: Any) -> list[str]:
-    """Return the words that give a setting a value on the command line: --rnn-size 64, --no-copy."""
-    flag = flag_of(field.name)
-    if field.metadata["kind"] is bool:
-        return [flag if value else f"--no-{flag[2:]}"]
-    return [flag, *map(str, value if field.metadata["many"] else [value])]
-
-
-def parsed_flag(field: "dataclasses.Field[Any]", text: str) -> Any:
-    """Return the value of a flag, of "none" that of a setting that is not set. Raises UserError as `parsed_value`."""
-    return None if text == NONE and field.default is None else parsed_value(field, text)
-
-
-def parsed_value(field: "dataclasses.Field[Any]", text: str, name: str | None = None) -> Any:
-    """Convert and check a value that a user gives as text. Raises UserError as `check_value`, with the same name."""
-    value: Any = text
-    if field.metadata["kind"] is bool:
-        value = {"true": True, "false": False}.get(text, text)
-    else:
-        with contextlib.suppress(ValueError):
-            value = field.metadata["kind"](text)
-    check_value(field, value, name)
-    return value

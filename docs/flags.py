@@ -3,7 +3,6 @@
 python docs/flags.py
 """
 
-import dataclasses
 import re
 import sys
 import textwrap
@@ -14,9 +13,9 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from chatbot.command_line import METAVARS, CommandLine, script_of  # noqa: E402
-from chatbot.commands import COMMANDS  # noqa: E402
-from chatbot.flags import flag_of, flags_of, shown_default  # noqa: E402
+from chatbot.command_line import CommandLine  # noqa: E402
+from chatbot.commands import COMMANDS, script_of  # noqa: E402
+from chatbot.flags import Flag, flag_of  # noqa: E402
 
 TITLE = """# Flags
 
@@ -29,9 +28,9 @@ def reference() -> str:
     """The page: a section for each command, and in it a table for each group of flags that no earlier command has."""
     lines = [TITLE]
     earlier: dict[str, str] = {}  # a table -> the command that has it
-    for command, line in ((name, entry.line) for name, entry in COMMANDS.items()):
+    for command, line in ((name, row.command_line) for name, row in COMMANDS.items() if row.function):
         script = script_of(command).replace("--serve", "--serve 127.0.0.1:8000")
-        about = textwrap.fill(f"The same as `python {script}`. {line.about}", 120)
+        about = textwrap.fill(f"The same as `python {script}`. {line.description}", 120)
         lines += [f"## duida {command}", "", about, ""]
         shared = defaultdict(list)
         for group in line.groups:
@@ -49,23 +48,22 @@ def reference() -> str:
 def rows(line: CommandLine[Any], group: str) -> list[str]:
     """The rows of a group."""
     table = []
-    for name, field in line.fields.items():
-        if field.metadata["group"] == group:
-            default = "required" if field.default is ... else shown_default(field)
-            cells = [usage(name, field, name == line.positional), markdown(default), markdown(field.metadata["text"])]
+    for name, flag in line.flags.items():
+        if flag.group == group:
+            default = "required" if flag.default is ... else flag.shown_default
+            cells = [usage(flag, name == line.positional), markdown(default), markdown(flag.text)]
             table.append(f"| {' | '.join(cells)} |")
     return table
 
 
-def usage(name: str, field: "dataclasses.Field[Any]", is_positional: bool) -> str:
+def usage(flag: Flag, is_positional: bool) -> str:
     """A flag with its values, as code."""
-    meta, flag = field.metadata, flag_of(name)
-    if meta["kind"] is bool:
-        return ", ".join(f"`{flag}`" for flag in flags_of(field))
-    values = (meta["metavar"] or "|".join(meta["choices"] or ()) or METAVARS[meta["kind"]]).replace("|", "\\|")
-    if meta["many"]:
-        values = " ".join([values] * meta["count"]) if meta["count"] else f"{values} ..."
-    return f"`{values}`" if is_positional else f"`{flag} {values}`"
+    if flag.kind is bool:
+        return ", ".join(f"`{spelling}`" for spelling in flag.spellings)
+    values = flag.shown_value.replace("|", "\\|")
+    if flag.many:
+        values = " ".join([values] * flag.count) if flag.count else f"{values} ..."
+    return f"`{values}`" if is_positional else f"`{flag_of(flag.name)} {values}`"
 
 
 def markdown(text: str) -> str:

@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[1]
 FILES = sorted((ROOT / "chatbot").rglob("*.py"))
 
 # The packages that each package may import.
-BASE = {"version", "errors", "display", "flags", "command_line", "config", "memory", "quiet", "durable"}
+BASE = {"version", "errors", "display", "flags", "commands", "command_line", "config", "memory", "quiet", "durable"}
 MAY_IMPORT = {
     "version": set(),
     "display": set(),
@@ -22,8 +22,8 @@ MAY_IMPORT = {
     "durable": set(),
     "quiet": set(),
     "flags": {"errors"},
-    "command_line": {"version", "errors", "flags"},
-    "config": {"errors", "flags", "command_line", "durable"},
+    "command_line": {"errors", "flags", "commands"},
+    "config": {"errors", "flags", "commands", "command_line", "durable"},
     "corpus": BASE,
     "decoding": {"config", "corpus", "errors"},
     "model": BASE | {"corpus", "decoding"},
@@ -38,7 +38,7 @@ MAY_IMPORT = {
     "chat": BASE | {"corpus", "decoding", "retrieval", "attempts", "inference", "export"},
     "api": BASE | {"corpus", "attempts", "inference", "training", "chat"},
     "__init__": {"api", "errors", "version"},
-    "commands": {"config", "command_line", "errors"},
+    "commands": {"version", "errors"},
     "completion": {"config", "command_line", "commands", "flags"},
     "__main__": {"commands"},
 }

@@ -30,7 +30,7 @@ from chatbot.config.parallel import ParallelSettings
 from chatbot.config.run import settings_of_presets
 from chatbot.config.training import Settings
 from chatbot.errors import UserError
-from chatbot.flags import Flag, compose, fields_of, flatten, words_of
+from chatbot.flags import compose, flags_of, flatten
 from tests.commands import ROOT
 
 
@@ -87,7 +87,7 @@ def test_flags_override_file_and_file_overrides_what_an_attempt_began_with(
     else:
         values = {**given, "not_given": settings_of_presets() - given.keys()}
     expected = compose(Settings, **{"attempt": "talk", **values, "config": "own.json"})
-    words = [word for name, value in flags.items() for word in words_of(fields_of(Settings)[name], value)]
+    words = [word for name, value in flags.items() for word in flags_of(Settings)[name].words(value)]
     assert train_settings(["--config", "own.json", *words]) == expected
     assert settings_over_config({"config": "own.json", **flags}) == expected  # of the Python API
 
@@ -111,7 +111,7 @@ def test_another_attempt_is_tuned_with_its_model_and_tokens(work_dir: Path, caps
     tuned = train_settings(["--init-from", "base", "--attempt", "tuned", "--num-layers", "2"])
     own = f"{folder.absolute()}/dictionary.txt"
     expected = {"rnn_size": 64, "dictionary": own, "clean": ("nfkc",), "num_layers": 2}
-    not_given = settings_of_presets() - fields_of(ModelSettings).keys()
+    not_given = settings_of_presets() - flags_of(ModelSettings).keys()
     assert tuned == compose(Settings, attempt="tuned", init_from="base", not_given=not_given, **expected)
     shown = f"--clean nfkc --dictionary {own} --rnn-size 64"
     assert capsys.readouterr().out == f"Settings of {folder.absolute()}/config.json: {shown}\n"
@@ -238,11 +238,11 @@ DECLARED = yaml.safe_load((ROOT / "tests/data/declared.yaml").read_text(encoding
 
 
 def test_settings_are_fixed_and_stored_as_intended() -> None:
-    of_model, of_devices = fields_of(ModelSettings).keys(), fields_of(ParallelSettings).keys()
+    of_model, of_devices = flags_of(ModelSettings).keys(), flags_of(ParallelSettings).keys()
     assert {*FIXED} == {*DECLARED["fixed"].split(), *of_model} - {*DECLARED["changeable_of_model"].split()}
-    not_stored = {name for name, field in fields_of(Settings).items() if not field.metadata["stored"]}
+    not_stored = {name for name, flag in flags_of(Settings).items() if not flag.stored}
     assert not_stored == {*DECLARED["not_stored"].split(), *of_devices} - {"staged_variables"}
-    assert sum(len(fields_of(field.type)) for field in dataclasses.fields(Settings)) == len(fields_of(Settings))
+    assert sum(len(flags_of(field.type)) for field in dataclasses.fields(Settings)) == len(flags_of(Settings))
     with pytest.raises(UserError, match="--init-from and --word-vectors exclude each other; leave out one of the two"):
         compose(Settings, init_from="a", word_vectors="b")
 
@@ -256,11 +256,10 @@ def test_numbers_have_the_usual_bounds() -> None:
     ]
     kinds = [kind for module in modules for kind in vars(module).values() if dataclasses.is_dataclass(kind)]
     names = set()
-    for field in [field for kind in kinds for field in fields_of(kind).values()]:
-        name, flag = field.name, Flag(**field.metadata)
+    for name, flag in [named for kind in kinds for named in flags_of(kind).items()]:
         if flag.kind in (int, float):
-            usual = 0 if field.default == 0 or flag.kind is float else 1
+            usual = 0 if flag.default == 0 or flag.kind is float else 1
             assert (flag.least, flag.above) == ((None, 0) if name in above else (least.get(name, usual), None)), name
-            assert flag.most == (None if (name, field.default) == ("history", None) else most.get(name)), name
+            assert flag.most == (None if (name, flag.default) == ("history", None) else most.get(name)), name
             names.add(name)
     assert names >= {*least, *above, *most}

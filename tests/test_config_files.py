@@ -23,7 +23,7 @@ def test_file_sets_nothing_until_it_is_edited(work_dir: Path, capsys: pytest.Cap
 
 def test_file_has_every_setting_with_its_default(work_dir: Path) -> None:
     lines = re.findall(r"^#([a-z_]+): .*$", template(), re.MULTILINE)
-    assert sorted([*lines, "config"]) == sorted(TRAIN.fields)
+    assert sorted([*lines, "config"]) == sorted(TRAIN.flags)
     assert all(line.startswith("#") for line in template().splitlines() if line)
     Path("own.yaml").write_text(re.sub(r"^#([a-z_]+:)", r"\1", template(), flags=re.MULTILINE), encoding="utf-8")
     assert train_settings(["--config", "own.yaml"]) == compose(Settings, config="own.yaml")

@@ -16,8 +16,7 @@ import pytest
 
 from benchmarks.__main__ import BENCHMARKS
 from chatbot.attempts.settings import FIXED, OF_PAIRS, changed_settings, train_settings
-from chatbot.command_line import script_of
-from chatbot.commands import COMMANDS
+from chatbot.commands import COMMANDS, script_of
 from chatbot.config.corpus import FORMATS
 from chatbot.config.run import FEWER_PAIRS_THAN, PRESETS, RunSettings
 from chatbot.config.training import Settings
@@ -32,12 +31,13 @@ DOCUMENTS = [
 IN_ENGLISH = ("decisions", "experiments", "flags")  # alone
 GUIDES = [path for path in DOCUMENTS if path.parent.name in ("docs", "kubernetes") or path.stem.startswith("README")]
 
+RUNNING = {name for name, row in COMMANDS.items() if row.function}
 PARSERS: dict[str, Callable[[Sequence[str]], Any]] = {
     **{f"python -m benchmarks {name}": command for name, command in BENCHMARKS.items()},
-    **{f"duida {name}": command.parse for name, command in COMMANDS.items()},
-    **{f"python -m chatbot {name}": command.parse for name, command in COMMANDS.items()},
+    **{f"duida {name}": COMMANDS[name].parse for name in RUNNING},
+    **{f"python -m chatbot {name}": COMMANDS[name].parse for name in RUNNING},
 }
-for name in COMMANDS.keys() - {"ask", "serve"}:  # `chat` parses `python chat.py`
+for name in RUNNING - {"ask", "serve"}:  # `chat` parses `python chat.py`
     PARSERS[f"python {script_of(name)}"] = COMMANDS[name].parse
 OURS = re.compile(r"(\w+=\S* )*(python (train|chat)\.py|python -m (chatbot|benchmarks)|duida|make)\b")
 FLAG = re.compile(r"--[a-z][a-z\d-]*[a-z\d]")

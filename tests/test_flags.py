@@ -11,14 +11,14 @@ from hypothesis import strategies as st
 
 from chatbot.command_line import CommandLine
 from chatbot.errors import UserError
-from chatbot.flags import Flags, compose, fields_of, flags_for, flatten, nearest, setting, shown_default
+from chatbot.flags import Flags, compose, flags_for, flags_of, flatten, nearest, setting
 
 
 @dataclasses.dataclass(frozen=True)
 class Inner(Flags, fixed=True):
     """Settings of a part."""
 
-    ratio: float = setting(0.5, "a number; default: by the corpus, or 0.5", group="numbers", above=0, most=1)
+    ratio: float = setting(0.5, "a number", default_text="by the corpus, or 0.5", group="numbers", above=0, most=1)
     limit: int | None = setting(None, "a whole number", least=0)
     free: bool = setting(False, "switched on", fixed=False)
     internal: int = 3
@@ -61,7 +61,7 @@ def test_settings_survive_the_command_line_and_flattening(values: dict[str, Any]
     settings = compose(Outer, **values)
     assert LINE.parse(shlex.split(flags_for(settings))) == settings
     assert compose(Outer, **flatten(settings)) == settings
-    assert flatten(settings).keys() == {*fields_of(Outer), "internal"}
+    assert flatten(settings).keys() == {*flags_of(Outer), "internal"}
     assert all(flatten(settings)[name] == value for name, value in values.items())
 
 
@@ -75,14 +75,14 @@ def test_flags_are_given_in_their_order_without_defaults() -> None:
 
 
 def test_what_was_declared_is_completed() -> None:
-    fields = fields_of(Outer)
-    assert [*fields] == ["words", "pair", "name", "must", "ratio", "limit", "free", "tied", "both"]
-    assert [fields[n].metadata["group"] for n in ("words", "must", "ratio", "free", "tied", "both")] == [
+    flags = flags_of(Outer)
+    assert [*flags] == ["words", "pair", "name", "must", "ratio", "limit", "free", "tied", "both"]
+    assert [flags[n].group for n in ("words", "must", "ratio", "free", "tied", "both")] == [
         *("texts", "texts", "numbers", "numbers", "switches", "switches")
     ]
-    assert [name for name, field in fields.items() if field.metadata["fixed"]] == ["ratio", "limit"]
-    assert [fields[name].metadata["kind"] for name in ("pair", "ratio", "limit", "free")] == [str, float, int, bool]
-    shown = {name: shown_default(field) for name, field in fields.items() if name != "must"}
+    assert [name for name, flag in flags.items() if flag.fixed] == ["ratio", "limit"]
+    assert [flags[name].kind for name in ("pair", "ratio", "limit", "free")] == [str, float, int, bool]
+    shown = {name: flag.shown_default for name, flag in flags.items() if name != "must"}
     expected = ["none", "a b", "none", "by the corpus, or 0.5", "none", "off", "on", "off"]
     assert [*shown.values()] == expected
     with pytest.raises(TypeError, match="unknown settings: other, wrong"):
@@ -97,7 +97,7 @@ def test_help_has_every_flag_with_its_value_and_default(capsys: pytest.CaptureFi
         assert end.value.code == 0
         shown[" ".join(words)] = " ".join(capsys.readouterr().out.split())
     assert shown["--help"] == (
-        "usage: python train.py [flags] About. "
+        "usage: python train.py [flags] Train a chatbot on question-answer pairs, or resume the training. About. "
         "texts: --words WORD [WORD ...] texts (default: none) --pair NAME NAME two texts (default: a b) "
         "--name NAME a text, 100% of it (default: none) --must x|y a choice (required) "
         "numbers: --ratio R a number (default: by the corpus, or 0.5) --limit N a whole number (default: none) "
@@ -119,7 +119,7 @@ def test_help_has_every_flag_with_its_value_and_default(capsys: pytest.CaptureFi
 def test_positional_words_are_values_of_a_setting() -> None:
     assert WITH_WORDS.parse(["a", "b", "--must", "x"]) == compose(Outer, words=("a", "b"), must="x")
     assert WITH_WORDS.parse(["--must", "x"]).words == ()
-    assert "name" not in WITH_WORDS.fields
+    assert "name" not in WITH_WORDS.flags
     with pytest.raises(UserError, match="WORD '': expected printable text"):
         WITH_WORDS.parse(["--must", "x", ""])
     with pytest.raises(SystemExit):

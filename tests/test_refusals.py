@@ -61,7 +61,7 @@ def test_training_is_refused_with_the_same_line_everywhere(keywords: dict[str, A
     line = refused("train.py", *words_of(keywords))
     assert line.startswith(message)
     assert refused("duida train", *words_of(keywords)).replace("duida train", "python train.py") == line
-    if keywords.keys() <= ENCODE.fields.keys() - {"validation"}:  # which takes files without a flag
+    if keywords.keys() <= ENCODE.flags.keys() - {"validation"}:  # which takes files without a flag
         assert refused("duida data encode", *(word for word in words_of(keywords) if word != "--data")) == line
     with pytest.raises(chatbot.UserError) as error:
         chatbot.train(**keywords)

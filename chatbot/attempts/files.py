@@ -20,7 +20,7 @@ An export has the files that a chat needs, and export.json.
 import contextlib
 from pathlib import Path
 
-from chatbot.command_line import program
+from chatbot.commands import program
 from chatbot.config.attempts import CHECKPOINTS
 from chatbot.durable import read_json
 from chatbot.errors import UserError

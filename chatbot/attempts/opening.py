@@ -33,7 +33,7 @@ from chatbot.attempts.files import (
     trained_directory,
 )
 from chatbot.attempts.settings import OF_PAIRS, OF_WEIGHTS, changed_settings, storable, stored_settings
-from chatbot.command_line import program
+from chatbot.commands import program
 from chatbot.config.corpus import AUTO, NONE, PIECES
 from chatbot.config.run import preset_for, values_of_preset
 from chatbot.config.training import Settings

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from chatbot.attempts.files import CONFIG, DICTIONARY, RETRIEVAL, VOCABULARY, trained_directory
-from chatbot.command_line import program
+from chatbot.commands import program
 from chatbot.config.attempts import CHECKPOINTS, attempt_directory
 from chatbot.config.corpus import AUTO, NONE, CorpusSettings, EncodingSettings
 from chatbot.config.decoding import DecodingSettings, default_search, over_default
@@ -21,7 +21,7 @@ from chatbot.config.template import read_chosen
 from chatbot.config.training import TRAIN, Settings
 from chatbot.durable import read_json
 from chatbot.errors import UserError
-from chatbot.flags import REMOVED, check_value, compose, fields_of, flag_of, flags_for, flatten, words_of
+from chatbot.flags import REMOVED, compose, flag_of, flags_for, flags_of, flatten
 from chatbot.pretrained.folder import pretrained_model
 
 # Settings whose value "auto" was replaced in config.json by the one chosen for the attempt.
@@ -65,13 +65,13 @@ def _settings_over_config(flags: dict[str, Any], config: dict[str, Any]) -> Sett
         config = {**config, "attempt": folder}
     given = _overridden(config, flags)
     attempt = given.get("attempt", RunSettings.attempt)
-    check_value(fields_of(RunSettings)["attempt"], attempt)
+    flags_of(RunSettings)["attempt"].check(attempt)
     config_file = attempt_directory(attempt) / CONFIG
     if given.get("selftest"):
         return compose(Settings, **given)
     if not config_file.exists():
         inherited = _inherited(given["init_from"], given) if given.get("init_from") else {}
-        fixed = fields_of(ModelSettings) if given.get("init_from") else {}  # by the weights of the other attempt
+        fixed = flags_of(ModelSettings) if given.get("init_from") else {}  # by the weights of the other attempt
         not_given = settings_of_presets() - {*fixed, *inherited, *given}
         return compose(Settings, **_overridden(inherited, given), not_given=not_given)
     own = {**read_settings(config_file.absolute()), "attempt": attempt}
@@ -118,7 +118,7 @@ def _inherited(attempt: str, given: dict[str, Any]) -> dict[str, Any]:
         kept = {*values, "vocabulary_size"} - FREE_OF_PRETRAINED
     else:
         folder = trained_directory(attempt, "--init-from")
-        of_model = fields_of(ModelSettings).keys() - {"word_vectors"}  # its weights have them
+        of_model = flags_of(ModelSettings).keys() - {"word_vectors"}  # its weights have them
         names = {*of_model, "form", "clean", "tokenizer", "dictionary", "vocabulary_size"}
         values = read_settings(folder / CONFIG)
         kept = OF_PIECES if "form" in values else set()
@@ -129,7 +129,7 @@ def _inherited(attempt: str, given: dict[str, Any]) -> dict[str, Any]:
             values["dictionary"] = str(folder / DICTIONARY)
     for name in kept & {*given}:
         if given[name] != values.get(name):
-            flag = " ".join(words_of(fields_of(Settings)[name], given[name]))
+            flag = " ".join(flags_of(Settings)[name].words(given[name]))
             raise UserError(f"{flag}: not that of the pretrained model in {folder}; leave it out")
     if kept_flags := flags_for(Settings, {name: value for name, value in values.items() if name not in given}):
         print(f"Settings of {folder / CONFIG}: {kept_flags}")
@@ -157,15 +157,15 @@ def read_settings(path: Path) -> dict[str, Any]:
         raise UserError(f"{path}: settings cannot be read ({error.strerror}); {remedy}") from None
     except ValueError:
         raise UserError(f"{path}: damaged, not JSON; {remedy}") from None
-    fields = fields_of(Settings)
-    many = {name for name, field in fields.items() if field.metadata["many"]}
+    known = flags_of(Settings)
+    many = {name for name, flag in known.items() if flag.many}
     if not isinstance(values, dict) or not all(isinstance(values.get(name, []), list) for name in many):
         raise UserError(f"{path}: damaged, a JSON object of settings expected; {remedy}")
     if values.get("input_feeding"):  # the weights have other shapes
         raise UserError(f"{path}: trained with --input-feeding, which was removed; train another attempt without it")
     values = {name: value for name, value in values.items() if name not in REMOVED}
     form = {"form": Form.of(values.pop("form"))} if "form" in values else {}
-    unknown = sorted(values.keys() - fields.keys())
+    unknown = sorted(values.keys() - known.keys())
     if unknown:
         settings = "setting" if len(unknown) == 1 else "settings"
         raise UserError(
@@ -185,18 +185,15 @@ def stored_settings(path: Path) -> Settings:
 
 def storable(settings: Settings) -> dict[str, Any]:
     """Return the content of config.json: every setting that is declared as stored."""
-    fields = fields_of(Settings)
     values = flatten(settings)
     form = {} if settings.model.form is None else {"form": dataclasses.asdict(settings.model.form)}
-    return {name: values[name] for name, field in fields.items() if field.metadata["stored"]} | form
+    return {name: values[name] for name, flag in flags_of(Settings).items() if flag.stored} | form
 
 
-FIXED = [name for name, field in fields_of(Settings).items() if field.metadata["fixed"]]
+FIXED = [name for name, flag in flags_of(Settings).items() if flag.fixed]
 # The settings that change the pairs read from the same files, and those that change the weights of the model.
-OF_PAIRS = [
-    n for n, field in (fields_of(CorpusSettings) | fields_of(EncodingSettings)).items() if field.metadata["stored"]
-]
-OF_WEIGHTS = [name for name in fields_of(ModelSettings) if name in FIXED and name != "max_length"]
+OF_PAIRS = [name for name, flag in (flags_of(CorpusSettings) | flags_of(EncodingSettings)).items() if flag.stored]
+OF_WEIGHTS = [name for name in flags_of(ModelSettings) if name in FIXED and name != "max_length"]
 
 
 def changed_settings(old: Settings, new: Settings, names: Sequence[str] = FIXED) -> list[str]:
@@ -221,8 +218,8 @@ def changed_values(old: dict[str, Any], new: Settings) -> tuple[list[str], list[
     old: values of an earlier `storable`; what it lacks, or what is no setting any more, is not compared. Raises
     UserError for a value that is not allowed, and TypeError.
     """
-    fields = {name: field for name, field in fields_of(Settings).items() if name in old and field.metadata["stored"]}
-    values = {name: tuple(old[name]) if field.metadata["many"] else old[name] for name, field in fields.items()}
+    flags = {name: flag for name, flag in flags_of(Settings).items() if name in old and flag.stored}
+    values = {name: tuple(old[name]) if flag.many else old[name] for name, flag in flags.items()}
     form = {"form": Form.of(old["form"])} if "form" in old else {}
     before = compose(Settings, **values, **form)
     fixed, free = ([name for name in values if (name in FIXED) == is_fixed] for is_fixed in (True, False))

@@ -4,7 +4,7 @@ import json
 from collections.abc import Callable, Sequence
 
 from chatbot.attempts.description import BROKEN, DAMAGED, Attempt, all_attempts, as_json
-from chatbot.command_line import program
+from chatbot.commands import program
 from chatbot.config.attempts import CHECKPOINTS, ListSettings
 from chatbot.display import aligned, cut, one_line
 

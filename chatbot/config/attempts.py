@@ -1,7 +1,4 @@
-"""Attempts, which are named training runs: their directories, and the settings of chatbot.attempts.
-
-The docstrings of settings are shown by --help.
-"""
+"""Attempts, which are named training runs: their directories, and the settings of chatbot.attempts."""
 
 import dataclasses
 import re
@@ -43,13 +40,13 @@ class ListSettings(Flags):
 
 @dataclasses.dataclass(frozen=True)
 class CompareSettings(Flags):
-    """Compare attempts: the settings that differ, sizes, best values, and a picture of the curves."""
+    """The settings of the comparison of attempts."""
 
     attempts: tuple[str, ...] = setting(
         ..., "two attempts or more: their names, or the paths of their folders", group=ATTEMPTS, metavar="ATTEMPT"
     )
     plot: str | None = setting(
-        None, "picture of the curves; default: curves-ATTEMPT-ATTEMPT.png", group=OUTPUT, metavar="FILE"
+        None, "picture of the curves", default_text="curves-ATTEMPT-ATTEMPT.png", group=OUTPUT, metavar="FILE"
     )
 
     def __post_init__(self) -> None:
@@ -64,7 +61,7 @@ class CompareSettings(Flags):
 
 @dataclasses.dataclass(frozen=True)
 class RenameSettings(Flags):
-    """Rename an attempt: its folders in checkpoints/ and tensorboard/, and its name in config.json."""
+    """The old name and the new one."""
 
     names: tuple[str, ...] = setting(..., "the old name and the new one", group=ATTEMPTS, metavar="NAME")
 
@@ -76,7 +73,7 @@ class RenameSettings(Flags):
 
 @dataclasses.dataclass(frozen=True)
 class DeleteSettings(Flags):
-    """List the folders of attempts in checkpoints/ and tensorboard/ with their sizes, and delete them with --yes."""
+    """The attempts to delete."""
 
     attempts: tuple[str, ...] = setting(..., "the names of attempts", group=ATTEMPTS, metavar="ATTEMPT")
     yes: bool = setting(False, "delete what is listed; without it, nothing is deleted")
@@ -84,7 +81,7 @@ class DeleteSettings(Flags):
 
 @dataclasses.dataclass(frozen=True)
 class IndexSettings(Flags):
-    """Find the training pairs of an attempt by meaning, too, and fit anew which reply it chooses."""
+    """The attempt whose pairs are found by meaning."""
 
     names: tuple[str, ...] = setting(
         ..., "the attempt: its name, or the path of its folder", group=ATTEMPTS, metavar="ATTEMPT"
@@ -97,20 +94,8 @@ class IndexSettings(Flags):
             raise UserError(f"index {' '.join(self.names)}".rstrip() + ": give the name of one attempt")
 
 
-LIST = CommandLine(
-    ListSettings,
-    "attempts",
-    """List the attempts in checkpoints/. Further commands, each with its own --help:
-compare ATTEMPT ATTEMPT ... (settings that differ, sizes, best values, and a picture of the curves);
-delete ATTEMPT (with --yes); rename OLD NEW; index ATTEMPT --embeddings e5 (replies by meaning).""",
-)
-COMPARE = CommandLine(
-    CompareSettings, "attempts compare", CompareSettings.__doc__ or "", "weibo talk", positional="attempts"
-)
-RENAME = CommandLine(RenameSettings, "attempts rename", RenameSettings.__doc__ or "", "talk weibo", positional="names")
-INDEX = CommandLine(
-    IndexSettings, "attempts index", IndexSettings.__doc__ or "", "weibo --embeddings e5", positional="names"
-)
-DELETE = CommandLine(
-    DeleteSettings, "attempts delete", DeleteSettings.__doc__ or "", "weibo --yes", positional="attempts"
-)
+LIST = CommandLine(ListSettings, "attempts")
+COMPARE = CommandLine(CompareSettings, "attempts compare", example="weibo talk", positional="attempts")
+RENAME = CommandLine(RenameSettings, "attempts rename", example="talk weibo", positional="names")
+INDEX = CommandLine(IndexSettings, "attempts index", example="weibo --embeddings e5", positional="names")
+DELETE = CommandLine(DeleteSettings, "attempts delete", example="weibo --yes", positional="attempts")

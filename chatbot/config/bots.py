@@ -48,7 +48,7 @@ class BotSettings(Flags):
 TELEGRAM = CommandLine(
     BotSettings,
     "bot telegram",
-    "Answer messages on Telegram with a trained chatbot, by long polling.",
+    "",
     "--attempt weibo --token-file telegram-token",
     "token_file attempt export ratings messages_per_minute",
     without="n_best",

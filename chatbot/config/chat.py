@@ -8,7 +8,7 @@ from chatbot.config.decoding import DecodingSettings
 from chatbot.config.export import ZIP
 from chatbot.config.serve import ServeSettings
 from chatbot.errors import UserError
-from chatbot.flags import Flags, fields_of, setting
+from chatbot.flags import Flags, flags_of, setting
 
 RUN = "run"
 
@@ -29,7 +29,10 @@ class ChatSettings(Flags):
         (), "an export to talk to, if it ends in .zip; or a question, whose reply is printed", metavar="WORD"
     )
     history: int | None = setting(
-        None, "number of turns that are read with a question, at most the attempt's; default: the attempt's", least=0
+        None,
+        "number of turns that are read with a question, at most the attempt's",
+        default_text="the attempt's",
+        least=0,
     )
     follow: bool = setting(False, "take the newer checkpoints of an attempt that is being trained, between replies")
     decoding: DecodingSettings = dataclasses.field(default_factory=DecodingSettings)
@@ -76,7 +79,7 @@ class ChatSettings(Flags):
 CHAT = CommandLine(
     ChatSettings,
     "chat",
-    "Talk to a trained chatbot, in a terminal or through a pipe.",
+    "",
     "--attempt weibo",
     "words attempt export history follow beam_size temperature top_k top_p seed stop retrieve n_best serve",
     positional="words",
@@ -84,16 +87,16 @@ CHAT = CommandLine(
 ASK = CommandLine(
     ChatSettings,
     "ask",
-    "Print the reply of a trained chatbot to one question.",
+    "",
     "--attempt weibo 你好",
     "words attempt export json beam_size temperature top_k top_p seed stop retrieve",
     positional="words",
-    without=f"history follow n_best {' '.join(fields_of(ServeSettings))}",
+    without=f"history follow n_best {' '.join(flags_of(ServeSettings))}",
 )
 SERVE = CommandLine(
     ChatSettings,
     "serve",
-    "Serve a trained chatbot: OpenAI's chat-completions API, and a page for browsers.",
+    "",
     "--attempt weibo",
     "words attempt export also beam_size temperature top_p retrieve port serve api_key_file cors_origin allowed_host",
     positional="words",

@@ -16,7 +16,7 @@ class CompletionSettings(Flags):
 COMPLETION = CommandLine(
     CompletionSettings,
     "completion",
-    'Print a script that completes commands, flags and values. In ~/.bashrc: eval "$(duida completion bash)"',
+    'In ~/.bashrc: eval "$(duida completion bash)"',
     "bash",
     positional="shell",
 )

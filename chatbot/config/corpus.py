@@ -46,21 +46,27 @@ class FileSettings(Flags):
 
     data: tuple[str, ...] = setting(
         (),
-        "files, folders or globs of pairs, in any usual format; default: the Chinese ChatterBot corpus",
+        "files, folders or globs of pairs, in any usual format",
+        default_text="the Chinese ChatterBot corpus",
         group=DATA,
         metavar="FILE",
     )
     columns: tuple[str, ...] = setting(
         (),
-        "columns or fields of the question and the answer, by name or by number from 1; default: detected",
+        "columns or fields of the question and the answer, by name or by number from 1",
+        default_text="detected",
         count=2,
         metavar="COLUMN",
     )
     encoding: str | None = setting(
-        None, "encoding of all files, such as gb18030, big5 or utf-16; default: detected", metavar="CODEC"
+        None, "encoding of all files, such as gb18030, big5 or utf-16", default_text="detected", metavar="CODEC"
     )
     format: str | None = setting(
-        None, f"format of all files: {', '.join(FORMATS)}; default: detected", choices=FORMATS, metavar="FORMAT"
+        None,
+        f"format of all files: {', '.join(FORMATS)}",
+        default_text="detected",
+        choices=FORMATS,
+        metavar="FORMAT",
     )
     map: str | None = setting(
         None,
@@ -84,7 +90,8 @@ class FileSettings(Flags):
     )
     me: str | None = setting(
         None,
-        "only this person's turns are answers: a name, a number or me; 1 or 2 where turns have no names; default: all",
+        "only this person's turns are answers: a name, a number or me; 1 or 2 where turns have no names",
+        default_text="all",
         metavar="NAME",
     )
 
@@ -130,7 +137,7 @@ class CorpusSettings(FileSettings):
         metavar="RULE",
     )
     max_reply_frequency: int | None = setting(
-        None, "keep at most this many pairs with the same answer; default: all", least=1
+        None, "keep at most this many pairs with the same answer", default_text="all", least=1
     )
     block_list: str | None = setting(
         None, "file of words, one per line; pairs that contain one are dropped", metavar="FILE"
@@ -233,7 +240,7 @@ class PruneSettings(Flags):
 INSPECT = CommandLine(
     InspectSettings,
     "data inspect",
-    "Report on question-answer pairs before training on them. Changes nothing on disk.",
+    "Changes nothing on disk.",
     "pairs.tsv",
     "data columns map head encoding format me json fail_on_warnings",
     positional="data",
@@ -241,7 +248,7 @@ INSPECT = CommandLine(
 ENCODE = CommandLine(
     EncodeSettings,
     "data encode",
-    "Encode question-answer pairs into the cache, where training with the same flags finds them.",
+    "Training with the same flags finds them there.",
     "pairs.tsv",
     "data columns map head me validation history cache runner",
     positional="data",
@@ -249,7 +256,7 @@ ENCODE = CommandLine(
 PAIRS = CommandLine(
     PairsSettings,
     "data pairs",
-    "Write the pairs that training would read: a question, a tab and its answer on each line.",
+    "A line has a question, a tab and its answer.",
     "chat.txt",
     "data columns map head encoding format me json",
     positional="data",
@@ -257,7 +264,7 @@ PAIRS = CommandLine(
 PRUNE = CommandLine(
     PruneSettings,
     "data prune",
-    "Write a pretrained model with the tokens that occur in the pairs, and those that spell everything else.",
+    "It keeps those that spell everything else, too.",
     "pairs.tsv --init-from ./mt5-small --output mt5-small-pairs",
     "data columns map head me init_from output",
     positional="data",

@@ -27,7 +27,10 @@ class HeldOutSettings(FileSettings):
     )
     cache: str = setting(str(CACHE), "folder for encoded pairs; may be deleted at any time", metavar="FOLDER")
     baseline_data: tuple[str, ...] = setting(
-        (), "pairs in which the baseline finds the most similar question; default: those of the attempt", metavar="FILE"
+        (),
+        "pairs in which the baseline finds the most similar question",
+        default_text="those of the attempt",
+        metavar="FILE",
     )
     attempt: str = setting("default", "the training run to measure: its name, or the path of its folder", group=RUN)
     decoding: DecodingSettings = dataclasses.field(default_factory=DecodingSettings)
@@ -67,7 +70,7 @@ class EvaluationSettings(HeldOutSettings):
 EVALUATE = CommandLine(
     EvaluationSettings,
     "evaluate",
-    "Measure a trained chatbot on held-out pairs. In a pipe, JSON is the last line.",
+    "In a pipe, JSON is the last line.",
     "--attempt weibo --data held_out.tsv",
     "data columns map head attempt beam_size temperature top_p retrieve baseline precision report json",
     without="n_best min_score fallback rules",

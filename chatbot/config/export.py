@@ -3,7 +3,8 @@
 import dataclasses
 from pathlib import Path
 
-from chatbot.command_line import CommandLine, program
+from chatbot.command_line import CommandLine
+from chatbot.commands import program
 from chatbot.config.decoding import DecodingSettings
 from chatbot.errors import UserError
 from chatbot.flags import Flags, flags_for, setting
@@ -40,7 +41,8 @@ class ExportSettings(Flags):
     weights: str = setting(FLOAT32, "type in which the matrices are stored; biases stay float32", choices=WEIGHTS)
     output: str | None = setting(
         None,
-        f"folder to write, which must not exist yet; default: {EXPORTS}/ATTEMPT-FORMAT, with -WEIGHTS for smaller ones",
+        "folder to write, which must not exist yet",
+        default_text=f"{EXPORTS}/ATTEMPT-FORMAT, with -WEIGHTS for smaller ones",
         metavar="FOLDER",
     )
     zip: str | None = setting(
@@ -48,7 +50,11 @@ class ExportSettings(Flags):
     )
     overwrite: bool = setting(False, "replace the export that is there")
     data: tuple[str, ...] = setting(
-        (), "pairs that measure the exported weights; default: the attempt's validation", group=DATA, metavar="FILE"
+        (),
+        "pairs that measure the exported weights",
+        default_text="the attempt's validation",
+        group=DATA,
+        metavar="FILE",
     )
     decoding: DecodingSettings = dataclasses.field(default_factory=DecodingSettings)
 
@@ -79,8 +85,7 @@ class ExportSettings(Flags):
 EXPORT = CommandLine(
     ExportSettings,
     "export",
-    "Export a trained chatbot to SavedModel or ONNX. A SavedModel contains its search: the flags of search, tokens and "
-    "ranking are for this format only.",
+    "A SavedModel contains its search: the flags of search, tokens and ranking are for this format only.",
     "weibo --zip weibo.zip",
     "attempt zip format weights output overwrite data",
     positional="attempt",

@@ -74,7 +74,8 @@ class RunSettings(Flags):
     )
     embeddings: str | None = setting(
         None,
-        f"{EMBEDDINGS}; default: as the attempt has it",
+        EMBEDDINGS,
+        default_text="as the attempt has it",
         metavar="e5|FOLDER|none",
     )
     log_every: int = setting(10, "steps between two lines of metrics.jsonl", least=1)
@@ -84,7 +85,7 @@ class RunSettings(Flags):
     )
     keep: int = setting(1, "number of newest checkpoints that are kept, beside the best one", least=1)
     validate_every: int | None = setting(
-        None, "steps between two validations; default: an epoch, at least 100 and usually at most 2,000", least=1
+        None, "steps between two validations", default_text="an epoch, at least 100 and usually at most 2,000", least=1
     )
     report_to: str = setting(
         TENSORBOARD,

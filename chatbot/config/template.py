@@ -7,10 +7,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from chatbot.command_line import CommandLine, program
+from chatbot.command_line import CommandLine
+from chatbot.commands import program
 from chatbot.config.training import TRAIN
 from chatbot.errors import UserError
-from chatbot.flags import REMOVED, Flags, check_value, nearest, parsed_value, setting, shown_default
+from chatbot.flags import REMOVED, Flag, Flags, nearest, setting
 
 YAML = (".yaml", ".yml")
 # Values that mean: not set.
@@ -33,7 +34,7 @@ class InitConfigSettings(Flags):
 INIT_CONFIG = CommandLine(
     InitConfigSettings,
     "init-config",
-    "Write a file of all settings of a training run with their defaults, as comments. --config FILE reads it.",
+    "",
     "settings.yaml",
     positional="file",
 )
@@ -58,11 +59,11 @@ def template() -> str:
     ]
     for group in TRAIN.groups:
         lines += ["", f"# ---- {group} ----"]
-        for name, field in TRAIN.fields.items():
-            if field.metadata["group"] == group and name != "config":
-                choices = "" if field.metadata["metavar"] else ", ".join(field.metadata["choices"] or ())
-                about = f"{field.metadata['text']}{choices and f': {choices}'} (default: {shown_default(field)})"
-                value = json.dumps(field.default, ensure_ascii=False)  # YAML contains JSON
+        for name, flag in TRAIN.flags.items():
+            if flag.group == group and name != "config":
+                choices = "" if flag.metavar else ", ".join(flag.choices)
+                about = f"{flag.text}{choices and f': {choices}'} (default: {flag.shown_default})"
+                value = json.dumps(flag.default, ensure_ascii=False)  # YAML contains JSON
                 lines += ["", *(f"# {line}" for line in textwrap.wrap(about, 100)), f"#{name}: {value}"]
     return "\n".join(lines) + "\n"
 
@@ -91,14 +92,14 @@ def read_chosen(path: Path) -> dict[str, Any]:
             if path.suffix in YAML:  # written by hand; an attempt's config.json may be of an earlier version
                 raise UserError(f"{where}: {key} was removed: {REMOVED[name]}")
             continue
-        if name not in TRAIN.fields:
-            near = nearest(name, TRAIN.fields)
+        if name not in TRAIN.flags:
+            near = nearest(name, TRAIN.flags)
             hint = f"; the nearest is {near}" if near else ""
             raise UserError(f"{where}: unknown setting {key[:SHOWN]!r}{hint}; correct it, or remove it")
         if name in values:
             raise UserError(f"{where}: {key} is set twice in this file; remove one of the two")
         try:
-            values[name] = _value(TRAIN.fields[name], value, key)
+            values[name] = _value(TRAIN.flags[name], value, key)
         except UserError as error:
             raise UserError(f"{where}: {error}") from None
     return values
@@ -128,17 +129,16 @@ def _entries(path: Path, text: str) -> Iterator[tuple[str, Any, int]]:
         raise UserError(f"{path}{line}: not {kind}{why}; write NAME: VALUE on each line") from None
 
 
-def _value(field: "dataclasses.Field[Any]", value: Any, key: str) -> Any:
+def _value(flag: Flag, value: Any, key: str) -> Any:
     """Return the value of a setting in a file. key: its name there. Raises UserError."""
-    if value in NULL and field.default in (None, ()):
-        return field.default
-    many = field.metadata["many"]
-    parsed = [_item(field, item, key) for item in (value if many and isinstance(value, list) else [value])]
-    return tuple(parsed) if many else parsed[0]
+    if value in NULL and flag.default in (None, ()):
+        return flag.default
+    parsed = [_item(flag, item, key) for item in (value if flag.many and isinstance(value, list) else [value])]
+    return tuple(parsed) if flag.many else parsed[0]
 
 
-def _item(field: "dataclasses.Field[Any]", item: Any, key: str) -> Any:
+def _item(flag: Flag, item: Any, key: str) -> Any:
     if not isinstance(item, str):
-        check_value(field, item, key)  # a list or a mapping, which no setting is
+        flag.check(item, key)  # a list or a mapping, which no setting is
     # JSON may escape an emoji as two halves.
-    return parsed_value(field, item.encode("utf-16", "surrogatepass").decode("utf-16", "replace"), key)
+    return flag.parsed(item.encode("utf-16", "surrogatepass").decode("utf-16", "replace"), key)

@@ -60,8 +60,8 @@ class Settings:
 TRAIN = CommandLine(
     Settings,
     "train",
-    "Train an attention seq2seq chatbot on question-answer pairs. A tower computes one share of each batch.",
+    "A tower computes one share of each batch.",
     "--data pairs.tsv --attempt weibo",
-    "data me columns attempt preset validation rnn_size num_layers batch_size epochs gpus towers init_from dry_run "
-    "config",
+    "data me columns history max_length validation attempt init_from preset rnn_size num_layers batch_size "
+    "learning_rate steps epochs embeddings gpus towers dry_run config",
 )

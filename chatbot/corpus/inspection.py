@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from chatbot.command_line import program
+from chatbot.commands import program
 from chatbot.config.corpus import CorpusSettings
 from chatbot.config.model import ModelSettings
 from chatbot.config.run import RunSettings

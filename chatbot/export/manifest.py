@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, get_origin
 
 from chatbot.attempts.files import EXPORT
-from chatbot.command_line import program
+from chatbot.commands import program
 from chatbot.config.export import FORMATS, WEIGHTS
 from chatbot.durable import read_json, write_json
 from chatbot.errors import UserError

@@ -20,7 +20,7 @@ from chatbot.decoding.hypotheses import length_penalty
 from chatbot.decoding.ngram_mixture import NgramMixture
 from chatbot.decoding.ngrams import Ngrams, Order
 from chatbot.export.model import Stored, plain_model, sequences_in_graph, with_weights
-from chatbot.flags import fields_of
+from chatbot.flags import flags_of
 from chatbot.inference.replier import check_decoding, for_attempt, reply_automaton
 from chatbot.inference.responder import log_probabilities, search_graph
 from chatbot.model.seq2seq import Seq2Seq
@@ -66,8 +66,8 @@ def _searches(decoding: DecodingSettings) -> dict[str, DecodingSettings]:
 
     Else it has those settings of `reply` that change the tokens of a reply, whatever the search.
     """
-    fields = fields_of(DecodingSettings).items()
-    names = [name for name, field in fields if field.metadata["group"] == TOKENS] + ["length_penalty"]
+    flags = flags_of(DecodingSettings).items()
+    names = [name for name, flag in flags if flag.group == TOKENS] + ["length_penalty"]
     common = {name: getattr(decoding, name) for name in names}
     unranked = dataclasses.replace(decoding, rerank=None)
     return {

@@ -25,10 +25,10 @@ from chatbot.evaluation.likelihood import Scorer
 from chatbot.export.manifest import Manifest, size_of, write_manifest, write_zip
 from chatbot.export.model import Stored, plain_model, restored, stored
 from chatbot.export.transformers_format import write_transformers
-from chatbot.flags import fields_of
+from chatbot.flags import flags_of
 
 # The settings that an answer depends on; the others, such as the paths of the training data, stay with the attempt.
-KEPT = {*fields_of(ModelSettings), "form", "clean", "tokenizer", "history", "both_directions"} - {"word_vectors"}
+KEPT = {*flags_of(ModelSettings), "form", "clean", "tokenizer", "history", "both_directions"} - {"word_vectors"}
 
 
 def export(settings: ExportSettings, directory: Path, path: Path) -> None:

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from chatbot.config.form import GELU, GELU_TANH, RELATIVE, RELU, ROOT_MEAN_SQUARE, SILU, TABLE, Form
 from chatbot.config.model import TRANSFORMER, ModelSettings
 from chatbot.errors import UserError
-from chatbot.flags import check_value, fields_of
+from chatbot.flags import flags_of
 
 # By the names that transformers give them in `activation_function` and `feed_forward_proj`.
 ACTIVATIONS: Mapping[str, Mapping[str, Any]] = {
@@ -165,11 +165,11 @@ def settings_of(config: Mapping[str, Any], where: str) -> dict[str, Any]:
     for key in ("attention_heads", "ffn_dim"):  # of which we have one for both
         if config.get(f"encoder_{key}") != config.get(f"decoder_{key}"):
             raise UserError(f"{where}: encoder_{key} and decoder_{key} differ, which is not supported; choose another")
-    fields = fields_of(ModelSettings)
+    flags = flags_of(ModelSettings)
     values = {name: config[key] for name, key in family.sizes.items()}
-    of_model = {name: values.pop(name) for name in [*values] if name in fields}
+    of_model = {name: values.pop(name) for name in [*values] if name in flags}
     for name, value in of_model.items():
-        check_value(fields[name], value, f"{where}: {family.sizes[name]}")
+        flags[name].check(value, f"{where}: {family.sizes[name]}")
     dropout = config.get("dropout", config.get("dropout_rate", 0.1))
     if not isinstance(dropout, int | float) or not 0 <= dropout < 1:
         raise UserError(f"{where}: dropout {dropout!r} is not from 0 to 1; restore the file")

@@ -14,7 +14,7 @@ from chatbot.config.model import ModelSettings
 from chatbot.config.run import OF_PRESETS_WITH_TRANSFORMER, PRESETS, preset_for
 from chatbot.config.training import Settings
 from chatbot.errors import UserError
-from chatbot.flags import compose, fields_of, replace, shown_default
+from chatbot.flags import compose, flags_of, replace
 from chatbot.training.data import Data, prepare
 
 SMALL = {"copy": True, "ngrams": 3, "keep_prob": 0.8, "both_directions": "on"}
@@ -24,16 +24,16 @@ def test_values_of_presets_are_valid_defaults_that_flags_override() -> None:
     assert [preset_for(pairs) for pairs in (1, 49_999, 50_000, 299_999, 300_000)] == [
         *("small", "small", "medium", "medium", "large"),
     ]
-    fields = fields_of(ModelSettings) | fields_of(LearningSettings)
+    flags = flags_of(ModelSettings) | flags_of(LearningSettings)
     for values in (*PRESETS.values(), OF_PRESETS_WITH_TRANSFORMER):
         compose(Settings, **values)
         for name in values:
-            field = fields[name]
-            assert field.metadata["stored"]
+            flag = flags[name]
+            assert flag.stored
             assert name != "max_length"  # changes the training pairs
-            assert field.metadata["kind"] is not bool or field.default or field.metadata["negatable"]
-            stated = "off" if field.default is False else f"{field.default or 0:g}"
-            assert shown_default(field).startswith(f"by --preset, or {stated}")
+            assert flag.kind is not bool or flag.default or flag.negatable
+            stated = "off" if flag.default is False else f"{flag.default or 0:g}"
+            assert flag.shown_default.startswith(f"by --preset, or {stated}")
 
 
 @pytest.fixture

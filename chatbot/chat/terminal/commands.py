@@ -17,7 +17,7 @@ from chatbot.config.chat import ChatSettings
 from chatbot.config.decoding import DecodingSettings
 from chatbot.display import counted, decodable, visible
 from chatbot.errors import UserError
-from chatbot.flags import fields_of, nearest, parsed_value, settings_by_name
+from chatbot.flags import Flag, flags_of, nearest, settings_by_name
 from chatbot.retrieval.ratings import RATINGS, Rating
 
 SLASH = "/"
@@ -33,10 +33,7 @@ SAMPLES = 10
 HISTORY = "history"
 DEFAULT = "default"
 # What /set changes, by name, in the order of /settings.
-FIELDS: dict[str, "dataclasses.Field[Any]"] = {
-    HISTORY: fields_of(ChatSettings)[HISTORY],
-    **fields_of(DecodingSettings),
-}
+FLAGS = {HISTORY: flags_of(ChatSettings)[HISTORY], **flags_of(DecodingSettings)}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,7 +71,7 @@ def _carry_out(session: Session, line: str) -> None:
     text = text.strip()
     if text and not command.arguments:
         raise UserError(f"{SLASH}{command.name} {text}: {SLASH}{command.name} takes nothing after it")
-    with settings_by_name(FIELDS):
+    with settings_by_name(FLAGS):
         command.run(session, text)
 
 
@@ -93,10 +90,9 @@ def _help(session: Session, text: str) -> None:
     if not text:
         session.screen.table([(command.usage, command.text) for command in COMMANDS.values()])
         session.screen.line("A question that begins with a slash is typed with two: //text")
-    elif name in FIELDS and name not in KNOWN:
-        field = FIELDS[name]
-        several = f"; several are separated by commas, {name}=one,two" if field.metadata["many"] else ""
-        session.screen.table([(name, field.metadata["text"] + several)])
+    elif name in FLAGS and name not in KNOWN:
+        several = f"; several are separated by commas, {name}=one,two" if FLAGS[name].many else ""
+        session.screen.table([(name, FLAGS[name].text + several)])
     else:
         command = _command_of(name)
         session.screen.table([(command.usage, command.text)])
@@ -133,10 +129,10 @@ def _settings(session: Session, text: str) -> None:
     rows = [[HISTORY, str(read), "model" if read == trained else "set"]]
     chosen = session.current.decoding
     used = session.current.responder().decoding
-    for name, field in fields_of(DecodingSettings).items():
+    for name, flag in flags_of(DecodingSettings).items():
         value = getattr(used, name)
         is_set = value == getattr(chosen, name)
-        rows.append([name, shown(value), "" if value == field.default else "set" if is_set else "model"])
+        rows.append([name, shown(value), "" if value == flag.default else "set" if is_set else "model"])
     session.screen.table(rows, ["setting", "value", "from"])
 
 
@@ -302,22 +298,21 @@ def changes_of(text: str) -> dict[str, Any]:
                 "such as ban=one,two"
             )
         name = typed.lower().removeprefix("--").replace("-", "_")  # it may be given as a flag
-        if name not in FIELDS:
-            near = nearest(name, FIELDS)
+        if name not in FLAGS:
+            near = nearest(name, FLAGS)
             hint = f"the nearest is {near}" if near else "/settings lists the settings"
             raise UserError(f"/set {typed}: no such setting; {hint}")
-        changes[name] = _value_of(FIELDS[name], value)
+        changes[name] = _value_of(FLAGS[name], value)
     return changes
 
 
-def _value_of(field: "dataclasses.Field[Any]", text: str) -> Any:
+def _value_of(flag: Flag, text: str) -> Any:
     """Return the value that a text stands for. Raises UserError for one that is not allowed."""
     if not text:
-        return field.default
-    parts = text.split(",") if field.metadata["many"] else [text]
-    name = f"/set {field.name}"
-    values = tuple(parsed_value(field, part, name) for part in parts)
-    return values if field.metadata["many"] else values[0]
+        return flag.default
+    parts = text.split(",") if flag.many else [text]
+    values = tuple(flag.parsed(part, f"/set {flag.name}") for part in parts)
+    return values if flag.many else values[0]
 
 
 def shown(value: Any) -> str:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from chatbot.attempts.files import CONFIG
-from chatbot.chat.terminal.commands import COMMANDS, DEFAULT, FIELDS, SLASH
+from chatbot.chat.terminal.commands import COMMANDS, DEFAULT, FLAGS, SLASH
 from chatbot.config.attempts import CHECKPOINTS
 from chatbot.display import visible
 
@@ -117,10 +117,10 @@ def completer() -> Any:
         return WordCompleter(texts, ignore_case=True, WORD=True, meta_dict=about)
 
     commands = {SLASH + name: command.text for name, command in COMMANDS.items()}
-    settings = {f"{name}=": field.metadata["text"] for name, field in FIELDS.items()}
+    settings = {f"{name}=": flag.text for name, flag in FLAGS.items()}
     files = PathCompleter(expanduser=True)
     arguments = {
-        "/help": words([*COMMANDS, *FIELDS]),
+        "/help": words([*COMMANDS, *FLAGS]),
         "/set": words([*settings, DEFAULT], settings),
         "/model": words(lambda: sorted(config.parent.name for config in CHECKPOINTS.glob(f"*/{CONFIG}"))),
         **dict.fromkeys(("/save", "/overwrite", "/load"), files),

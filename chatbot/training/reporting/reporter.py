@@ -15,7 +15,7 @@ from chatbot.attempts.checkpoint import better_last
 from chatbot.attempts.curves import draw, read_records
 from chatbot.attempts.files import METRICS, RETRIEVAL, is_validated
 from chatbot.attempts.settings import storable
-from chatbot.command_line import program
+from chatbot.commands import program
 from chatbot.config.attempts import CHECKPOINTS
 from chatbot.config.corpus import NONE
 from chatbot.config.learning import NATS

@@ -15,7 +15,7 @@ from prompt_toolkit.document import Document
 
 from chatbot.chat.conversation import Exchange
 from chatbot.chat.terminal import commands, transcript
-from chatbot.chat.terminal.commands import COMMANDS, FIELDS
+from chatbot.chat.terminal.commands import COMMANDS, FLAGS
 from chatbot.chat.terminal.prompt import completer, history_path, make_private
 from chatbot.chat.terminal.screen import Screen, attention_rows
 from chatbot.chat.terminal.transcript import load, save
@@ -300,7 +300,7 @@ def test_overwrite_keeps_the_mode_and_touches_no_other_file(tmp_path: Path) -> N
     assert len(list(tmp_path.iterdir())) == 2
 
 
-WORDS = st.sampled_from([*COMMANDS, *(f"{name}=" for name in FIELDS), "default", "~", "..", "/", "'"])
+WORDS = st.sampled_from([*COMMANDS, *(f"{name}=" for name in FLAGS), "default", "~", "..", "/", "'"])
 LINES = st.lists(WORDS | st.text(max_size=6), max_size=4).map(" ".join)
 
 
