@@ -106,11 +106,7 @@ COMMANDS = {
         "config.corpus.ENCODE",
         "corpus.start.encode",
     ),
-    "data prune": Command(
-        "write a pretrained model with the tokens that occur in the pairs",
-        "config.corpus.PRUNE",
-        "pretrained.pruning.prune",
-    ),
+    "data prune": Command("write a model with the tokens of pairs", "config.corpus.PRUNE", "pretrained.pruning.prune"),
     "evaluate": Command(
         "measure a trained chatbot on held-out pairs",
         "config.evaluation.EVALUATE",

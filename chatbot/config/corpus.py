@@ -231,9 +231,7 @@ class PruneSettings(Flags):
     """The settings of python -m chatbot.corpus prune."""
 
     corpus: CorpusSettings = dataclasses.field(default_factory=CorpusSettings)
-    init_from: str = setting(
-        ..., "pretrained model that is pruned: its folder, or its name on Hugging Face", group="run", metavar="FOLDER"
-    )
+    init_from: str = setting(..., "pretrained T5, mT5 or mBART: its folder or name", group="run", metavar="FOLDER")
     output: str = setting(..., "folder to write, which must not exist yet, for train --init-from", metavar="FOLDER")
 
 
@@ -264,7 +262,7 @@ PAIRS = CommandLine(
 PRUNE = CommandLine(
     PruneSettings,
     "data prune",
-    "It keeps those that spell everything else, too.",
+    "It keeps the tokens that spell everything else, too.",
     "pairs.tsv --init-from ./mt5-small --output mt5-small-pairs",
     "data columns map head me init_from output",
     positional="data",

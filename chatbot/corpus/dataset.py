@@ -5,6 +5,7 @@ import functools
 import itertools
 import json
 from collections import defaultdict
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
@@ -183,6 +184,12 @@ def described(report: Report) -> list[str]:
     lines += [f"  note: {line}" for line in report.notes()]
     lines += [f"  --clean {rule} changed {counted(count, 'utterance')}" for rule, count in report.changed.items()]
     return lines
+
+
+def print_reports(reports: Iterable[Report]) -> None:
+    """Print what was read of each file."""
+    for report in reports:
+        print(f"{report.file}: {counted(report.pairs, 'pair')}", *described(report), sep="\n")
 
 
 def count_tokens(tokenised: TokenisedFiles, kept: Mask, pool: Processes) -> dict[str, int]:

@@ -1,12 +1,10 @@
-"""The commands of `duida data`: a report on a corpus and its pairs, as text or encoded."""
+"""The commands of `duida data` that read pairs: a report on a corpus, and its pairs as text or encoded."""
 
 import dataclasses
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 
 from chatbot.config.corpus import PIECES, EncodeSettings, InspectSettings, PairsSettings
-from chatbot.corpus.reading.report import Report
 from chatbot.display import counted
 from chatbot.errors import UserError
 
@@ -48,7 +46,7 @@ def encode(settings: EncodeSettings) -> None:
     """Write the encoded pairs to the cache, where training finds them. Raises UserError for pieces."""
     if settings.corpus.tokenizer == PIECES:
         raise UserError(OF_PIECES)
-    from chatbot.corpus.dataset import training_set
+    from chatbot.corpus.dataset import print_reports, training_set
     from chatbot.corpus.files import without_word_spaces
     from chatbot.corpus.tokenizer import print_unused_words
 
@@ -60,12 +58,5 @@ def encode(settings: EncodeSettings) -> None:
 
         pool = BeamPool(settings.runner, settings.runner_options, Path(settings.corpus.cache))
     corpus = training_set(corpus_settings, settings.encoding, pool=pool)
-    _print_reports(corpus.reports)
+    print_reports(corpus.reports)
     print(f"Encoded: {counted(corpus.pairs, 'pair')}, shards: {len(corpus.shards):,}, in {corpus.shards.folder}")
-
-
-def _print_reports(reports: Sequence[Report]) -> None:
-    from chatbot.corpus.dataset import described
-
-    for report in reports:
-        print(f"{report.file}: {counted(report.pairs, 'pair')}", *described(report), sep="\n")

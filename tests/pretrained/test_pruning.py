@@ -23,21 +23,15 @@ from chatbot.pretrained.tokens import piece_vocabulary
 from chatbot.pretrained.weights import read_weights
 from tests.commands import ROOT
 from tests.pretrained.test_tokens import MORE, TEXTS
-from tests.pretrained.tokenizer_files import KINDS, fitting_tokenizer, save, tokenizer_of
+from tests.pretrained.tokenizer_files import save, tokenizer_of
 
 OF_TOKENS = {"model.shared.weight": 0, "model.encoder.embed_tokens.weight": 0, "lm_head.weight": 0}
 
 
-def model_of(folder: Path, kind: str) -> PretrainedModel:
-    """A model with a tokenizer of a kind, whose tensors of tokens have the id in each row, and one of no tokens."""
-    if kind == "vocab.txt":  # of a BERT, whose end is named beside its id
-        folder.mkdir()
-        made, config = tokenizer_of("WordPiece", [*TEXTS, *MORE[:2]], 1500)
-        pieces = sorted(made.get_vocab(), key=made.get_vocab().__getitem__)
-        (folder / kind).write_text("".join(f"{piece}\n" for piece in pieces), encoding="utf-8")
-    else:
-        made, config = tokenizer_of(kind, [*TEXTS, *MORE[:2]], 1500)
-        save(made, folder)
+def model_of(folder: Path) -> PretrainedModel:
+    """A model whose tensors of tokens have the id in each row, and one of no tokens."""
+    made, config = tokenizer_of("Metaspace", [*TEXTS, *MORE[:2]], 1500)
+    save(made, folder)
     size = config["vocab_size"]
     config |= {"model_type": "bart", "bos_token_id": None, "torch_dtype": "float16"}
     tensors = {name: np.arange(size, dtype=np.float32)[:, None].repeat(2, 1) for name in OF_TOKENS}
@@ -48,9 +42,8 @@ def model_of(folder: Path, kind: str) -> PretrainedModel:
     return PretrainedModel(folder, config)
 
 
-@pytest.mark.parametrize("kind", [*KINDS, "vocab.txt"])
-def test_used_tokens_stay_as_they_were_and_spell_the_others(kind: str, tmp_path: Path) -> None:
-    model, pruned = model_of(tmp_path / "whole", kind), tmp_path / "pruned"
+def test_used_tokens_stay_as_they_were_and_spell_the_others(tmp_path: Path) -> None:
+    model, pruned = model_of(tmp_path / "whole"), tmp_path / "pruned"
     pruned.mkdir()
     before = open_tokenizer(model.tokenizer())
     some = TEXTS[: len(TEXTS) // 4]
@@ -86,53 +79,30 @@ def test_used_tokens_stay_as_they_were_and_spell_the_others(kind: str, tmp_path:
 
 def test_what_cannot_be_spelled_stays(tmp_path: Path) -> None:
     """Also bytes, and what is special for the tokenizer or for config.json only."""
-    words = {"[PAD]": 0, "[UNK]": 1, "[SEP]": 2, "ab": 3, "a": 4, "##b": 5, "ac": 6, "<0x41>": 7, "##ba": 8, "##bb": 9}
-    made = Tokenizer(models.WordPiece(words | {"äb": 10, "##": 11, "bc": 12, "ä": 13}, unk_token="[UNK]"))
-    made.decoder, made.post_processor = decoders.WordPiece(), processors.RobertaProcessing(("[SEP]", 2), ("äb", 10))
-    made.add_special_tokens(["[PAD]"])
+    words = ["<pad>", "<unk>", "</s>", "ab", "a", "b", "ac", "<0x41>", "ba", "äb", "bc", "ä"]
+    made = Tokenizer(models.Unigram([(piece, -1.0) for piece in words], 1))
+    made.decoder = decoders.Metaspace()
+    made.post_processor = processors.TemplateProcessing("ba $A </s>", None, [("</s>", 2), ("ba", 8)])
+    made.add_special_tokens(["<pad>"])
     save(made, tmp_path)
     config = {"model_type": "bart", "pad_token_id": 0, "eos_token_id": 2, "decoder_start_token_id": 2, "vocab_size": 15}
     config |= {"mask_token_id": 14, "sep_token_id": 99}  # which is no token, and which is none at all
-    config |= {"forced_eos_token_id": [2], "bad_words_ids": [[12]], "suppress_tokens": [12], "task_specific_params": {}}
-    config |= {"begin_suppress_tokens": [12], "sequence_bias": [], "force_words_ids": []}
+    config |= {"forced_eos_token_id": [2], "bad_words_ids": [[10]], "suppress_tokens": [10], "task_specific_params": {}}
+    config |= {"begin_suppress_tokens": [10], "sequence_bias": [], "force_words_ids": []}
     save_file({"model.shared.weight": np.ones((15, 2), np.float32)}, tmp_path / WEIGHTS)
     (tmp_path / "pruned").mkdir()
     write_pruned(PretrainedModel(tmp_path, config), set(), tmp_path / "pruned")
     after = read_json(tmp_path / "pruned" / TOKENIZER)
-    kept = ["[PAD]", "[UNK]", "[SEP]", "a", "##b", "ac", "<0x41>", "##ba", "äb", "##", "bc", "ä"]
-    assert after["model"]["vocab"] == {piece: i for i, piece in enumerate(kept)}
-    assert (after["post_processor"]["sep"], after["post_processor"]["cls"]) == (["[SEP]", 2], ["äb", 8])
+    kept = ["<pad>", "<unk>", "</s>", "a", "b", "ac", "<0x41>", "ba", "bc", "ä"]
+    assert [piece for piece, _ in after["model"]["vocab"]] == kept
+    assert {piece: token["ids"] for piece, token in after["post_processor"]["special_tokens"].items()} == {
+        "</s>": [2],
+        "ba": [7],
+    }
     changed = read_json(tmp_path / "pruned" / CONFIG)
-    assert (changed["mask_token_id"], changed["sep_token_id"], changed["vocab_size"]) == (12, 99, 13)
+    assert (changed["mask_token_id"], changed["sep_token_id"], changed["vocab_size"]) == (10, 99, 11)
     expected = "model_type vocab_size pad_token_id eos_token_id decoder_start_token_id mask_token_id sep_token_id dtype"
     assert {*changed} == {*expected.split()}
-
-
-def pruned(made: Tokenizer, used: set[str], folder: Path) -> Tokenizer:
-    """The tokenizer of a model with fewer tokens. made: ids 0 and 1 are its padding and its end."""
-    made.add_special_tokens(["<pad>", "</s>"])
-    made.post_processor = processors.TemplateProcessing("$A </s>", None, [("</s>", 1)])
-    save(made, folder)
-    size, special = made.get_vocab_size(), {"pad_token_id": 0, "eos_token_id": 1, "decoder_start_token_id": 0}
-    config = {"model_type": "t5", "vocab_size": size, **special}
-    save_file({"shared.weight": np.ones((size, 2), np.float32)}, folder / WEIGHTS)
-    (folder / "pruned").mkdir()
-    write_pruned(PretrainedModel(folder, config), used, folder / "pruned")
-    return open_tokenizer(folder / "pruned" / TOKENIZER)
-
-
-def test_ends_of_words_are_spelled_as_such(tmp_path: Path) -> None:
-    """As in the BPE of CLIP, and with a mark of what is not the first part of a word."""
-    pieces = ["<pad>", "</s>", "a", "b", "##a", "##b", "a</w>", "##b</w>", "ab</w>", "##a</w>", "aa</w>", "##c"]
-    pieces.append("bc</w>")  # whose end nothing spells
-    merges = [("a", "##b</w>"), ("a", "##a</w>")]
-    marks = {"continuing_subword_prefix": "##", "end_of_word_suffix": "</w>"}
-    made = Tokenizer(models.BPE({piece: i for i, piece in enumerate(pieces)}, merges, **marks))
-    made.decoder = decoders.WordPiece()
-    after = pruned(made, {"aa</w>"}, tmp_path)
-    assert {*pieces} - {*after.get_vocab()} == {"ab</w>"}
-    assert after.encode("aa").tokens == made.encode("aa").tokens == ["aa</w>", "</s>"]
-    assert after.encode("ab").tokens == ["a", "##b</w>", "</s>"]
 
 
 def test_what_stands_for_unknown_characters_stays(tmp_path: Path) -> None:
@@ -140,20 +110,39 @@ def test_what_stands_for_unknown_characters_stays(tmp_path: Path) -> None:
     pieces = ["<pad>", "</s>", "<unk>", *"<unk>", "nu", "ku"]
     made = Tokenizer(models.Unigram([(piece, -1.0) for piece in pieces], 2))
     made.decoder = decoders.Metaspace()
-    after = pruned(made, {"ku"}, tmp_path)
+    made.add_special_tokens(["<pad>", "</s>"])
+    made.post_processor = processors.TemplateProcessing("$A </s>", None, [("</s>", 1)])
+    save(made, tmp_path)
+    size, special = made.get_vocab_size(), {"pad_token_id": 0, "eos_token_id": 1, "decoder_start_token_id": 0}
+    save_file({"shared.weight": np.ones((size, 2), np.float32)}, tmp_path / WEIGHTS)
+    (tmp_path / "pruned").mkdir()
+    config = {"model_type": "t5", "vocab_size": size, **special}
+    write_pruned(PretrainedModel(tmp_path, config), {"ku"}, tmp_path / "pruned")
+    after = open_tokenizer(tmp_path / "pruned" / TOKENIZER)
     assert {*pieces} - {*after.get_vocab()} == {"nu"}
     assert after.encode("kux").ids == [after.token_to_id("ku"), after.token_to_id("<unk>"), 1]
+
+
+def fitting_tokenizer(folder: Path) -> list[str]:
+    """Write a tokenizer whose tokens are those of a small model, and return them: Chinese characters and letters."""
+    config = read_json(folder / CONFIG)
+    names = {config["pad_token_id"]: "<pad>", config["eos_token_id"]: "</s>"}
+    pieces = [names.get(i, chr(0x4E00 + i)) for i in range(config["vocab_size"])]
+    unknown = next(i for i in range(4) if i not in names)
+    pieces[unknown] = "<unk>"
+    pieces[-5:] = ["a", "b", "ab", "ba", "aa"]
+    made = Tokenizer(models.Unigram([(piece, -9.0 if piece == "ab" else -1.0) for piece in pieces], unknown))
+    made.decoder = decoders.Metaspace()
+    made.add_special_tokens(["<pad>", "</s>"])
+    made.post_processor = processors.TemplateProcessing("$A </s>", None, [("</s>", config["eos_token_id"])])
+    save(made, folder)
+    return pieces
 
 
 @pytest.mark.parametrize("name", ["bart", "t5-gated"])
 def test_command_writes_a_pretrained_model(name: str, work_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
     shutil.copytree(ROOT / "tests/pretrained/models" / name, "there")
-    fitting_tokenizer(read_json(Path("there", CONFIG)), Path("there"))
-    content = read_json(Path("there", TOKENIZER))
-    vocabulary = content["model"]["vocab"]
-    pieces = ("a", "b", "##a", "##b", "ab", "ba", "aa")
-    vocabulary |= {piece: vocabulary.pop(character) for piece, character in zip(pieces, "与丏丐丑丒专且", strict=True)}
-    write_json(Path("there", TOKENIZER), content)
+    pieces = fitting_tokenizer(Path("there"))
     Path("talk").mkdir()
     Path("talk/train.tsv").write_text("丆万\tbab\n" * 9, encoding="utf-8")
     Path("talk/valid.tsv").write_text("丆万\taab\n", encoding="utf-8")
@@ -163,7 +152,7 @@ def test_command_writes_a_pretrained_model(name: str, work_dir: Path, capsys: py
     *report, line = capsys.readouterr().out.splitlines()
     assert re.fullmatch(r"pruned: 40 tokens of 41; [\d,]+ weights", line)
     assert "  left out: duplicate pairs: 8" in report
-    assert {*vocabulary} - {*read_json(output / TOKENIZER)["model"]["vocab"]} == {"ab"}
+    assert {*pieces} - {piece for piece, _ in read_json(output / TOKENIZER)["model"]["vocab"]} == {"ab"}
     model = pretrained_model(str(output))
     assert model is not None
     own, rows = piece_vocabulary(model.tokenizer(), model.config)
@@ -176,7 +165,7 @@ def test_command_writes_a_pretrained_model(name: str, work_dir: Path, capsys: py
 def test_models_that_cannot_be_pruned(tmp_path: Path) -> None:
     """Nothing is written."""
     folder = tmp_path / "whole"
-    model, pruned = model_of(folder, "WordPiece"), tmp_path / "pruned"
+    model, pruned = model_of(folder), tmp_path / "pruned"
     pruned.mkdir()
 
     def refused(message: str, changed: PretrainedModel = model) -> None:
@@ -192,18 +181,11 @@ def test_models_that_cannot_be_pruned(tmp_path: Path) -> None:
             refused(f"{name} is .*, not of the tokens", PretrainedModel(folder, model.config))
     save_file({"final_logits_bias": tensors["final_logits_bias"]}, folder / WEIGHTS)
     refused("no tensor model.shared.weight", PretrainedModel(folder, model.config))
-    content = read_json(folder / TOKENIZER)
     without = {name: x for name, x in model.config.items() if name != "vocab_size"}
     refused("vocab_size None in config.json", PretrainedModel(folder, without))
-    content["model"] = {"type": "WordLevel", "vocab": content["model"]["vocab"], "unk_token": "[UNK]"}
-    write_json(folder / TOKENIZER, content)
-    refused("tokens of a model WordLevel cannot be pruned; train with all of them")
-    made = Tokenizer(models.WordPiece({"[PAD]": 0, "[UNK]": 1, "[SEP]": 2, "a": 5}, unk_token="[UNK]"))
-    made.decoder, made.post_processor = decoders.WordPiece(), processors.BertProcessing(("[SEP]", 2), ("[PAD]", 0))
-    made.add_special_tokens(["x"])  # which the library gives the next number
+    made, config = tokenizer_of("WordPiece", TEXTS, 1500)
     save(made, folder)
-    changed = {**model.config, "pad_token_id": 0, "eos_token_id": 2, "decoder_start_token_id": 2}
-    refused("tokens cannot be numbered without gaps; train with all of them", PretrainedModel(folder, changed))
+    refused("tokens of WordPiece cannot be pruned", PretrainedModel(folder, {**model.config, **config}))
 
 
 @pytest.mark.parametrize(
@@ -211,7 +193,7 @@ def test_models_that_cannot_be_pruned(tmp_path: Path) -> None:
     [
         (
             ["--init-from", "pairs.tsv"],
-            "--init-from pairs.tsv: no pretrained model; give its folder, its name such as google/mt5-small, or an",
+            "--init-from pairs.tsv: no pretrained model; give its folder, or its name such as google/mt5-small",
         ),
         (["--output", "there"], "--output there: give a folder that does not exist yet, in one that does"),
         (["--output", "link"], "--output link: give a folder"),
@@ -221,7 +203,7 @@ def test_models_that_cannot_be_pruned(tmp_path: Path) -> None:
 )
 def test_bad_input(work_dir: Path, arguments: list[str], message: str) -> None:
     shutil.copytree(ROOT / "tests/pretrained/models/bart", "there")
-    fitting_tokenizer(read_json(Path("there", CONFIG)), Path("there"))
+    fitting_tokenizer(Path("there"))
     Path("pairs.tsv").write_text("丆万\t丈三\n", encoding="utf-8")
     Path("words").write_text("丈\n", encoding="utf-8")
     Path("link").symlink_to("nothing")
