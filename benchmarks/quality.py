@@ -29,7 +29,7 @@ from chatbot.corpus.reading.sources import find_sources
 from chatbot.decoding.ngrams import Ngrams, ngrams_of, positions_of
 from chatbot.display import counted
 from chatbot.errors import UserError
-from chatbot.evaluation.fluency import probabilities
+from chatbot.evaluation.measures import probabilities
 from chatbot.evaluation.report import COLUMNS
 from chatbot.flags import setting
 

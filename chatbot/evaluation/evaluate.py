@@ -1,5 +1,6 @@
 """Evaluation of a trained model on held-out pairs."""
 
+import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -14,10 +15,8 @@ from chatbot.corpus.tokenizer import tokens_of
 from chatbot.decoding.reply_text import Reply
 from chatbot.evaluation.baseline import Baseline
 from chatbot.evaluation.choice import choice_shares
-from chatbot.evaluation.fluency import Fluency
 from chatbot.evaluation.likelihood import Scorer
-from chatbot.evaluation.measures import Measurer, Sample, Values, samples_of
-from chatbot.evaluation.precision import precision_measures
+from chatbot.evaluation.measures import Fluency, Measurer, Sample, Values, precision_measures, samples_of
 from chatbot.evaluation.report import Words, entries_of, report_page
 from chatbot.flags import flags_for
 from chatbot.inference.replier import BATCH, Replier
@@ -25,46 +24,52 @@ from chatbot.inference.responder import TensorFlowModel, replier_of
 from chatbot.quiet import no_bars
 
 
-def evaluate(
-    trained: Trained,
-    corpus: Corpus,
-    decoding: DecodingSettings,
-    baseline: Baseline | None = None,
-    report: str | None = None,
-    name: str = "model",
-    tokenize: str = AUTO_TOKENIZE,
-    fluency: Fluency | None = None,
-    warning: Words | None = None,
-    precision: float | None = None,
-    outside: Sequence[str] = (),
-) -> dict[str, Any]:
+@dataclasses.dataclass(frozen=True)
+class Evaluation:
+    """A model, its held-out pairs, and what is measured beside its replies.
+
+    precision, outside, tokenize: of the flags.
+    """
+
+    trained: Trained
+    corpus: Corpus  # in the vocabulary of the model, with its turns of history
+    decoding: DecodingSettings
+    fluency: Fluency | None = None  # None: it is not measured
+    baseline: Baseline | None = None
+    outside: Sequence[str] = ()
+    precision: float | None = None
+    tokenize: str = AUTO_TOKENIZE
+    report: str | None = None  # the path of an HTML file to write
+    name: str = "model"  # shown in the report
+    warning: Words | None = None  # about the pairs, for the report
+
+
+def evaluate(evaluation: Evaluation) -> dict[str, Any]:
     """Return the likelihood of the reference replies, the choice among ten, and the measures of the model's replies.
 
     "references", "random" and "baseline" have the same measures of the references, of references of other questions,
-    and of the baseline's replies.
-
-    corpus: in the vocabulary of the model, with its turns of history. report: the path of an HTML file to write. name:
-    the model's name, shown there. tokenize: --tokenize. fluency: of --fluency-corpus; None: it is not measured.
-    warning: about the pairs, for the report. precision, outside: of the flags. Raises OSError when the report cannot be
-    written.
+    and of the baseline's replies. Raises OSError when the report cannot be written.
     """
+    trained = evaluation.trained
     scorer = Scorer(trained.model)
-    likelihood = scorer(corpus.shards)
-    samples = samples_of(corpus)
+    likelihood = scorer(evaluation.corpus.shards)
+    samples = samples_of(evaluation.corpus)
     both_directions = trained.settings.learning.both_directions == "on"
     tokens = tokens_of(trained.settings.corpus)
-    measurer = Measurer(samples, trained.vocabulary, tokens, scorer if both_directions else None, tokenize)
+    of_questions = scorer if both_directions else None
+    measurer = Measurer(samples, trained.vocabulary, tokens, of_questions, evaluation.tokenize)
+    fluency = evaluation.fluency
 
     def measured(replies: list[str]) -> Values:
         return {**measurer(replies), "fluency_nats_per_character": None if fluency is None else fluency(replies)}
 
     model = TensorFlowModel(trained.model)
-    replier = replier_of(trained, decoding, model)
+    replier = replier_of(trained, evaluation.decoding, model)
     best = best_replies(replier, samples)
     replies = [one.text for one in best]
     rows = {"references": measurer.references, "random": measurer.random_replies()}
-    if baseline:
-        rows["baseline"] = [baseline.reply(sample.question) for sample in samples]
+    if evaluation.baseline:
+        rows["baseline"] = [evaluation.baseline.reply(sample.question) for sample in samples]
     measures = {
         "pairs": len(samples),
         "tokens": likelihood.tokens,
@@ -77,19 +82,22 @@ def evaluate(
         **measured(replies),
         **{name: measured(of_row) for name, of_row in rows.items()},
     }
-    if precision is not None:
-        ids = [trained.vocabulary.ids(tokens(question)) for question in outside]
+    if evaluation.precision is not None:
+        ids = [trained.vocabulary.ids(tokens(question)) for question in evaluation.outside]
         others = best_replies(replier, [Sample(row, "", "") for row in ids if row])
-        measures |= precision_measures(best, [sample.answer for sample in samples], others, precision)
-    if report:
-        data = ", ".join(read.file for read in corpus.reports)
-        title = Words(
-            f"{name}, step {trained.step:,}: replies to {data}", f"{name}，第 {trained.step:,} 步：对 {data} 的回复"
-        )
+        measures |= precision_measures(best, measurer.references, others, evaluation.precision)
+    if evaluation.report:
         entries = entries_of(trained, samples, replies, tokens, rows.get("baseline"))
-        page = report_page(title, flags_for(decoding), measures, entries, warning)
-        Path(report).write_text(page, encoding="utf-8", errors="replace")
+        page = report_page(_title(evaluation), flags_for(evaluation.decoding), measures, entries, evaluation.warning)
+        Path(evaluation.report).write_text(page, encoding="utf-8", errors="replace")
     return measures
+
+
+def _title(evaluation: Evaluation) -> Words:
+    data = ", ".join(read.file for read in evaluation.corpus.reports)
+    name = evaluation.name
+    step = f"{evaluation.trained.step:,}"
+    return Words(f"{name}, step {step}: replies to {data}", f"{name}，第 {step} 步：对 {data} 的回复")
 
 
 def reply(replier: Replier, samples: list[Sample]) -> list[str]:

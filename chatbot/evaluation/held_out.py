@@ -8,16 +8,17 @@ from pathlib import Path
 from typing import Any
 
 from chatbot.attempts.trained import Trained, load_trained
-from chatbot.config.corpus import CorpusSettings
+from chatbot.config.corpus import CorpusSettings, EncodingSettings, FileSettings
 from chatbot.config.evaluation import HeldOutSettings
 from chatbot.corpus.dataset import Corpus, encode
 from chatbot.corpus.files import corpus_files, read_as
 from chatbot.corpus.history import question_of
 from chatbot.corpus.reading import sources as files
 from chatbot.corpus.selection import Selection
-from chatbot.corpus.tokenizer import without_pair_rules
+from chatbot.corpus.tokenizer import tokens_of, without_pair_rules
 from chatbot.display import counted
 from chatbot.errors import UserError
+from chatbot.evaluation.measures import Fluency
 from chatbot.evaluation.report import Words
 
 # The share of training pairs among those to evaluate from which on there is a warning. Greetings may be in both.
@@ -44,6 +45,14 @@ def reading_settings(trained: Trained, settings: HeldOutSettings) -> CorpusSetti
     """Return how an evaluation reads pairs for a model: cleaned as for training, and no pair is dropped."""
     corpus = read_as(without_pair_rules(trained.settings.corpus), settings)
     return dataclasses.replace(corpus, cache=settings.cache)
+
+
+def fluency_of(trained: Trained, corpus: Sequence[files.Source], settings: HeldOutSettings) -> Fluency:
+    """Return the measure of fluency by the files of a corpus, read as training pairs are. Raises UserError."""
+    as_pairs = read_as(reading_settings(trained, settings), FileSettings())
+    of_characters = dataclasses.replace(as_pairs, tokenizer="char", dictionary=None)
+    usual = encode(corpus_files(corpus, of_characters), Selection(), EncodingSettings.vocabulary_size)
+    return Fluency(usual, tokens_of(of_characters))
 
 
 def held_out_corpus(trained: Trained, held_out: Sequence[files.Source], settings: HeldOutSettings) -> Corpus:

@@ -1,11 +1,14 @@
-"""The measures of a set of replies: overlap with the references, variety, repetition, and relevance to the question."""
+"""The measures of a set of replies: overlap with the references, variety, repetition, and relevance to the question.
+
+And how usual their characters are in another corpus, and from which score on they are right.
+"""
 
 import itertools
 import math
 import re
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -15,6 +18,9 @@ from chatbot.corpus.dataset import Corpus
 from chatbot.corpus.history import question_of
 from chatbot.corpus.pair_ids import EncodedPairs, Ragged
 from chatbot.corpus.vocabulary import ASK, EOS, Vocabulary
+from chatbot.decoding.ngram_mixture import NgramMixture
+from chatbot.decoding.ngrams import Ngrams, ngrams_of, positions_of
+from chatbot.decoding.reply_text import Reply
 from chatbot.display import CHINESE_OR_KANA
 from chatbot.retrieval.characters import character_index
 
@@ -38,6 +44,8 @@ UNIT = re.compile(rf"[{CHINESE_OR_KANA}]|[^\W{CHINESE_OR_KANA}]+|[^\w\s]")
 QUESTIONS = 10
 # The other questions of a reply are drawn from a block of at most this many pairs: the time is linear in the pairs.
 BLOCK = 2000
+# The length of the longest n-grams by which fluency is measured, in characters.
+ORDER = 4
 
 
 class Sample(NamedTuple):
@@ -224,3 +232,56 @@ def without_copies(reply: str, question: str) -> str:
     copied = [before or behind for before, behind in zip([False, *pairs], [*pairs, False], strict=True)]
     parts = itertools.groupby(zip(units, copied, strict=False), key=lambda marked: marked[1])
     return "".join("\n" if is_copy else "".join(unit for unit, _ in run) for is_copy, run in parts)
+
+
+class Fluency:
+    """Measures how usual the characters of texts are, by n-grams of the replies of a corpus of other people.
+
+    corpus: encoded in a vocabulary of characters. tokens: from a text to the tokens of this corpus, its characters.
+    """
+
+    def __init__(self, corpus: Corpus, tokens: Tokenise) -> None:
+        self._vocabulary = corpus.vocabulary
+        self._tokens = tokens
+        self._ngrams = ngrams_of((part.targets for part in corpus.shards), len(corpus.vocabulary), ORDER)
+
+    def __call__(self, texts: Sequence[str]) -> float | None:
+        """Return the nats per character of texts, ends included and spaces not counted; None without a character."""
+        characters = sum(len(text.replace(" ", "")) for text in texts)
+        ids = Ragged.from_rows([self._vocabulary.ids(self._tokens(text)) for text in texts])
+        return -float(np.log(probabilities(self._ngrams, ids)).sum()) / characters if characters else None
+
+
+def probabilities(ngrams: Ngrams, sequences: Ragged) -> npt.NDArray[np.float64]:
+    """Return the probability of each id of some sequences, and of EOS after each sequence, by n-grams: [positions]."""
+    histories, ids = positions_of(sequences, ngrams.order)
+    mixture = NgramMixture(ngrams, weight=0.5)  # the weight is for a mixture with a model's probabilities
+    return np.asarray(mixture.probabilities_of(histories, ids[:, None])[:, 0], np.float64)
+
+
+def precision_measures(
+    replies: Sequence[Reply], references: Sequence[str], outside: Sequence[Reply], precision: float
+) -> dict[str, Any]:
+    """Return the least score with a precision, and what it leaves answered, as measures.
+
+    least_score: the lowest from which on the share `precision` of answers is right; None if there is none.
+    answered_share: of the questions that have an answer, those that still get one. precision_curve: for each score, the
+    highest first, the share that is answered, that of right answers among all given, and the score.
+
+    replies, references: the best reply to each question, and the right one. outside: the best replies to questions that
+    have no right answer.
+    """
+    given = [(reply.score, reply.text == right, True) for reply, right in zip(replies, references, strict=True)]
+    given += [(reply.score, False, False) for reply in outside]
+    given.sort(key=lambda one: -one[0])
+    curve = list[tuple[float, float, float]]()
+    right = 0
+    inside = 0
+    for number, (score, is_right, is_inside) in enumerate(given, start=1):
+        right = right + is_right
+        inside = inside + is_inside
+        if number == len(given) or given[number][0] < score:  # equal scores are given or not together
+            curve.append((inside / len(replies), right / number, score))
+    enough = [point for point in curve if point[1] >= precision]
+    share, _, least = enough[-1] if enough else (0.0, 0.0, None)
+    return {"least_score": least, "answered_share": share, "precision_curve": curve}

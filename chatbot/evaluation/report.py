@@ -50,6 +50,17 @@ def rows_of(measures: Mapping[str, Any]) -> dict[str, Mapping[str, float | None]
     return {"model": measures, **{row: measures[name] for row, name in ROWS.items() if name in measures}}
 
 
+def summary(measures: Mapping[str, Any], held_out: bool, precision: float | None) -> list[str]:
+    """Return the lines for a terminal. held_out: whether no training pairs are among those that were evaluated."""
+    questions = counted(measures["pairs"], "held-out question" if held_out else "question")
+    return [
+        f"Replies to {questions}; BLEU by sacrebleu's tokenisation {measures['bleu_tokenize']}:",
+        *table(rows_of(measures)),
+        choice_line(measures),
+        *([] if precision is None else [precision_line(measures, precision)]),
+    ]
+
+
 def table(rows: Mapping[str, Mapping[str, float | None]]) -> list[str]:
     """Return the lines of an aligned table. rows: by name, the measures of replies; the rest is as in `cells`."""
     texts = cells(rows)
@@ -194,6 +205,17 @@ def choice_line(measures: Mapping[str, Any]) -> str:
     """Return the shares of true replies that the model chooses among ten, in words."""
     random, nearest = (_shown(measures[f"choice_{others}_at_1"], 1, 3) for others in ("random", "nearest"))
     return f"True reply chosen among ten: {random} with random others, {nearest} with replies to the nearest questions."
+
+
+def precision_line(measures: Mapping[str, Any], precision: float) -> str:
+    """Return the least score of `precision_measures` in words."""
+    if measures["least_score"] is None:
+        return f"No score has {precision:.0%} right answers: an answer is right if it is that of --data."
+    answered = measures["answered_share"]
+    least = measures["least_score"]
+    return (
+        f"--min-score {least:.4g}: {answered:.0%} of the questions are answered, {precision:.0%} of the answers right."
+    )
 
 
 def _cells(texts: Sequence[str], tag: str) -> str:

@@ -29,10 +29,9 @@ from chatbot.decoding.reply_text import Reply
 from chatbot.errors import UserError
 from chatbot.evaluation import evaluate as evaluate_module
 from chatbot.evaluation.baseline import Baseline, corpus_of
-from chatbot.evaluation.evaluate import evaluate
-from chatbot.evaluation.fluency import ORDER, Fluency
+from chatbot.evaluation.evaluate import Evaluation, evaluate
 from chatbot.evaluation.likelihood import Likelihood, Scorer
-from chatbot.evaluation.measures import Sample, samples_of
+from chatbot.evaluation.measures import ORDER, Fluency, Sample, samples_of
 from chatbot.flags import compose
 from chatbot.inference.replier import Replier
 from chatbot.inference.responder import replier_of
@@ -219,7 +218,7 @@ def test_each_reply_is_compared_with_its_own_reference(
     model = built_model(SETTINGS.model, len(vocabulary), seed=1)
     files = training_files(CorpusSettings(data=("pairs.tsv",), clean=("none",)))
     corpus = encode(files, Selection(), vocabulary)
-    measures = evaluate(Trained(SETTINGS, vocabulary, model, step=0), corpus, DecodingSettings())
+    measures = evaluate(Evaluation(Trained(SETTINGS, vocabulary, model, step=0), corpus, DecodingSettings()))
     assert measures["bleu"] == pytest.approx(100.0)
     assert (measures["pairs"], measures["characters"], measures["top_reply_share"]) == (4, 24, 0.5)
     assert measures["distinct_1"] < 1  # of words

@@ -5,7 +5,8 @@ import random
 import pytest
 
 from chatbot.decoding.reply_text import Reply
-from chatbot.evaluation.precision import precision_line, precision_measures
+from chatbot.evaluation.measures import precision_measures
+from chatbot.evaluation.report import precision_line
 
 
 @pytest.mark.parametrize("seed", range(8))

@@ -184,7 +184,8 @@ def test_terminal_is_spared_the_json(
     flags: list[str],
     shown: int,
 ) -> None:
-    monkeypatch.setattr("chatbot.evaluation.start._evaluate", lambda settings: {"pairs": 2})
+    monkeypatch.setattr("chatbot.evaluation.start._checked", lambda settings: None)
+    monkeypatch.setattr("chatbot.evaluation.start._measures", lambda settings, inputs: {"pairs": 2})
     monkeypatch.setattr(sys.stdout, "isatty", lambda: is_terminal)
     assert commands.run("evaluate", ["--data", "x.tsv", *flags]) == 0
     assert capsys.readouterr().out == '{"pairs": 2}\n' * shown

@@ -21,7 +21,7 @@ from chatbot.corpus.reading.sources import find_sources
 from chatbot.corpus.selection import Selection
 from chatbot.decoding.reply_text import Reply
 from chatbot.errors import UserError
-from chatbot.evaluation.evaluate import evaluate
+from chatbot.evaluation.evaluate import Evaluation, evaluate
 from chatbot.inference.replier import Replier
 from chatbot.inference.responder import Responder
 from chatbot.training.data import prepare
@@ -66,7 +66,7 @@ def test_evaluation_and_chat_read_the_same_sources(trained: Trained, monkeypatch
     settings = CorpusSettings(data=("talks.jsonl",), tokenizer="char", clean=("control",), cache="cache")
     files, max_length = corpus_files(find_sources(settings.data), settings), trained.settings.model.max_length
     corpus = encode(files, Selection(), trained.vocabulary, trained.settings.encoding.history, max_length)
-    measures = evaluate(trained, corpus, DecodingSettings(beam_size=1))
+    measures = evaluate(Evaluation(trained, corpus, DecodingSettings(beam_size=1)))
     of_evaluation, sources[:] = sorted(sources), []
     assert measures["pairs"] == 3 * len(TALKS)
     responder = Responder(trained, DecodingSettings(beam_size=1))
