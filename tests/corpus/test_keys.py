@@ -128,7 +128,7 @@ def test_every_table_that_decides_what_is_read_changes_the_key(folder: Path, mon
             file.write("# changed\n")
         before, earlier = files().key, before
         assert before != earlier, name
-    with Path("reading", "wordings.py").open("a") as file:
+    with Path("reading", "names.py").open("a") as file:
         file.write("# changed\n")
     assert files().key == before
 

@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
-from chatbot.corpus.reading.messages import have_codes
+from chatbot.corpus.reading.texts import have_codes
 from chatbot.corpus.reading.times import form_of
 from chatbot.display import CHINESE_OR_KANA, counted
 

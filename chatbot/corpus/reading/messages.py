@@ -4,16 +4,16 @@ A message without text, such as a picture, stands between the turns around it, w
 conversation ends with the chat, or with a pause.
 """
 
-import re
 from collections.abc import Iterable, Iterator
-from itertools import chain, dropwhile, islice, pairwise
+from itertools import chain, islice, pairwise
 from typing import NamedTuple, TypeVar
 
 from chatbot.corpus.reading.conversation import Pair, nobody_is
+from chatbot.corpus.reading.names import pattern
 from chatbot.corpus.reading.report import ReadOptions, Report
+from chatbot.corpus.reading.texts import plain_text
 from chatbot.corpus.reading.times import PAUSE, form_of, seconds
 from chatbot.corpus.reading.turns import MAX_TURN, TOO_LONG, Said, joined, pairs_of_turns
-from chatbot.corpus.reading.wordings import pattern
 from chatbot.errors import UserError
 
 FIRST = 200  # messages, whose times tell their form, and whether the newest comes first
@@ -25,9 +25,7 @@ ME = "me"  # the name for --me where an export marks the messages of the user, b
 
 # What an application writes in place of a sender.
 SYSTEM = frozenset({"系统消息", "系統消息", "系统通知", "System Message"})
-_MENTION = re.compile(r"<[@#][!&]?\w{1,30}(?:\|([^<>]{1,60}))?>|<!(?:here|channel|everyone)>")
-_LINK = re.compile(r"<((?:https?://|mailto:)[^<>|\s]{1,500})(?:\|([^<>]{1,300}))?>")
-_LEFT_OUT, _NO_TEXT, _QUOTE, _NOTICE, _CODE = map(pattern, ("left_out", "no_text", "quotes", "notices", "codes"))
+_NOTICE = pattern("notices")
 _LONGEST_NOTICE = 120  # characters
 
 
@@ -131,36 +129,6 @@ def _usable(
             report.warn("some times are not understood, and so no pause is before them", place)
         last = time if time is not None else last
         yield message._replace(text=text)
-
-
-def plain_text(text: str) -> str:
-    """Return what a person wrote in a message: without media, quotes of other messages and marks of mentions."""
-    text = text.strip()
-    if text.startswith(("<?xml", "<msg", "<sysmsg", "<appmsg")):
-        return ""
-    if "<" in text:
-        text = shown_marks(text)
-    if text.startswith("> "):
-        text = without_quotes(text)
-    if "[" in text or "「" in text or "【" in text or "引用" in text or "通话" in text:
-        text = _QUOTE.sub("", text).strip()
-        text = "" if _NO_TEXT.fullmatch(text) else _LEFT_OUT.sub(" ", text).strip()
-    return text
-
-
-def have_codes(texts: Iterable[str]) -> bool:
-    """Return whether what is left of messages still has codes of a messenger, which nobody wrote."""
-    return any(map(_CODE.search, map(plain_text, texts)))
-
-
-def shown_marks(text: str) -> str:
-    """Return the text with mentions and links as people see them in Slack and Discord."""
-    return _LINK.sub(lambda link: link[2] or link[1], _MENTION.sub(lambda mention: mention[1] or "", text)).strip()
-
-
-def without_quotes(text: str) -> str:
-    """Return the text below the lines of another message that it begins with, each with > before it."""
-    return "\n".join(dropwhile(lambda line: line.startswith(">") or not line.strip(), text.splitlines()))
 
 
 _M = TypeVar("_M")  # a message, or a turn

@@ -1,10 +1,38 @@
-"""Names of fields and columns, and of roles, which names.yaml lists."""
+"""The tables beside the modules: names of fields and roles (names.yaml), and words around texts (wordings.yaml)."""
 
 import functools
+import importlib.resources
 import re
 from collections.abc import Iterable, Sequence
+from typing import Any
 
-from chatbot.corpus.reading.wordings import table_of
+import yaml
+
+Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # PyYAML may be installed without its C extension
+
+
+@functools.cache
+def table_of(name: str) -> Any:
+    """Return the content of a YAML file beside this module."""
+    content = importlib.resources.files(__package__).joinpath(name).read_text(encoding="utf-8")
+    return Loader(content).get_single_data()
+
+
+@functools.cache
+def any_of(name: str) -> str:
+    """Return the expression of all rows of a table of wordings.yaml."""
+    return expression("|".join(table_of("wordings.yaml")[name]))
+
+
+def expression(text: str) -> str:
+    """Return an expression with those of tables in place of their names, such as <media>."""
+    return re.sub(r"(?<!P)<([a-z]+)>", lambda name: any_of(name[1]), text)
+
+
+def pattern(name: str) -> re.Pattern[str]:
+    """Return the pattern of all rows of a table of wordings.yaml."""
+    return re.compile(any_of(name), re.IGNORECASE)
+
 
 _IGNORED = re.compile("[\\s_*\\-\u200b-\u200f\u202a-\u202e\u2060\ufeff]")
 

@@ -13,8 +13,9 @@ from chatbot.corpus.reading.layouts import declared
 from chatbot.corpus.reading.mapping import PAIRS, compiled, flag, quoted, written
 from chatbot.corpus.reading.objects import ANY, ITEM, Place
 from chatbot.corpus.reading.proposals import SURE, proposed
-from chatbot.corpus.reading.records import UNDECLARED, Layout, text_of
+from chatbot.corpus.reading.records import UNDECLARED, Layout
 from chatbot.corpus.reading.sources import PART_WORDS
+from chatbot.corpus.reading.texts import text_of
 
 _ID = re.compile(r"(?=\S*\d)[\w.:/#-]+", re.ASCII)  # a name of a field that is the id of its value
 MAX_DEPTH = 8  # of lists and objects around the values

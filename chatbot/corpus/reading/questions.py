@@ -11,11 +11,10 @@ from itertools import chain, pairwise, takewhile
 from typing import Generic, TypeVar
 
 from chatbot.corpus.reading.conversation import Pair
-from chatbot.corpus.reading.names import UNHEARD
+from chatbot.corpus.reading.names import UNHEARD, any_of, pattern
 from chatbot.corpus.reading.report import ReadOptions, Report
 from chatbot.corpus.reading.text_file import TextFile, is_rule, lines
 from chatbot.corpus.reading.turns import OF_PROGRAMS, Said, joined, pairs_of_turns
-from chatbot.corpus.reading.wordings import any_of, pattern
 
 _SIDES = "|".join(f"(?P<{side}>{any_of(side)})" for side in ("question", "answer", "user", "bot"))
 _LABEL = re.compile(

@@ -1,6 +1,5 @@
 """From what a map gives to pairs: records of a question and its answer, conversations, messages, replies by parent."""
 
-import html
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import chain, product
@@ -10,26 +9,22 @@ from chatbot.corpus.reading import mapping
 from chatbot.corpus.reading.conversation import NEW, Pair, nobody_is
 from chatbot.corpus.reading.mapping import Map
 from chatbot.corpus.reading.marked_text import labelled, said_in, separated, without_mark
-from chatbot.corpus.reading.messages import ME, NOTICES, Message, by_chat, pairs_of_messages, plain_text
+from chatbot.corpus.reading.messages import ME, NOTICES, Message, by_chat, pairs_of_messages
 from chatbot.corpus.reading.names import IN_MESSENGERS, ROLES, UNHEARD, key_of
 from chatbot.corpus.reading.report import ALONE, UNUSED_FIELDS, ReadOptions, Report
+from chatbot.corpus.reading.texts import alternatives, plain_text, text_of
 from chatbot.corpus.reading.turns import Drop, Said, pairs_of_roles, pairs_of_texts, pairs_of_turns
 
 NO_PAIR = "records without question and answer"
 ABSENT = "replies to a message that is not in the file"
 REMOVED = "messages that were deleted"
 MAX_HELD = 100_000  # messages by their ids; a reply to an older one than twice as many is not found
-MAX_DEPTH = 8  # of the parts of a text
 MOST_PAIRS = 1_000  # of the phrasings and answers of one record
 UNDECLARED = "--map"  # the name of what the user gives, or names suggest
 _REMOVED = ("", "[deleted]", "[removed]")
 YES = frozenset({"1", "true", "yes", "是", "1.0", "send", "发", "发送"})
 NO = frozenset({"0", "false", "no", "否", "0.0"})
 _REDDIT_KIND = re.compile(r"t[1-6]_")  # before its ids
-_QUOTED = re.compile(r'<(quote|blockquote|mx-reply)\b.*?</\1>|<p><span class="user-mention silent".*?</p>', re.DOTALL)
-_BREAK = re.compile(r"<(?:br|p)\b[^<>]*>|</(?:p|div|li|h\d)>", re.IGNORECASE)
-_TAG = re.compile(r"</?[A-Za-z][^<>]*>")
-_TWICE = re.compile("[\u00c2-\u00f4][\u0080-\u00bf]")
 
 
 class Layout(NamedTuple):
@@ -66,22 +61,6 @@ def pairs_of_entries(
     return pairs_of_messages(by_chat(_messages(entries, layout, drop)), options, report, place)
 
 
-def text_of(value: object, depth: int = 0) -> str:
-    """Return the text of a value: a text, a number, or the texts of several parts; "" for anything else."""
-    if isinstance(value, str):
-        return value
-    if value is None or depth > MAX_DEPTH:
-        return ""
-    if isinstance(value, int | float) and not isinstance(value, bool):
-        return str(value)
-    if isinstance(value, dict):
-        if value.get("thought") or value.get("type") in ("tool_result", "tool_use", "thinking", "reasoning"):
-            return ""
-        name = next((name for name in ("text", "content", "parts", "value") if name in value), "")
-        return text_of(value.get(name), depth + 1)
-    return "\n".join(filter(None, (text_of(part, depth + 1) for part in value))) if isinstance(value, list) else ""
-
-
 def pairs_of_record(entry: Mapping[str, Any], drop: Drop) -> list[Pair]:
     """Return the pairs of {question, input, answer, history}, those of the history first.
 
@@ -108,18 +87,6 @@ def pairs_of_record(entry: Mapping[str, Any], drop: Drop) -> list[Pair]:
             return [*_pairs_after(turns, questions[0], answers[0], drop)]
         drop(f"{UNUSED_FIELDS}: histories of texts among lists or objects")
     return [pair for each in product(questions, answers) for pair in _pairs_of_texts(*each, drop)]
-
-
-def alternatives(value: object) -> list[str]:
-    """Return the texts of a question or an answer: one, or several that mean the same."""
-    if isinstance(value, dict) and isinstance(value.get("text"), list):  # as datasets has them, of SQuAD the first
-        value = value["text"][: 1 if "answer_start" in value else None]
-    if isinstance(value, list):
-        if value and isinstance(value[0], dict) and "answer_start" in value[0]:
-            value = value[:1]  # the same span as several people marked it
-        parts = [part for each in value for part in (each if isinstance(each, list) else [each])]
-        return list(dict.fromkeys(filter(None, map(text_of, parts))))
-    return [text_of(value)] if text_of(value) else []
 
 
 def _pairs_of_texts(question: str, answer: str, drop: Drop) -> list[Pair]:
@@ -240,21 +207,6 @@ def _messages(entries: Entries, layout: Layout, drop: Drop) -> Iterator[tuple[st
         sender = f"{mine:d}{name}"  # in a chat of two, both may have the name of the chat
         time = text_of(entry["time"]) if has_time else ""
         yield text_of(entry.get("chat")), Message(sender, names, time, text)
-
-
-def without_html(markup: str) -> str:
-    """Return the text of a message in HTML: without quotes and tags, and with the characters that entities mean."""
-    return html.unescape(_TAG.sub("", _BREAK.sub("\n", _QUOTED.sub("", markup)))).strip()
-
-
-def repaired(text: str) -> str:
-    """Return a text of Facebook's exports, which write each byte of UTF-8 as a character, as it was meant."""
-    if _TWICE.search(text) is None:
-        return text
-    try:
-        return text.encode("latin-1").decode()
-    except UnicodeError:
-        return text
 
 
 class _Node(NamedTuple):

@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
 
-from chatbot.corpus.reading.wordings import any_of, expression
+from chatbot.corpus.reading.names import any_of, expression
 
 PAUSE = 3 * 60 * 60  # seconds without a message, after which the next one begins a conversation
 DAY = 24 * 60 * 60

@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 from chatbot.corpus.reading import messages
-from chatbot.corpus.reading.messages import Message, pairs_of_messages, plain_text
+from chatbot.corpus.reading.messages import Message, pairs_of_messages
 from chatbot.corpus.reading.report import ReadOptions, Report
 from chatbot.corpus.reading.text_file import FIRST_LINES
+from chatbot.corpus.reading.texts import plain_text
 from chatbot.corpus.reading.turns import MAX_TURN, TOO_LONG
 from chatbot.errors import UserError
 from tests.corpus.reading.sample_files import conversations, conversations_of, dropped, written

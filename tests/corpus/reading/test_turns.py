@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 
 from chatbot.corpus.reading import turns
-from chatbot.corpus.reading.names import ROLES, key_of
+from chatbot.corpus.reading.names import ROLES, key_of, table_of
 from chatbot.corpus.reading.turns import MAX_TURN, TOO_LONG, Said, pairs_of_turns
-from chatbot.corpus.reading.wordings import table_of
 from chatbot.errors import UserError
 from tests.corpus.reading.sample_files import conversations, conversations_of, dropped, written
 
