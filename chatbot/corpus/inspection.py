@@ -20,11 +20,10 @@ from chatbot.corpus.dataset import count_tokens, described, kept_pairs
 from chatbot.corpus.files import CorpusFiles, TokenisedFiles, tokenise
 from chatbot.corpus.pair_ids import SOURCE, TARGET, Hashes, Mask
 from chatbot.corpus.reading.lines import FALSE_RESPONSES
-from chatbot.corpus.reading.messages import NO_TEXT, NOTICES
 from chatbot.corpus.reading.read import NO_DATA
 from chatbot.corpus.reading.report import Report
 from chatbot.corpus.reading.subtitles import NO_SPEECH
-from chatbot.corpus.reading.turns import NOT_TEXT, OF_PROGRAMS
+from chatbot.corpus.reading.turns import NO_TEXT, NOT_TEXT, NOTICES, OF_PROGRAMS
 from chatbot.corpus.selection import Selection
 from chatbot.corpus.shards import encode_chunk
 from chatbot.corpus.vocabulary import Vocabulary, build_vocabulary

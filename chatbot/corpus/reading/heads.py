@@ -21,13 +21,12 @@ from typing import Any, NamedTuple
 
 from chatbot.corpus.reading.conversation import Pair
 from chatbot.corpus.reading.marked_text import speakers
-from chatbot.corpus.reading.messages import NOTICES, SYSTEM, Message, pairs_of_messages
 from chatbot.corpus.reading.names import any_of, are_roles, expression, table_of
 from chatbot.corpus.reading.questions import blocks, is_question, read_sections
 from chatbot.corpus.reading.report import ReadOptions, Report
 from chatbot.corpus.reading.text_file import TextFile, is_rule, raw_lines
 from chatbot.corpus.reading.texts import FUNCTIONS, have_codes
-from chatbot.corpus.reading.turns import pairs_of_roles
+from chatbot.corpus.reading.turns import NOTICES, SYSTEM, Message, pairs_of_messages, pairs_of_roles
 from chatbot.display import one_line
 from chatbot.errors import UserError
 

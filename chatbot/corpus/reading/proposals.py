@@ -8,8 +8,7 @@ from chatbot.corpus.reading import names
 from chatbot.corpus.reading.doubts import MANY, doubt_of
 from chatbot.corpus.reading.mapping import quoted, written
 from chatbot.corpus.reading.marked_text import labelled, said_in, separated
-from chatbot.corpus.reading.records import NO, YES
-from chatbot.corpus.reading.texts import alternatives, text_of
+from chatbot.corpus.reading.texts import NO, YES, alternatives, text_of
 from chatbot.corpus.reading.times import form_of, seconds
 from chatbot.display import one_line
 

@@ -9,21 +9,28 @@ from chatbot.corpus.reading import mapping
 from chatbot.corpus.reading.conversation import NEW, Pair, nobody_is
 from chatbot.corpus.reading.mapping import Map
 from chatbot.corpus.reading.marked_text import labelled, said_in, separated, without_mark
-from chatbot.corpus.reading.messages import ME, NOTICES, Message, by_chat, pairs_of_messages
 from chatbot.corpus.reading.names import IN_MESSENGERS, ROLES, UNHEARD, key_of
 from chatbot.corpus.reading.report import ALONE, UNUSED_FIELDS, ReadOptions, Report
-from chatbot.corpus.reading.texts import alternatives, plain_text, text_of
-from chatbot.corpus.reading.turns import Drop, Said, pairs_of_roles, pairs_of_texts, pairs_of_turns
+from chatbot.corpus.reading.texts import YES, alternatives, plain_text, text_of
+from chatbot.corpus.reading.turns import (
+    NOTICES,
+    Drop,
+    Message,
+    Reply,
+    Said,
+    behind_parents,
+    by_chat,
+    pairs_of_messages,
+    pairs_of_roles,
+    pairs_of_texts,
+    pairs_of_turns,
+)
 
 NO_PAIR = "records without question and answer"
-ABSENT = "replies to a message that is not in the file"
-REMOVED = "messages that were deleted"
-MAX_HELD = 100_000  # messages by their ids; a reply to an older one than twice as many is not found
 MOST_PAIRS = 1_000  # of the phrasings and answers of one record
+ME = "me"  # the name for --me where an export marks the messages of the user, but has no name for them
 UNDECLARED = "--map"  # the name of what the user gives, or names suggest
-_REMOVED = ("", "[deleted]", "[removed]")
-YES = frozenset({"1", "true", "yes", "是", "1.0", "send", "发", "发送"})
-NO = frozenset({"0", "false", "no", "否", "0.0"})
+
 _REDDIT_KIND = re.compile(r"t[1-6]_")  # before its ids
 
 
@@ -49,7 +56,7 @@ def pairs_of_entries(
     if layout.map.kind is mapping.PAIRS:
         return (pair for entry in entries if entry is not None for pair in pairs_of_record(entry, drop))
     if layout.map.kind is mapping.REPLIES:
-        replies = _replies(entries, layout, drop)
+        replies = behind_parents((_reply(entry, layout) for entry in entries if entry is not None), drop)
         if "role" in layout.map.names:
             return pairs_of_roles(replies, drop, layout.name == UNDECLARED)
         return pairs_of_turns((reply and Said(reply[1]) for reply in replies), drop)
@@ -209,54 +216,7 @@ def _messages(entries: Entries, layout: Layout, drop: Drop) -> Iterator[tuple[st
         yield text_of(entry.get("chat")), Message(sender, names, time, text)
 
 
-class _Node(NamedTuple):
-    key: str
-    parent: str
-    text: str  # "" for a message that was deleted
-    role: str
-
-
-def _replies(entries: Entries, layout: Layout, drop: Drop) -> Iterator[tuple[str, str] | None]:
-    """Yield (role, text) of messages in any order, each after its parent; holds at most 2 x MAX_HELD of them."""
-    before: dict[str, _Node] = {}
-    nodes: dict[str, _Node] = {}
-    for entry in entries:
-        if entry is None:
-            continue
-        key, parent = (_REDDIT_KIND.sub("", text_of(entry.get(name)), count=1) for name in ("id", "parent"))
-        text = layout.finish(text_of(entry.get("text")).strip())
-        if text in _REMOVED:
-            drop(REMOVED)
-        nodes[key] = _Node(key, parent, "" if text in _REMOVED else text, text_of(entry.get("role")).casefold())
-        if len(nodes) >= MAX_HELD:
-            yield from _below_parents(nodes, before, drop)
-            before = nodes
-            nodes = {}
-    yield from _below_parents(nodes, before, drop)
-
-
-def _below_parents(
-    nodes: Mapping[str, _Node], before: Mapping[str, _Node], drop: Drop
-) -> Iterator[tuple[str, str] | None]:
-    """Yield each answer to the message before it directly, and to another one after None and that one again."""
-    children: dict[str, list[_Node]] = {}
-    roots: list[_Node] = []
-    for node in nodes.values():
-        if node.parent in nodes and node.parent != node.key:
-            children.setdefault(node.parent, []).append(node)
-        else:
-            roots.append(node)
-            if node.parent not in ("", "0", "root") and node.parent not in before:
-                drop(ABSENT)
-    last: _Node | None = None
-    waiting = roots[::-1]
-    while waiting:
-        node = waiting.pop()
-        waiting += reversed(children.get(node.key, ()))
-        parent = nodes.get(node.parent) or before.get(node.parent)
-        if parent is None or parent is node or not node.text or not parent.text:
-            continue
-        if parent is not last:
-            yield from (None, (parent.role, parent.text))
-        yield node.role, node.text
-        last = node
+def _reply(entry: Mapping[str, Any], layout: Layout) -> Reply:
+    key, parent = (_REDDIT_KIND.sub("", text_of(entry.get(name)), count=1) for name in ("id", "parent"))
+    text = layout.finish(text_of(entry.get("text")).strip())
+    return Reply(key, parent, text, text_of(entry.get("role")).casefold())

@@ -14,6 +14,8 @@ import orjson
 
 from chatbot.corpus.reading.names import pattern
 
+YES = frozenset({"1", "true", "yes", "是", "1.0", "send", "发", "发送"})
+NO = frozenset({"0", "false", "no", "否", "0.0"})
 MAX_DEPTH = 8  # of the parts of a text
 _MENTION = re.compile(r"<[@#][!&]?\w{1,30}(?:\|([^<>]{1,60}))?>|<!(?:here|channel|everyone)>")
 _LINK = re.compile(r"<((?:https?://|mailto:)[^<>|\s]{1,500})(?:\|([^<>]{1,300}))?>")

@@ -7,12 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from chatbot.corpus.reading import messages
-from chatbot.corpus.reading.messages import Message, pairs_of_messages
+from chatbot.corpus.reading import turns
 from chatbot.corpus.reading.report import ReadOptions, Report
 from chatbot.corpus.reading.text_file import FIRST_LINES
 from chatbot.corpus.reading.texts import plain_text
-from chatbot.corpus.reading.turns import MAX_TURN, TOO_LONG
+from chatbot.corpus.reading.turns import MAX_TURN, TOO_LONG, Message, pairs_of_messages
 from chatbot.errors import UserError
 from tests.corpus.reading.sample_files import conversations, conversations_of, dropped, written
 
@@ -53,7 +52,7 @@ def test_me_chooses_whose_replies_are_learned(me: str | None, expected: list[lis
 
 def test_newest_first_is_turned_around_within_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each block begins a conversation."""
-    monkeypatch.setattr(messages, "MAX_HELD", 250)
+    monkeypatch.setattr(turns, "MAX_HELD", 250)
     said = [("AB"[n % 2], f"2024-01-01 {n // 60:02}:{n % 60:02}", str(n)) for n in range(600)]
     assert sorted(talks_of(said[::-1])[0], key=lambda turns: int(turns[0])) == [
         [*map(str, range(first, last))] for first, last in ((0, 100), (100, 350), (350, 600))
@@ -61,7 +60,7 @@ def test_newest_first_is_turned_around_within_bounds(monkeypatch: pytest.MonkeyP
 
 
 def test_chats_that_alternate_are_told_apart_within_bounds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(messages, "MAX_HELD", 40)
+    monkeypatch.setattr(turns, "MAX_HELD", 40)
     rows = [{"dialog_id": chat, "speaker": "AB"[n % 2], "text": f"{chat} {n}"} for n in range(4) for chat in range(5)]
     rows += [{"dialog_id": 9, "speaker": "AB"[n % 2], "text": f"9 {n}"} for n in range(50)]
     found, _ = conversations_of(written(tmp_path, "a.jsonl", "".join(json.dumps(row) + "\n" for row in rows)))
@@ -142,7 +141,7 @@ def test_the_order_of_dates_is_asked_for_where_it_matters() -> None:
 
 
 def test_messages_that_wait_for_a_date_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(messages, "MAX_HELD", 200)
+    monkeypatch.setattr(turns, "MAX_HELD", 200)
     read = []
 
     def said() -> Iterator[Message]:
