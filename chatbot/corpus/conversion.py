@@ -32,8 +32,7 @@ def write_pairs(files: CorpusFiles, as_json: bool, output: TextIO, notes: TextIO
     as_json: whether to write lines of JSON, which this program reads as the same pairs with the same links.
     Raises UserError, with nothing written, where a file cannot be read, or changes, or there are no pairs.
     """
-    key = files.key
-    size = sum(path.stat().st_size for source in files.sources for path in source.paths)
+    size = sum(size for _, size in files.dates)
     hashes = [np.zeros(0, np.uint64)]  # of the questions and answers on the lines
     with tempfile.SpooledTemporaryFile(_MEMORY, "w+", encoding="utf-8", newline="") as written:
         with progress_bar("Reading", size, "B") as bar:
@@ -52,7 +51,7 @@ def write_pairs(files: CorpusFiles, as_json: bool, output: TextIO, notes: TextIO
                 before += report.read_bytes
                 for line in (*(f"left out: {line}" for line in report.lines()), *report.notes()):
                     print(f"{source.name}: {line}", file=notes)
-        files.check_unchanged(key)
+        files.check_unchanged()
         if not written.tell():
             names = one_line(", ".join(source.name for source in files.sources), 80)
             raise UserError(f"{names}: no pairs; the lines above say what was left out, inspect what was found")

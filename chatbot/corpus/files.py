@@ -16,7 +16,7 @@ import numpy as np
 from chatbot.config.corpus import AUTO, NONE, PIECES, TEXT_RULES, CorpusSettings, FileSettings
 from chatbot.corpus.cache import content_key, key_of, make_once
 from chatbot.corpus.chunks import PAIRS_PER_CHUNK, load_hashes, tokenise_chunk
-from chatbot.corpus.cleaning import cleaner, is_cut_into_words
+from chatbot.corpus.cleaning import EXAMINED, cleaner, is_cut_into_words
 from chatbot.corpus.history import pair_hashes
 from chatbot.corpus.pair_ids import Mask
 from chatbot.corpus.pieces import open_tokenizer
@@ -52,8 +52,15 @@ class CorpusFiles:
     settings: CorpusSettings
 
     @functools.cached_property
+    def dates(self) -> list[tuple[int, int]]:
+        """The date and the size of each file, before it is read."""
+        files = [path.stat() for source in self.sources for path in source.paths]
+        return [(file.st_mtime_ns, file.st_size) for file in files]
+
+    @functools.cached_property
     def key(self) -> str:
         """A hash of all inputs of the tokens: the files, what their names decide, the settings, and what reads them."""
+        _ = self.dates
         settings = self.settings
         rules = [rule for rule in TEXT_RULES if rule in self.settings.clean]
         block_list, dictionary = (path and Path(path) for path in (settings.block_list, settings.dictionary))
@@ -96,9 +103,9 @@ class CorpusFiles:
         """The folder with the chunks of tokens."""
         return Path(self.settings.cache) / f"tokens-{self.key}"
 
-    def check_unchanged(self, key: str) -> None:
-        """Raise UserError if the inputs are no longer those of this key, as where a download is still running."""
-        if dataclasses.replace(self).key != key:
+    def check_unchanged(self) -> None:
+        """Raise UserError if the files are no longer those of these dates, as where a download is still running."""
+        if dataclasses.replace(self).dates != self.dates:
             names = one_line(", ".join(source.name for source in self.sources), 120)
             raise UserError(f"{names}: changed while it was read; run the command again when it is complete")
 
@@ -168,8 +175,13 @@ def without_word_spaces(settings: CorpusSettings, notes: TextIO | None = None) -
 
 
 def _is_cut(source: Source, options: ReadOptions) -> bool:
+    text = ""
     with contextlib.closing(read(source, Report(), options)) as pairs:
-        return is_cut_into_words("\n".join(text for pair in itertools.islice(pairs, FIRST_PAIRS) for text in pair[:2]))
+        for question, answer, _ in itertools.islice(pairs, FIRST_PAIRS):
+            text += f"{question}\n{answer}\n"
+            if len(text) > EXAMINED:
+                break
+    return is_cut_into_words(text)
 
 
 class ChunkFile(NamedTuple):
@@ -219,7 +231,7 @@ def tokenise(files: CorpusFiles, pool: Processes | None = None) -> TokenisedFile
         if part:
             with worker_pool(pool) as workers:
                 chunks, reports = _write_chunks(files, part, workers)
-            files.check_unchanged(files.key)
+            files.check_unchanged()
             description = {"chunks": chunks, "reports": [dataclasses.asdict(report) for report in reports]}
             (part / DESCRIPTION).write_text(json.dumps(description), encoding="utf-8")
     description = json.loads((files.folder / DESCRIPTION).read_text(encoding="utf-8"))
@@ -229,7 +241,7 @@ def tokenise(files: CorpusFiles, pool: Processes | None = None) -> TokenisedFile
 
 def _write_chunks(files: CorpusFiles, folder: Path, pool: Processes) -> tuple[list[tuple[str, int, int]], list[Report]]:
     """Return (name, source, pairs) of each chunk, and the report of each source."""
-    size = sum(path.stat().st_size for source in files.sources for path in source.paths)
+    size = sum(size for _, size in files.dates)
     tasks = [(index, source, files, folder.absolute()) for index, source in enumerate(files.sources)]
     chunks = []
     reports = [Report(source.name) for source in files.sources]

@@ -10,8 +10,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from chatbot.corpus.reading.containers import open_files
 from chatbot.corpus.reading.report import Report
-from chatbot.corpus.reading.unpacking import open_files
 from chatbot.corpus.tokenizer import SPACE
 from chatbot.corpus.vocabulary import SPECIALS, Vocabulary
 from chatbot.display import counted

@@ -22,7 +22,7 @@ from chatbot.corpus.reading.questions import is_question
 from chatbot.corpus.reading.report import ReadOptions, Report
 from chatbot.corpus.reading.text_file import FIRST_LINES, TextFile, is_rule, lines, open_text_files
 from chatbot.corpus.reading.turns import Said, pairs_of_texts, pairs_of_turns
-from chatbot.display import counted, one_line
+from chatbot.display import counted
 from chatbot.errors import UserError
 
 FALSE_RESPONSES = "responses labelled as false"
@@ -194,7 +194,7 @@ def read_lines(text: TextFile, options: ReadOptions, report: Report) -> Iterator
 def read_parallel(paths: tuple[Path, ...], report: Report, charset: str | None) -> Iterator[Pair]:
     """Yield line i of the first file with line i of the second. Raises UserError when one has more lines."""
     with contextlib.ExitStack() as stack:
-        sides = [open_text_files(path, one_line(str(path)), report, charset=charset) for path in paths]
+        sides = [open_text_files(path, report, charset) for path in paths]
         questions, answers = (next(stack.enter_context(contextlib.closing(side))) for side in sides)
         for text in (questions, answers):
             if text.damage:

@@ -5,18 +5,16 @@ import functools
 import itertools
 import re
 from collections.abc import Callable, Generator, Iterator
-from pathlib import Path
 
-from chatbot.corpus.reading.arrow import arrow_kind
 from chatbot.corpus.reading.charset import damage_of
+from chatbot.corpus.reading.containers import OpenFile, Rows, open_contents
 from chatbot.corpus.reading.conversation import Pair, nobody_is, of_position, without_lost
 from chatbot.corpus.reading.detect import NO_HEADS, detect_format, reader_of, refusal
 from chatbot.corpus.reading.report import DETECTED, UNUSED_FIELDS, ReadOptions, Report, UnknownFieldsError
 from chatbot.corpus.reading.rows import Table
 from chatbot.corpus.reading.sources import Source, is_no_data
 from chatbot.corpus.reading.tables import check_columns, of_header, pairs_of_table
-from chatbot.corpus.reading.text_file import UNDECODABLE, TextFile, open_text_files
-from chatbot.corpus.reading.workbooks import is_workbook, sheets
+from chatbot.corpus.reading.text_file import UNDECODABLE, TextFile, open_text_files, text_of
 from chatbot.display import one_line
 from chatbot.errors import UserError
 
@@ -70,30 +68,32 @@ def _pairs_of_files(source: Source, report: Report, options: ReadOptions) -> Ite
         if is_no_data(path.name) and len(source.paths) > 1:
             report.drop(NO_DATA, name)
             report.read_bytes += path.stat().st_size
-        elif options.head and (arrow_kind(path) or is_workbook(path)):
-            raise UserError(f"{name}: {NO_HEADS}")
-        elif kind := arrow_kind(path):
-            read_into = functools.partial(_pairs_of_arrow, path, kind, name, options)
-            yield from _settled(read_into, options, (kind, "UTF-8"), name, report)
-        elif is_workbook(path):
-            yield from _pairs_of_sheets(sheets(path, name, report, source.members), options, report, refused)
-        else:
-            for text in open_text_files(path, name, report, source.members, options.charset):
+            continue
+        for content in open_contents(path, name, report, source.members):
+            if isinstance(content, OpenFile):
+                text = text_of(content, path, report, options.charset)
                 if not text.whole or text.sample.strip():
                     yield from _pairs_of_text(text, options, report, refused)
+            elif options.head:
+                raise UserError(f"{name}: {NO_HEADS}")
+            elif isinstance(content, Rows):
+                read_into = functools.partial(_pairs_of_rows, content, name, options)
+                yield from _settled(read_into, options, (content.format, "UTF-8"), name, report)
+            else:
+                tables = (Table(*sheet, unit="row") for sheet in content.sheets)
+                yield from _pairs_of_sheets(tables, options, report, refused)
     if refused and report.pairs == before:
         raise refused[0]
 
 
-def _pairs_of_arrow(path: Path, kind: str, name: str, options: ReadOptions, report: Report) -> Iterator[Pair]:
-    from chatbot.corpus.reading.arrow import arrow_rows
+def _pairs_of_rows(content: Rows, name: str, options: ReadOptions, report: Report) -> Iterator[Pair]:
     from chatbot.corpus.reading.objects import Located
     from chatbot.corpus.reading.values import pairs_of_values
 
     located = Located("row", name)
 
     def rows() -> Iterator[object]:
-        for number, row in enumerate(arrow_rows(path, kind, name, report), start=1):
+        for number, row in enumerate(content.rows, start=1):
             located.number = number
             yield row
 
@@ -214,6 +214,6 @@ def _chosen(pairs: Iterator[Pair], options: ReadOptions, report: Report, place: 
 
 def _pairs_of_chatterbot(source: Source, report: Report) -> Iterator[Pair]:
     for path in source.paths:
-        for text in open_text_files(path, path.name, report):
+        for text in open_text_files(path, report):
             report.note(source.kind, text.charset)
             yield from reader_of("yaml")(text, DETECTED, report)

@@ -1,6 +1,5 @@
 """From the names that the user gives (files, globs, folders, none) to sources of pairs, and to their parts."""
 
-import contextlib
 import functools
 import glob
 import importlib.resources
@@ -14,9 +13,8 @@ from itertools import groupby, islice
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
+from chatbot.corpus.reading.containers import OpenFile, Sheets, is_hidden, open_contents
 from chatbot.corpus.reading.report import Report
-from chatbot.corpus.reading.unpacking import BEGINNING, PACKED, beginning, is_hidden, is_tar, open_files
-from chatbot.corpus.reading.workbooks import is_workbook, open_workbook
 from chatbot.display import one_line
 from chatbot.errors import UserError
 
@@ -46,6 +44,7 @@ KEY = '"(' + "|".join(PART_WORDS) + r')"\s*:\s*[\[{]'  # that names a part; with
 # The first key whose value is a list or an object, after others such as a version; a key after the end of one.
 FIRST_KEY = re.compile((r"(?:\xef\xbb\xbf)?\s*\{[^\[{]*?" + KEY).encode(), re.IGNORECASE)
 NEXT_KEY = re.compile((r"[\]}]\s*,\s*" + KEY).encode(), re.IGNORECASE)
+HEAD = 4096  # bytes in which an object names its first part
 BLOCK, OVERLAP = 2**20, 256  # bytes
 
 
@@ -144,14 +143,16 @@ def _pieces(path: Path, given: Path) -> Iterator[_Piece]:
 @functools.cache  # a command asks several times for the same, and a .tar.gz takes seconds
 def _contents(path: Path, modified: int, size: int) -> list[tuple[str, list[str]]]:
     """Return (name in the archive, parts of a JSON object) of each file in a file; a damaged one is a single file."""
-    name = one_line(str(path))
-    with contextlib.suppress(UserError, OSError):
-        if not ((head := beginning(path)).startswith(PACKED) or is_tar(head) or FIRST_KEY.match(head)):
-            return [("", [])]
-        if is_workbook(path):
-            return [(sheet, []) for sheet in open_workbook(path, name).sheet_names]
-        return [(file.member, _parts_of_object(file.stream)) for file in open_files(path, name, Report())]
-    return [("", [])]
+    found: list[tuple[str, list[str]]] = []
+    try:
+        for content in open_contents(path, one_line(str(path)), Report()):
+            if isinstance(content, OpenFile):
+                found.append((content.member, _parts_of_object(content.stream)))
+            elif isinstance(content, Sheets):
+                found += ((title, []) for title in content.titles)
+    except (UserError, OSError):
+        return [("", [])]
+    return found or [("", [])]
 
 
 def _parts_of_object(stream: io.BufferedReader) -> list[str]:
@@ -159,7 +160,7 @@ def _parts_of_object(stream: io.BufferedReader) -> list[str]:
 
     Reads the whole stream, though only if its first key names a part.
     """
-    first = FIRST_KEY.match(stream.peek()[:BEGINNING])
+    first = FIRST_KEY.match(stream.peek()[:HEAD])
     keys = [first[1]] if first else []
     tail = b""
     while first and (block := stream.read(BLOCK)):

@@ -4,15 +4,15 @@ import codecs
 import functools
 import io
 import re
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path, PurePath
 
 from chatbot.corpus.reading.charset import COMPARED, damage_of, detect_charset
+from chatbot.corpus.reading.containers import CHUNK, CONVERT, NO_TEXT, SAMPLE, OpenFile, Stream, open_files, opener_of
 from chatbot.corpus.reading.conversation import Pair, without_lost
 from chatbot.corpus.reading.report import Report
-from chatbot.corpus.reading.unpacking import CHUNK, CONVERT, NO_TEXT, SAMPLE, OpenFile, Stream, is_tar, open_files
 from chatbot.display import one_line
 from chatbot.errors import UserError
 
@@ -49,26 +49,25 @@ class TextFile:
         return lines[:-1] if is_rest and len(lines) > 1 else lines
 
 
-def open_text_files(
-    path: Path, name: str, report: Report, members: Sequence[str] = (), charset: str | None = None
-) -> Generator[TextFile, None, None]:
-    """Yield the text of a file, or the texts in an archive, as `open_files` does.
+def open_text_files(path: Path, report: Report, charset: str | None = None) -> Generator[TextFile, None, None]:
+    """Yield the text of a file, or the texts in an archive, as `open_files` and `text_of` do."""
+    for file in open_files(path, one_line(str(path)), report):
+        yield text_of(file, path, report, charset)
+
+
+def text_of(file: OpenFile, path: Path, report: Report, charset: str | None = None) -> TextFile:
+    """Return the text in a file with this path.
 
     charset: one of Python's codecs; None to detect it; if it is not certain, a text has that as its damage.
     """
-    for file in open_files(path, name, report, members):
-        endings = PurePath((file.member or path.name).lower()).suffixes
-        ending = next((ending[1:] for ending in reversed(endings) if ending not in COMPRESSED), "")
-        yield _text(file, charset, ending, report)
-
-
-def _text(file: OpenFile, charset: str | None, ending: str, report: Report) -> TextFile:
+    endings = PurePath((file.member or path.name).lower()).suffixes
+    ending = next((ending[1:] for ending in reversed(endings) if ending not in COMPRESSED), "")
     head = file.stream.peek()
     codec = charset or "utf-8"
     name = charset or "UTF-8"
     damage = ""
     details = tuple[str, ...]()
-    if head.startswith(NO_TEXT) or is_tar(head):
+    if head.startswith(NO_TEXT) or opener_of(head):
         damage = f"no text, it begins with {one_line(head[:8].decode('latin-1'))!r}, {CONVERT}"
     elif not charset:
         try:

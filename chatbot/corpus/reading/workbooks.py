@@ -9,12 +9,9 @@ import re
 import zipfile
 from collections.abc import Iterator, Sequence
 from itertools import chain, islice
-from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO, NamedTuple
 
 from chatbot.corpus.reading.report import Report
-from chatbot.corpus.reading.rows import Table
-from chatbot.corpus.reading.unpacking import OLE, ZIP, beginning
 from chatbot.display import one_line
 from chatbot.errors import UserError
 
@@ -27,43 +24,45 @@ _PLACE = re.compile(rb'<(?:\w+:)?(?:c|(row))(?:\s+r="([A-Z]{0,3})([0-9]{1,15})")
 _FORMULA = re.compile(rb"(?:</(?:\w+:)?f|<(?:\w+:)?f\s[^<>]*/)>(?:<(?:\w+:)?v\s*(?:/|></(?:\w+:)?v)>)?</(?:\w+:)?c>")
 
 
-def is_workbook(path: Path) -> bool:
-    """Return whether a file is a workbook of Excel, from its content."""
-    head = beginning(path)
-    try:
-        return head.startswith(OLE) or (head.startswith(ZIP) and "xl/workbook.xml" in zipfile.ZipFile(path).namelist())
-    except (zipfile.BadZipFile, ValueError, NotImplementedError, OSError):
-        return False
+class Sheet(NamedTuple):
+    """A sheet whose rows can be read once."""
+
+    place: str  # for messages
+    format: str
+    sample: list[list[str]]  # the first rows that are not empty
+    rows: Iterator[tuple[int, list[str]]]  # (number, row) of all of them
 
 
-def open_workbook(path: Path, name: str) -> Any:
+def open_workbook(stream: BinaryIO, archive: zipfile.ZipFile | None, name: str) -> Any:
     """Return the workbook of python-calamine, which has the titles of its sheets before any is read.
 
-    Raises UserError when the package is not installed, and for a file that is damaged, encrypted or too large.
+    archive: of an .xlsx file. Raises UserError when the package is not installed, and for a file that is damaged,
+    encrypted or too large.
     """
     try:
         import python_calamine
     except ModuleNotFoundError:
         raise UserError(f"{name}: a workbook; run `pip install python-calamine`, which reads it") from None
+    if archive and sum(info.file_size for info in archive.infolist()) > MAX_SIZE:
+        raise UserError(f"{name}: more than {MAX_SIZE // 2**20} MiB of tables; save it as CSV (UTF-8)")
     with _as_user_errors(name):
-        if zipfile.is_zipfile(path):
-            with zipfile.ZipFile(path) as archive:
-                if sum(info.file_size for info in archive.infolist()) > MAX_SIZE:
-                    raise UserError(f"{name}: more than {MAX_SIZE // 2**20} MiB of tables; save it as CSV (UTF-8)")
-        return python_calamine.CalamineWorkbook.from_path(path)
+        stream.seek(0)
+        return python_calamine.CalamineWorkbook.from_filelike(stream)
 
 
-def sheets(path: Path, name: str, report: Report, members: Sequence[str] = ()) -> Iterator[Table]:
-    """Yield the visible sheets, whose rows can be read once. members: the titles of those to read, () for all.
+def sheets(
+    book: Any, archive: zipfile.ZipFile | None, name: str, report: Report, members: Sequence[str] = ()
+) -> Iterator[Sheet]:
+    """Yield the visible sheets of a workbook. members: the titles of those to read, () for all.
 
-    Raises UserError as `open_workbook`, and for a sheet with too many cells.
+    Raises UserError for a sheet that is damaged or has too many cells.
     """
-    book = open_workbook(path, name)
-    kind = "xlsx" if zipfile.is_zipfile(path) else "xls"
     from python_calamine import SheetTypeEnum, SheetVisibleEnum
 
-    with _as_user_errors(name):
-        if kind == "xlsx" and (formulas := _check_cells(path, name)):
+    if archive:
+        with _as_user_errors(name):
+            formulas = _check_cells(archive, name)
+        if formulas:
             report.drop(NO_VALUE, name, formulas)
     for sheet in book.sheets_metadata:
         place = f"{name}: {one_line(sheet.name, 40)}"
@@ -73,8 +72,7 @@ def sheets(path: Path, name: str, report: Report, members: Sequence[str] = ()) -
             with _as_user_errors(place):
                 rows = _rows(book.get_sheet_by_name(sheet.name))
                 first = [*islice(rows, FIRST_ROWS)]
-            yield Table(place, kind, [row for _, row in first], chain(first, rows), "row")
-    report.read_bytes += path.stat().st_size
+            yield Sheet(place, "xlsx" if archive else "xls", [row for _, row in first], chain(first, rows))
 
 
 def _rows(cells: Any) -> Iterator[tuple[int, list[str]]]:
@@ -105,26 +103,25 @@ def _as_user_errors(place: str) -> Iterator[None]:
         raise UserError(f"{place}: no workbook, a damaged or an encrypted one ({reason}); {remedy}") from None
 
 
-def _check_cells(path: Path, name: str) -> int:
+def _check_cells(archive: zipfile.ZipFile, name: str) -> int:
     """Return the number of formulas whose values are missing, since a program that computes nothing saved the file.
 
     Raises UserError for too many cells, since the memory for all up to the last row and column would end the process.
     """
     cells = formulas = 0
-    with zipfile.ZipFile(path) as archive:
-        for member in archive.namelist():
-            content = archive.read(member) if member.endswith(".xml") else b""
-            if b"sheetData" not in content:
-                continue
-            formulas += len(_FORMULA.findall(content))
-            row = column = rows = columns = 0
-            for is_row, letters, digits, end in map(re.Match.groups, _PLACE.finditer(content)):
-                row = int(digits or row + bool(is_row))
-                column = 0 if is_row else _column(letters) if letters else column + 1
-                if end == b">" and not is_row:
-                    rows = max(rows, row)
-                    columns = max(columns, column)
-            cells += rows * columns
+    for member in archive.namelist():
+        content = archive.read(member) if member.endswith(".xml") else b""
+        if b"sheetData" not in content:
+            continue
+        formulas += len(_FORMULA.findall(content))
+        row = column = rows = columns = 0
+        for is_row, letters, digits, end in map(re.Match.groups, _PLACE.finditer(content)):
+            row = int(digits or row + bool(is_row))
+            column = 0 if is_row else _column(letters) if letters else column + 1
+            if end == b">" and not is_row:
+                rows = max(rows, row)
+                columns = max(columns, column)
+        cells += rows * columns
     if cells > MAX_CELLS:
         raise UserError(f"{name}: {cells:,} cells, with the empty ones before the last; save the table as CSV (UTF-8)")
     return formulas

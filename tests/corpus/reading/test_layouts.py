@@ -123,7 +123,7 @@ SAID = ("甲 你好", "乙 你好呀", "甲 在吗", "乙 在的")
 )
 def test_a_suggested_head_has_names_and_no_codes(tmp_path: Path, line: str, head: str) -> None:
     content = "".join(line.format(clock, said, said[0]) + "\n" for clock, said in zip(CLOCKS, SAID, strict=True))
-    (text,) = open_text_files(sample_files.written(tmp_path, "a.txt", content), "a", Report())
+    (text,) = open_text_files(sample_files.written(tmp_path, "a.txt", content), Report())
     assert heads.usual_head(text) == head
 
 

@@ -12,11 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chatbot.config.corpus import FORMATS
+from chatbot.corpus.reading.containers import SAMPLE
 from chatbot.corpus.reading.read import read
 from chatbot.corpus.reading.report import ReadOptions, Report
 from chatbot.corpus.reading.sources import Source, find_parts
 from chatbot.corpus.reading.text_file import FIRST_LINES, MAX_LINE, open_text_files
-from chatbot.corpus.reading.unpacking import SAMPLE
 from chatbot.errors import UserError
 from tests.corpus.reading.sample_files import (
     COMPRESSORS,
@@ -173,7 +173,7 @@ def test_given_encoding_and_format_are_those_of_compressed_and_parallel_files(tm
     ids=["no line end", "a blank line", "many lines", "a long line", "only a long line"],
 )
 def test_first_lines_are_complete(tmp_path: Path, content: str, first_lines: list[str]) -> None:
-    (text,) = open_text_files(written(tmp_path, "a", content), "a", Report())
+    (text,) = open_text_files(written(tmp_path, "a", content), Report())
     assert text.first_lines == first_lines
 
 

@@ -5,17 +5,18 @@ import os
 import sys
 from itertools import chain
 from pathlib import Path
+from typing import Any
 from unittest.mock import Mock
 
 import numpy as np
 import pytest
 
-from chatbot.config.corpus import ENCODE, CorpusSettings, EncodingSettings
+from chatbot.config.corpus import ENCODE, PAIRS, CorpusSettings, EncodingSettings
 from chatbot.corpus import start
 from chatbot.corpus.chunks import load_chunk
 from chatbot.corpus.dataset import training_set
 from chatbot.corpus.files import CorpusFiles, left_out, tokenise, training_files, validation_files
-from chatbot.corpus.reading import sources, unpacking
+from chatbot.corpus.reading import containers, sources
 from chatbot.corpus.reading.read import read
 from chatbot.corpus.reading.report import Report
 from chatbot.corpus.reading.sources import (
@@ -163,18 +164,22 @@ def test_each_archive_of_a_folder_is_unpacked_once_for_its_names(
     (work_dir / "corpus").mkdir()
     for i in range(20):
         written(work_dir / "corpus", f"{i}.bin", content)
-    opened = Mock(side_effect=unpacking.open_files)
-    monkeypatch.setattr(sources, "open_files", opened)
+    opened = Mock(side_effect=containers.open_contents)
+    monkeypatch.setattr(sources, "open_contents", opened)
     for _ in range(4):
         find_parts(["corpus"])
     assert opened.call_count == 20
 
 
-def test_encoding_opens_a_file_once_for_each_pass(tmp_path: Path) -> None:
-    """For its kind, the spaces between its words, its hash, its pairs, and to see that its hash is the same."""
-    path, opened = written(tmp_path, "a.tsv", "".join(f"问{i}\t答{i}\n" for i in range(50))), []
+@pytest.mark.parametrize(
+    ("command", "settings", "most"), [(start.encode, ENCODE, 3), (start.write, PAIRS, 2)], ids=["encode", "pairs"]
+)
+def test_a_file_is_opened_once_for_each_pass(tmp_path: Path, command: Any, settings: Any, most: int) -> None:
+    """For what it is and whether spaces are between its words, for its hash, and for its pairs."""
+    longer_than_its_beginning = "".join(f"问{i}{'好' * 500}\t答{i}\n" for i in range(1000))
+    path, opened = written(tmp_path, "a.tsv", longer_than_its_beginning), []
     sys.addaudithook(
         lambda event, args: opened.append(event) if event == "open" and str(args[0]) == str(path) else None
     )
-    start.encode(ENCODE.parse([str(path), "--cache", str(tmp_path / "cache")]))
-    assert len(opened) == 5
+    command(settings.parse([str(path), "--cache", str(tmp_path / "cache")]))
+    assert len(opened) == most

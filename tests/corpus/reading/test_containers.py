@@ -3,12 +3,13 @@
 import collections
 import gzip
 import io
+import json
 import sys
 import tracemalloc
 import warnings
 import zipfile
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 
@@ -16,7 +17,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chatbot.corpus.reading import unpacking
+from chatbot.corpus.reading import containers
+from chatbot.corpus.reading.containers import Container, Content, OpenFile, Rows
 from chatbot.corpus.reading.read import read
 from chatbot.corpus.reading.report import Report
 from chatbot.corpus.reading.sources import Source, find_parts
@@ -46,8 +48,8 @@ PACKED = {
 @pytest.fixture
 def _small_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a file may expand to is little."""
-    monkeypatch.setattr(unpacking, "FREE_OUTPUT", 2**20)
-    monkeypatch.setattr(unpacking, "OUTPUT_RATIO", 2)
+    monkeypatch.setattr(containers, "FREE_OUTPUT", 2**20)
+    monkeypatch.setattr(containers, "OUTPUT_RATIO", 2)
 
 
 @pytest.mark.parametrize("kind", PACKED)
@@ -70,6 +72,31 @@ def test_mutated_tars_give_pairs_or_one_line(
     path = written(tmp_path_factory.getbasetemp(), "mutated", bytes(content))
     pairs_or_one_line(path)
     find_parts([str(path)])
+
+
+def test_a_container_is_added_by_its_first_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file with two others, of which one holds rows."""
+
+    def opened(container: Container) -> Iterator[Content]:
+        _, text, rows = container.stream.read().split(b"\0")
+        for member in ("train.tsv", "dev.tsv"):
+            if not container.members or member in container.members:
+                yield OpenFile(member, f"{container.name}: {member}", io.BufferedReader(io.BytesIO(text)))
+        if not container.members:
+            yield Rows("json", iter(json.loads(rows)))
+
+    content = "NEW\0甲\t乙\n\0" + json.dumps([{"question": "丙", "answer": "丁"}])
+    path = written(tmp_path, "a.new", content)
+    with pytest.raises(UserError, match="unknown format, it begins with"):
+        pairs_of(path)
+    monkeypatch.setitem(containers.CONTAINERS, b"NEW\0", opened)
+    pairs, report = pairs_of(path)
+    assert (pairs, report.formats) == ([("甲", "乙"), ("甲", "乙"), ("丙", "丁")], ["tsv", "json"])
+    path.touch()
+    parts = find_parts([str(path)])
+    assert [source.members for source in (*parts.training, *parts.validation)] == [("train.tsv",), ("dev.tsv",)]
+    with pytest.raises(UserError, match=r"a.new: no text, it begins with 'NEW.*, which is not read here"):
+        pairs_of(written(tmp_path, "a.zip", zipped({"a.new": content})))
 
 
 def bomb(method: str) -> bytes:
