@@ -23,7 +23,7 @@ from chatbot.display import one_line
 from chatbot.errors import UserError
 
 if TYPE_CHECKING:
-    from chatbot.corpus.reading.workbooks import Sheet
+    from chatbot.corpus.reading.binary_tables import Sheet
 
 # The limit in bytes: FREE_OUTPUT + OUTPUT_RATIO for each compressed byte. Text compresses to a tenth at best.
 FREE_OUTPUT = 64 * 2**20
@@ -303,13 +303,9 @@ def _zip(container: Container) -> Iterator[Content]:
         infos = [(_name_in_zip(info), info) for info in archive.infolist() if info.file_size]  # a name may come twice
         if not DOCUMENTS.isdisjoint(member for member, _ in infos):
             raise UserError(f"{container.name}: a document of an office program, {CONVERT}")
-
-        def found() -> Iterator[tuple[str, Callable[[int], bytes]]]:
-            for member, info in sorted(infos, key=lambda item: item[0]):
-                with archive.open(info) as content:
-                    yield member, content.read
-
-        yield from _archive(container, "zip", found(), container.allowed)
+        infos.sort(key=lambda item: item[0])
+        found = ((member, archive.open(info).read) for member, info in infos)
+        yield from _archive(container, "zip", found, container.allowed)
 
 
 def _name_in_zip(info: zipfile.ZipInfo) -> str:
@@ -326,17 +322,17 @@ def _xls(container: Container) -> Iterator[Content]:
 
 
 def _sheets(container: Container, archive: zipfile.ZipFile | None) -> Sheets:
-    from chatbot.corpus.reading.workbooks import open_workbook, sheets
+    from chatbot.corpus.reading.binary_tables import open_workbook, sheets
 
     book = open_workbook(container.stream, archive, container.name)
     return Sheets(book.sheet_names, sheets(book, archive, container.name, container.report, container.members))
 
 
 def _columnar(kind: str, container: Container) -> Iterator[Content]:
-    from chatbot.corpus.reading.columnar import rows
+    from chatbot.corpus.reading.binary_tables import columnar_rows
 
     path, name, _, allowed, report, _ = container
-    yield Rows(kind, rows(path, kind, name, report, allowed.spend))
+    yield Rows(kind, columnar_rows(path, kind, name, report, allowed.spend))
 
 
 class _TarInfo(tarfile.TarInfo):

@@ -8,10 +8,9 @@ import os
 import re
 import stat
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby, islice
 from pathlib import Path, PurePosixPath
-from typing import NamedTuple
 
 from chatbot.corpus.reading.containers import OpenFile, Sheets, is_hidden, open_contents
 from chatbot.corpus.reading.report import Report
@@ -111,33 +110,28 @@ def find_parts(files: Sequence[str], source_file: str | None = None, target_file
     for path in _expanded(files):
         source = _source_of(path)
         pieces = [piece for file in source.paths for piece in _pieces(file, path)]
-        if TRAINING not in [piece.part for piece in pieces]:
+        if TRAINING not in [part for part, _ in pieces]:
             parts[TRAINING].append(source)
             continue
         for part, chosen in parts.items():
-            chosen += _joined([piece for piece in pieces if (piece.part or TRAINING) == part], part, path)
+            chosen += _joined([piece for of, piece in pieces if (of or TRAINING) == part], part, path)
     training = _distinct([*parts[TRAINING], *_parallel(source_file, target_file)]) or [_chatterbot()]
     return Parts(training, _distinct(parts[VALIDATION]), _distinct(parts[TEST]))
 
 
-class _Piece(NamedTuple):
-    """A file, a member of an archive, or the keys of a JSON object that belong to one part."""
+def _pieces(path: Path, given: Path) -> Iterator[tuple[str | None, Source]]:
+    """Yield (part, source) of a file, of each member of an archive, or of the keys of an object for each part.
 
-    part: str | None  # None if its name names none
-    path: Path
-    member: str = ""
-    keys: str | None = None  # the part of a JSON object
-
-
-def _pieces(path: Path, given: Path) -> Iterator[_Piece]:
-    """Yield the pieces of a file. The name that the user gave decides nothing."""
+    The part is None if the name says none. The name that the user gave decides nothing.
+    """
     label = path.relative_to(given).as_posix() if path != given else ""
     status = path.stat()
     for member, parts in _contents(path, status.st_mtime_ns, status.st_size):
+        piece = Source("", (path,), "file", (member,) if member else ())
         if TRAINING in parts:  # with which keys are read that name no part
-            yield from (_Piece(part, path, member, part) for part in parts)
+            yield from ((part, replace(piece, part=part)) for part in parts)
         else:
-            yield _Piece(part_of(f"{label}/{member}"), path, member)
+            yield part_of(f"{label}/{member}"), piece
 
 
 @functools.cache  # a command asks several times for the same, and a .tar.gz takes seconds
@@ -169,19 +163,18 @@ def _parts_of_object(stream: io.BufferedReader) -> list[str]:
     return list(dict.fromkeys(part_of_key(key.decode()) for key in keys))
 
 
-def _joined(pieces: list[_Piece], part: str, given: Path) -> Iterator[Source]:
+def _joined(pieces: list[Source], part: str, given: Path) -> Iterator[Source]:
     """Yield the sources of a part: the files of a folder as one, those of an archive as one, and JSON objects."""
 
-    def container(piece: _Piece) -> tuple[Path | None, str | None]:
-        return (piece.path if piece.member or piece.keys else None), piece.keys
+    def container(piece: Source) -> tuple[Path | None, str | None]:
+        return (piece.paths[0] if piece.members or piece.part else None), piece.part
 
     for (path, keys), group in groupby(pieces, container):
         chosen = list(group)
-        paths = (path,) if path else tuple(piece.path for piece in chosen)
-        members = tuple(piece.member for piece in chosen if piece.member)
+        paths = (path,) if path else tuple(piece.paths[0] for piece in chosen)
         is_whole_file = path is None and len(paths) == 1
         name = one_line(str(paths[0])) if is_whole_file else f"{one_line(str(path or given))} ({part} part)"
-        yield Source(name, paths, "file", members, keys)
+        yield Source(name, paths, "file", tuple(member for piece in chosen for member in piece.members), keys)
 
 
 def part_of(name: str) -> str | None:
