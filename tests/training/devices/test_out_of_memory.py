@@ -278,35 +278,21 @@ def new_update(variable_update: str, towers: list[Tower], settings: Settings = C
     return update
 
 
-def test_one_graph_that_fails_after_its_update_is_not_repeated(
-    cpus: list[Tower], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    update, run = new_update("replicated", cpus[:2]), Graph.__call__
-
-    def fail(self: Graph, *inputs: Any) -> Any:
-        result = run(self, *inputs)
-        if self is update.step_graph:
-            raise tf.errors.ResourceExhaustedError(None, None, "injected")
-        return result
-
-    monkeypatch.setattr(Graph, "__call__", fail)
-    step_of(update)
-    with pytest.raises(UserError, match="out of memory while the weights were updated, at step 0"):
-        step_of(update)
-
-
 @pytest.mark.parametrize("updated", [0, 1])
-def test_out_of_memory_during_the_update_is_an_error(
+def test_one_graph_that_fails_in_its_update_is_not_repeated(
     updated: int, cpus: list[Tower], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One of two replicas has counted the update, so its weights may have changed."""
-    update = new_update("replicated", cpus[:2])
+    update, run = new_update("replicated", cpus[:2]), Graph.__call__
 
-    def exhausted(*_: object) -> None:
+    def fail(self: Graph, *inputs: Any) -> Any:
+        if self is not update.step_graph:
+            return run(self, *inputs)
         update.replicas[updated].calls.assign_add(1)
         raise tf.errors.ResourceExhaustedError(None, None, "injected")
 
-    monkeypatch.setattr(update, "_train", exhausted)
+    monkeypatch.setattr(Graph, "__call__", fail)
+    step_of(update)  # by several graphs
     with pytest.raises(UserError, match="out of memory while the weights were updated, at step 0"):
         step_of(update)
 

@@ -1,8 +1,9 @@
-"""The watch reports missing, late, lost and returned peers, but not busy ones. It runs in new processes."""
+"""The watch reports missing, late, lost and returned peers, but not busy ones."""
 
 import contextlib
 import ctypes
 import os
+import re
 import signal
 import socket
 import sys
@@ -28,28 +29,33 @@ from tests.training.machines.running import Command, is_listening, until
 handler_of, set_handler = ctypes.pythonapi.PyOS_getsig, ctypes.pythonapi.PyOS_setsig
 handler_of.restype = ctypes.c_void_p
 
-WATCHING = """
-import sys, time
-from chatbot.training.machines import peers as module
-from chatbot.training.machines.peers import Peers, print_status
-module.PROBE_INTERVAL = 0.5
-limit, timeout, on_lost, *addresses = sys.argv[1:]
-addresses = {f"worker {i}": address for i, address in enumerate(addresses)}
-on_lost = (lambda name: print_status(f"{name} lost")) if on_lost == "continue" else (
-    lambda name: peers.exit_process(f"{name} was lost")
-)
-peers = Peers(addresses, on_lost, float(timeout), float(limit))
-peers.start()
-while peers.missing:
-    time.sleep(0.05)
-print("all started", flush=True)
-time.sleep(600)
-"""
+@pytest.fixture
+def said(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What the watch prints. Peers are probed often."""
+    said = list[str]()
+    monkeypatch.setattr(module, "print_status", said.append)
+    monkeypatch.setattr(module, "PROBE_INTERVAL", 0.1)
+    return said
 
 
-def watching(limit: float, timeout: float, on_lost: str, *addresses: str) -> Command:
-    """A process that watches worker 0, 1, ... at these addresses. on_lost: exit or continue."""
-    return Command(sys.executable, "-c", WATCHING, str(limit), str(timeout), on_lost, *addresses)
+@pytest.fixture
+def ended(monkeypatch: pytest.MonkeyPatch) -> list[LostError]:
+    """The errors that would end this process."""
+    ended = list[LostError]()
+    monkeypatch.setattr(module, "end_process", ended.append)
+    return ended
+
+
+@contextmanager
+def watching(limit: float, timeout: float, *addresses: str) -> Iterator[tuple[Peers, list[str]]]:
+    """Watch worker 0, 1, ... at these addresses. Yields the watch and the names of those that it has lost."""
+    lost = list[str]()
+    peers = Peers({f"worker {i}": address for i, address in enumerate(addresses)}, lost.append, timeout, limit)
+    peers.start()
+    try:
+        yield peers, lost
+    finally:
+        peers.stop()
 
 
 @contextmanager
@@ -74,44 +80,29 @@ def peer(address: str) -> Iterator[None]:
             thread.join()
 
 
-def test_watch_waits_for_late_peer_and_reports_lost_peer(pairs_folder: Path) -> None:
-    on_time, late = free_addresses(2)
-    with peer(on_time):
-        command = watching(60, 2, "exit", on_time, late)
-        command.wait_for(f"Waiting for worker 1 ({late}): 1 of at most 60 seconds.")
-        assert "all started" not in command.output
-        with peer(late):
-            command.wait_for("all started")
-            time.sleep(3)  # longer than the timeout
-            assert command.process.poll() is None
-        assert command.wait() == EXIT_LOST
-    lines = command.output.strip().split("\n")
-    assert lines[-1] == (
-        "error: worker 1 was lost; the last checkpoint is kept: start all machines again with the same commands"
-    )
-    assert sum("Waiting" in line for line in lines) == 1
-
-
-def test_peer_that_never_starts_is_reported(pairs_folder: Path) -> None:
-    on_time, never = free_addresses(2)
-    with peer(on_time):
-        command = watching(1, 5, "exit", on_time, never)
-        assert command.wait() == EXIT_LOST
-    assert f"error: worker 1 ({never}) did not start within 1 second: start it" in command.output
-    assert "worker 0" not in command.output
-
-
-def test_peer_may_return_and_be_lost_again(pairs_folder: Path) -> None:
+def test_watch_waits_for_late_peer_and_reports_each_loss(said: list[str]) -> None:
+    """A peer may return and be lost again."""
     steady, unsteady = free_addresses(2)
-    with peer(steady):
+    with peer(steady), watching(60, 1, steady, unsteady) as (peers, lost):
+        until(lambda: said)
+        assert peers.missing == ["worker 1"]
         with peer(unsteady):
-            command = watching(60, 0.5, "continue", steady, unsteady)
-            command.wait_for("all started")
-        command.wait_for("worker 1 lost")
+            until(lambda: not peers.missing)
+            time.sleep(2)  # longer than the timeout
+            assert lost == []
+        until(lambda: lost == ["worker 1"])
         with peer(unsteady):
-            time.sleep(1.5)  # it is probed twice
-        until(lambda: command.output.count("worker 1 lost") == 2)
-        assert command.process.poll() is None
+            time.sleep(1)  # it is probed several times
+        until(lambda: lost == ["worker 1", "worker 1"])
+    assert re.fullmatch(rf"Waiting for worker 1 \({unsteady}\): \d of at most 60 seconds\.", said[0])
+    assert len(said) == 1
+
+
+def test_peer_that_never_starts_is_reported(said: list[str], ended: list[LostError]) -> None:
+    on_time, never = free_addresses(2)
+    with peer(on_time), watching(1, 5, on_time, never):
+        until(lambda: ended)
+    assert str(ended[0]).startswith(f"worker 1 ({never}) did not start within 1 second: start it")
 
 
 # A worker without TensorFlow. Its port is answered by a child process, as TensorFlow's own threads do while Python is
@@ -223,10 +214,8 @@ IN_A_GRAPH = f"Graph execution error:\n\n  File 1\n\n{CLOSED}\nThe error could b
     ],
 )
 def test_only_errors_that_a_lost_machine_may_cause_end_the_process_to_be_started_again(
-    error: Exception, expected: bool, monkeypatch: pytest.MonkeyPatch
+    error: Exception, expected: bool, ended: list[LostError], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ended: list[LostError] = []
-    monkeypatch.setattr(module, "end_process", ended.append)
     monkeypatch.setattr(module, "PEER_TIMEOUT", 0.0)
     with pytest.raises(type(error)), Peers({}, lambda _: None).errors():
         raise error

@@ -74,16 +74,17 @@ def test_other_jobs_get_time_to_end_after_failure(pairs_folder: Path, monkeypatc
     assert 2 < time.monotonic() - start < RUN_SECONDS / 2
 
 
-def test_error_of_all_jobs_is_printed_once(pairs_folder: Path) -> None:
-    command = module(JOBS, "failing")
-    assert command.wait() == 2
-    assert command.output == "error: the file is missing\n"
-
-
-def test_each_lost_device_is_printed(pairs_folder: Path) -> None:
-    command = module(JOBS, "losing")
-    assert command.wait() == EXIT_LOST
-    assert sorted(command.output.splitlines()) == [f"error: GPU {i} does not answer" for i in range(2)]
+@pytest.mark.parametrize(
+    ("jobs", "code", "printed"),
+    [
+        ("failing", 2, ["error: the file is missing"]),  # the same for all jobs, once
+        ("losing", EXIT_LOST, ["error: GPU 0 does not answer", "error: GPU 1 does not answer"]),
+    ],
+)
+def test_errors_of_jobs_are_printed(pairs_folder: Path, jobs: str, code: int, printed: list[str]) -> None:
+    command = module(JOBS, jobs)
+    assert command.wait() == code
+    assert sorted(command.output.splitlines()) == printed
 
 
 @SIGNALS
