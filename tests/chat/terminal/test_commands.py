@@ -107,15 +107,6 @@ def test_why_names_the_pair_of_a_reply(
     assert [record["written_to"] for record in records] == [origin.question] * 2
 
 
-def test_a_fallback_is_no_reply_of_the_model(capsys: Printed) -> None:
-    typed(
-        fake_model(), ["/set beam_size=2 min_score=1 fallback=?", "你好", "/why", "/set min_score=-1", "你好", "/why"]
-    )
-    out = capsys.readouterr().out
-    assert out.count("No reply has the score 1 (min_score).\n") == 1
-    assert out.index("?\n") < out.index("No reply has") < out.index("你好/1\n") < out.index("The model generated")
-
-
 def test_why_names_rules_and_a_fallback_of_what_is_only_looked_up(
     capsys: Printed, monkeypatch: pytest.MonkeyPatch, work_dir: Path
 ) -> None:
@@ -125,12 +116,11 @@ def test_why_names_rules_and_a_fallback_of_what_is_only_looked_up(
     assert capsys.readouterr().out.endswith("七天内可以\nA rule gave this answer (--rules).\n你好/1\nNo reply fits.\n")
 
 
-@pytest.mark.parametrize("attention", [True, False])
-def test_why_explains_the_last_reply(capsys: Printed, attention: bool) -> None:
-    typed(fake_model(attention=attention), ["你好", " ", "/WHY"])
+def test_why_says_that_a_model_has_no_attention(capsys: Printed) -> None:
+    typed(fake_model(attention=False), ["你好", " ", "/why"])
     out = capsys.readouterr().out
-    shown = ["你", "0.50"] if attention else ["--attention", "none"]
-    assert [word in out for word in shown] == [True, True]
+    assert "--attention" in out
+    assert "none" in out
 
 
 def test_table_of_attention_is_aligned_with_wide_characters(capsys: Printed) -> None:

@@ -1,19 +1,12 @@
-"""The chat in a real pseudo-terminal, with a model without weights, and with a trained attempt."""
+"""The chat in a real pseudo-terminal, with a model without weights."""
 
-import signal
 import stat
 from pathlib import Path
 
-import pexpect
 import pytest
 
-from chatbot.chat.loading import load_model
-from chatbot.chat.terminal.session import CurrentModel
-from chatbot.config.decoding import DecodingSettings
 from tests.chat.terminal.fake_model import RAW, SLOW
 from tests.chat.terminal.pseudo_terminal import FAKE, PseudoTerminal, resize
-from tests.commands import ENVIRONMENT, command
-from tests.training.small_run import train_small
 
 pytestmark = pytest.mark.system
 
@@ -106,54 +99,3 @@ def test_output_to_a_file_has_the_replies_only(tmp_path: Path) -> None:
                 terminal.wait_for_prompt()
         assert terminal.end() == 0
     assert (tmp_path / "replies.txt").read_text() == "你好/1\n1. 你好/1  (-0.50)\n2. 你好/2  (-1.50)\n"
-
-
-@pytest.fixture(scope="module")
-def attempt(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A directory with an attempt of two steps."""
-    folder = tmp_path_factory.mktemp("chat")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(folder)
-        Path("pairs.tsv").write_text("你好\t你好呀\n吃了吗\t吃了\n")
-        train_small(1, data=("pairs.tsv",), steps=2)
-    return folder
-
-
-def test_chat_with_an_attempt(attempt: Path, tmp_path: Path) -> None:
-    """With beam search, which is traced again for more replies, and with sampling."""
-    arguments = command("chat.py", "--attempt", str(attempt / "checkpoints" / "default"), "--follow")
-    arguments += ["--retrieve", "none"]
-    with PseudoTerminal(tmp_path, arguments) as terminal:
-        terminal.wait("Talking to default: 2 pairs of pairs.tsv; step 2; not validated")
-        terminal.wait_for_prompt()
-        terminal.ask("", "please say something")
-        terminal.ask("你好", "\n> 你好\n")
-        terminal.ask("/n 2", "\n2. ")
-        terminal.ask("/why", "<eos>")
-        terminal.ask("/set temperature=1 min_reply_length=2", "min_reply_length=2")
-        terminal.ask("/retry", "\n> /retry\n")
-        terminal.ask("/model nosuch", "no such attempt")
-        terminal.type(CTRL_D)
-        assert terminal.end() == 0
-        assert "Traceback" not in terminal.received
-
-
-def test_ctrl_c_while_loading_ends_without_traceback(attempt: Path) -> None:
-    arguments = command("chat.py")
-    with pexpect.spawn(
-        arguments[0], arguments[1:], cwd=str(attempt), env=ENVIRONMENT, encoding="utf-8", timeout=120
-    ) as chat:
-        chat.expect(pexpect.TIMEOUT, timeout=1)
-        chat.sendintr()
-        chat.expect(pexpect.EOF)
-        assert "Traceback" not in chat.before
-    assert chat.exitstatus == 130 or chat.signalstatus == signal.SIGINT
-
-
-def test_another_seed_or_number_of_replies_is_not_traced_again(attempt: Path) -> None:
-    model = load_model(attempt / "checkpoints" / "default")
-    current = CurrentModel(model, DecodingSettings(candidates=2, temperature=3.0))
-    responder = current.responder()
-    replies = {reply.text for seed in range(4) for reply in responder.n_best("你好", (), 2, seed)}
-    assert len(replies) > 2
-    assert responder.replier.search.graph.traces == 1  # type: ignore[attr-defined]

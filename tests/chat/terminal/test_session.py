@@ -1,16 +1,18 @@
-"""--follow: newer checkpoints of an attempt that is being trained."""
+"""--follow: newer checkpoints of an attempt that is being trained; responders that are kept."""
 
 import json
 from pathlib import Path
 
 import pytest
 
+from chatbot.chat.loading import load_model
 from chatbot.chat.terminal import session
 from chatbot.chat.terminal.session import CurrentModel
 from chatbot.config.decoding import DecodingSettings
 from chatbot.errors import UserError
 from tests.chat.terminal.fake_model import fake_model, renamed
 from tests.chat.terminal.typed import piped, typed
+from tests.export.untrained import write_attempt
 
 
 def point(name: str, step: int) -> None:
@@ -81,6 +83,14 @@ def test_chat_says_so_beside_the_replies(
         out, err = capsys.readouterr()
         assert out == "a/1\nb/1\n"
         assert err.count(line) == 1
+
+
+def test_another_seed_or_number_of_replies_is_not_traced_again(tmp_path: Path) -> None:
+    model = load_model(write_attempt(tmp_path / "talk"))
+    responder = CurrentModel(model, DecodingSettings(candidates=2, temperature=3.0)).responder()
+    replies = {reply.text for seed in range(4) for reply in responder.n_best("你好", (), 2, seed)}
+    assert len(replies) > 2
+    assert responder.replier.search.graph.traces == 1  # type: ignore[attr-defined]
 
 
 def test_without_the_flag_nothing_is_followed(loaded: list[int]) -> None:

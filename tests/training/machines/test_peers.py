@@ -29,6 +29,7 @@ from tests.training.machines.running import Command, is_listening, until
 handler_of, set_handler = ctypes.pythonapi.PyOS_getsig, ctypes.pythonapi.PyOS_setsig
 handler_of.restype = ctypes.c_void_p
 
+
 @pytest.fixture
 def said(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What the watch prints. Peers are probed often."""
@@ -86,13 +87,16 @@ def test_watch_waits_for_late_peer_and_reports_each_loss(said: list[str]) -> Non
     with peer(steady), watching(60, 1, steady, unsteady) as (peers, lost):
         until(lambda: said)
         assert peers.missing == ["worker 1"]
+        time.sleep(0.5)  # it is probed several times, and named once
         with peer(unsteady):
             until(lambda: not peers.missing)
             time.sleep(2)  # longer than the timeout
             assert lost == []
         until(lambda: lost == ["worker 1"])
+        time.sleep(0.5)
+        assert lost == ["worker 1"]
         with peer(unsteady):
-            time.sleep(1)  # it is probed several times
+            time.sleep(0.5)
         until(lambda: lost == ["worker 1", "worker 1"])
     assert re.fullmatch(rf"Waiting for worker 1 \({unsteady}\): \d of at most 60 seconds\.", said[0])
     assert len(said) == 1
