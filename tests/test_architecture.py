@@ -73,12 +73,6 @@ def test_packages_import_only_listed_packages(path: Path) -> None:
     assert not {"train", "chat"} & set(imports(path))
 
 
-def test_reading_imports_nothing_else_of_the_corpus() -> None:
-    reading = [path for path in FILES if (ROOT / "chatbot" / "corpus" / "reading") in path.parents]
-    imported = {module.split(".")[2] for path in reading for module in imports(path) if "chatbot.corpus." in module}
-    assert imported == {"reading"}
-
-
 def test_modules_have_no_import_cycle() -> None:
     imported = {module_of(path): set(imports(path)) for path in FILES}
     graph = graphlib.TopologicalSorter({name: names & imported.keys() for name, names in imported.items()})
@@ -121,12 +115,19 @@ def imported_at_once(*modules: str) -> set[str]:
     return found
 
 
-@pytest.mark.parametrize("modules", [{"chatbot.training.start"}, ATTEMPTS], ids=["training", "attempts"])
-def test_commands_start_without_tensorflow(modules: set[str]) -> None:
+@pytest.mark.parametrize(
+    ("modules", "settings", "later"),
+    [
+        ({"chatbot.training.start"}, "training", {"tensorflow", "keras", "matplotlib"}),
+        (ATTEMPTS, "attempts", {"tensorflow", "keras", "matplotlib"}),
+        ({"chatbot.chat.bots.start"}, "bots", {"tensorflow", "keras", "telegram", "uvicorn", "starlette"}),
+    ],
+)
+def test_commands_start_without_slow_packages(modules: set[str], settings: str, later: set[str]) -> None:
     """A wrong flag and unusable pairs are reported at once: only imports within functions are later."""
     found = imported_at_once(*modules)
-    assert "chatbot.config.attempts" in found
-    assert not {"tensorflow", "keras", "matplotlib"} & found
+    assert f"chatbot.config.{settings}" in found
+    assert not later & {name.split(".")[0] for name in found}
 
 
 def test_corpus_does_not_import_tensorflow() -> None:

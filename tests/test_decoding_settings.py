@@ -4,7 +4,6 @@ import pytest
 
 from chatbot.config.chat import CHAT
 from chatbot.config.decoding import DEFAULT_SEARCH, DecodingSettings, default_search, over_default
-from chatbot.config.evaluation import EVALUATE
 from chatbot.errors import UserError
 
 
@@ -36,11 +35,6 @@ def test_default_search_looks_up_training_pairs_where_there_are_any() -> None:
     assert over_default(chosen, looked_up) == chosen
     assert chosen.streams
     assert not DecodingSettings(beam_size=1, retrieve="2").streams
-
-
-def test_evaluation_takes_the_same_flags() -> None:
-    decoding = EVALUATE.parse(["--data", "x", "--ban", "a", "b", "--top-k", "4"]).decoding
-    assert decoding == DecodingSettings(ban=("a", "b"), top_k=4)
 
 
 def test_default_search_is_checked_with_the_other_settings() -> None:

@@ -6,11 +6,12 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from chatbot.errors import EXIT_LOST, LostError, UserError, exit_code_of
-from tests.commands import ENVIRONMENT
+from tests.commands import ENVIRONMENT, run
 
 REMEDY = "check the path, its permissions and the free space"
 
@@ -98,3 +99,34 @@ def test_a_reader_that_is_gone_is_no_error(lines: str) -> None:
     ended = subprocess.run(command, env=buffered, stdout=writer, stderr=subprocess.PIPE, timeout=240, check=False)
     os.close(writer)
     assert (ended.returncode, ended.stderr) == (1, b"")
+
+
+STRICT_C_LOCALE = {"LC_ALL": "POSIX", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"}
+
+
+@pytest.fixture
+def _c_locale(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("PYTHONIOENCODING", "LANG", "LC_CTYPE"):
+        monkeypatch.delitem(ENVIRONMENT, name, raising=False)
+    for name, value in STRICT_C_LOCALE.items():
+        monkeypatch.setitem(ENVIRONMENT, name, value)
+
+
+@pytest.mark.parametrize(
+    ("variables", "expected"),
+    [
+        (STRICT_C_LOCALE, "你好😀".encode()),
+        ({"PYTHONIOENCODING": "gbk"}, "你好".encode("gbk") + rb"\U0001f600"),
+        ({**STRICT_C_LOCALE, "PYTHONIOENCODING": "ascii"}, rb"\u4f60\u597d\U0001f600"),
+    ],
+)
+@pytest.mark.usefixtures("_c_locale")
+def test_text_is_readable_or_escaped(
+    work_dir: Path, monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], expected: bytes
+) -> None:
+    for name, value in variables.items():
+        monkeypatch.setitem(ENVIRONMENT, name, value)
+    Path("pairs.tsv").write_text("你好😀\t好\n", encoding="utf-8")
+    completed = run("chatbot.corpus", "inspect", "pairs.tsv")
+    assert (completed.returncode, completed.stderr) == (0, b"")
+    assert expected in completed.stdout.replace(b" ", b"")

@@ -92,30 +92,6 @@ def test_every_manifest_field_is_known(document: dict[str, Any], version: str) -
     validate(document, version)
 
 
-def misspelt(document: dict[str, Any], *keys: str) -> dict[str, Any]:
-    """The document with an x at the end of the last of these names, each of which is in the value of the one before."""
-    document = parent = copy.deepcopy(document)
-    for key in keys[:-1]:
-        parent = parent[key]
-    parent[f"{keys[-1]}x"] = parent.pop(keys[-1])
-    return document
-
-
-@pytest.mark.parametrize(
-    ("document", "keys"),
-    [
-        (JOB, "spec completionMode"),
-        (SERVICE, "spec publishNotReadyAddresses"),
-        (TFJOB, "metadata"),
-        (TFJOB, "spec tfReplicaSpecs Worker restartPolicy"),
-        (TFJOB, "spec tfReplicaSpecs Worker template spec volumes"),
-    ],
-)
-def test_misspelt_field_is_refused(document: dict[str, Any], keys: str) -> None:
-    with pytest.raises((kubernetes_validate.ValidationError, AssertionError, ValueError)):
-        validate(misspelt(document, *keys.split()), VERSIONS[-1])
-
-
 def test_each_pod_of_the_job_gets_its_index() -> None:
     spec, container = JOB["spec"], container_of(JOB)
     name, pods = JOB["metadata"]["name"], spec["completions"]

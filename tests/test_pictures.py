@@ -1,6 +1,5 @@
 """The pictures of the documents: those of docs/pictures/make.py, and the charts of benchmarks/README.md."""
 
-import re
 import runpy
 from typing import Any
 
@@ -51,24 +50,6 @@ def test_charts_are_those_of_the_tables(charts: dict[str, Any]) -> None:
     for name, drawn in charts["FILES"].items():
         current = (PICTURES / name).read_text(encoding="utf-8")
         assert current == charts["drawing"](drawn, text), "run python docs/pictures/benchmark_charts.py"
-
-
-def test_bars_have_the_values_and_the_spread_of_a_table(charts: dict[str, Any]) -> None:
-    chart = charts["Chart"]("Rates", "", ("model", "rate"), bounds="rounds")
-    ours, theirs = charts["bars"](chart, TABLE)
-    assert (ours.label, ours.value, ours.low, ours.high, ours.written) == ("ours", 4696, 4608, 4789, "4,696")
-    assert (theirs.label, theirs.value, theirs.written) == ("theirs, --flag", 41, "41% ± 2.8")
-    assert (theirs.low, theirs.high) == pytest.approx((38.2, 43.8))
-    assert (ours.ours, theirs.ours) == (True, False)
-
-
-def test_bars_are_as_long_as_their_values(charts: dict[str, Any]) -> None:
-    table = "| model | rate |\n|---|---|\n| a | 10 |\n| b | 30 +- 5 |\n"
-    drawn = charts["drawing"]([charts["Chart"]("Rates", "", ("model", "rate"))], table)
-    short, long = (float(width) for width in re.findall(r'<rect x="\d+" y="\d+" width="([\d.]+)"', drawn))
-    low, high = (float(place) for place in re.findall(r'd="M([\d.]+) \d+H([\d.]+)M', drawn)[0])
-    assert long == pytest.approx(3 * short, abs=0.2)
-    assert high - low == pytest.approx(short, abs=0.2)
 
 
 def test_charts_of_a_changed_table_are_refused(charts: dict[str, Any]) -> None:

@@ -9,16 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from chatbot.quiet import LOG_LINE, kept_output, no_bars, quiet, without_log_lines
+from chatbot.quiet import LOG_LINE, kept_output, no_bars, quiet
 from tests.commands import ENVIRONMENT, ROOT
-
-LINE = "I0000 00:00:1767322800.123456    4567 port.cc:153] oneDNN custom operations are on.\n"
-
-
-def test_log_lines_are_discarded_and_errors_are_not(capfd: pytest.CaptureFixture[str]) -> None:
-    with without_log_lines():
-        os.write(2, f"{LINE}ERROR: of the model\nof another thread\n".encode())
-    assert capfd.readouterr().err == "ERROR: of the model\nof another thread\n"
 
 
 @pytest.mark.parametrize(

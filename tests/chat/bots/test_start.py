@@ -17,7 +17,6 @@ from tests.chat.bots.engines import echo
 from tests.chat.bots.telegram_stand_in import TOKEN, StandIn
 from tests.chat.server.fake_models import FakeEngine
 from tests.chat.server.running import run_until_sigterm
-from tests.test_architecture import imported_at_once
 
 
 @pytest.fixture
@@ -90,9 +89,3 @@ def test_flags() -> None:
     assert (settings.attempt, settings.decoding.beam_size) == ("weibo", 3)
     with pytest.raises(UserError, match="give one of the two"):
         TELEGRAM.parse(["--token-file", "f", "--attempt", "a", "--export", "b"])
-
-
-def test_command_starts_without_tensorflow_and_the_package_of_the_service() -> None:
-    found = imported_at_once("chatbot.chat.bots.start")
-    assert "chatbot.config.bots" in found
-    assert not {"tensorflow", "keras", "telegram", "uvicorn", "starlette"} & {name.split(".")[0] for name in found}

@@ -2,24 +2,14 @@
 
 import atexit
 import ctypes
-import itertools
 import os
 import threading
 from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import tensorflow as tf
 from tensorflow.python.eager import context, execute
-from tensorflow.python.ops import nccl_ops
-
-from chatbot.training.allreduce import exchange_by
-
-Arrays = list[npt.NDArray[Any]]
-TYPES = (tf.float16, tf.float32, tf.float64, tf.int32, tf.int64)
-SIZES = (0, 1, 7, 1000, 100_003)
 
 
 def address(tensor: tf.Tensor) -> int:
@@ -53,28 +43,6 @@ def memory_over_time() -> dict[str, list[float]]:
     return {"early": early, "late": late, "unfreed": unfreed, "freed": freed}
 
 
-def random_arrays(count: int, size: int, dtype: tf.DType = tf.float32) -> Arrays:
-    """Return arrays of whose sums the order of the terms shows, except of integers."""
-    rng = np.random.default_rng(size)
-    return [(9 * rng.standard_normal(size)).astype(dtype.as_numpy_dtype) for _ in range(count)]
-
-
-def in_order(arrays: Iterable[Any]) -> Any:
-    """Return the sum of arrays, added one after another."""
-    total, *others = arrays
-    for other in others:
-        total = total + other
-    return total
-
-
-def equal_bits(actual: Iterable[Any], expected: Iterable[Any]) -> bool:
-    """Return whether arrays are equal, and no NaN."""
-    return all(
-        np.asarray(a).dtype == np.asarray(b).dtype and np.asarray(a).tobytes() == np.asarray(b).tobytes()
-        for a, b in zip(actual, expected, strict=True)
-    )
-
-
 def on_gpus(make: Callable[[int, tf.Tensor], Any], tensors: Iterable[tf.Tensor]) -> list[Any]:
     """Return what a function makes of each tensor, on the GPU of its index."""
     made = []
@@ -82,40 +50,6 @@ def on_gpus(make: Callable[[int, tf.Tensor], Any], tensors: Iterable[tf.Tensor])
         with tf.device(f"/GPU:{i}"):
             made.append(make(i, tensor))
     return made
-
-
-def all_sum(gpus: int, dtype: tf.DType = tf.float32) -> Any:
-    """Return a graph that sums, over GPUs, a tensor of each that a kernel has computed just before."""
-
-    def call(*tensors: tf.Tensor) -> list[tf.Tensor]:
-        return nccl_ops.all_sum(on_gpus(lambda _, tensor: tensor + tf.zeros_like(tensor), tensors))
-
-    return tf.function(call, input_signature=[tf.TensorSpec([None], dtype)] * gpus, autograph=False)
-
-
-def sums() -> dict[str, bool]:
-    """Return whether sums are equal to the bit on all GPUs: alone, many at once, and those of the strategies."""
-    found = {}
-    for gpus, dtype in itertools.product((2, 4), TYPES):
-        graph = all_sum(gpus, dtype)
-        for size in SIZES:
-            arrays = random_arrays(gpus, size, dtype)
-            found[f"{size} {dtype.name} over {gpus}"] = equal_bits(graph(*arrays), [in_order(arrays)] * gpus)
-    graphs = [all_sum(gpus) for gpus in (4, 4, 2)]
-
-    def in_a_thread(i: int) -> bool:
-        row = random_arrays(4, 1000 + i)[: len(graphs[i % 3].input_signature)]
-        return equal_bits(graphs[i % 3](*row), [in_order(row)] * len(row))
-
-    with ThreadPoolExecutor(4) as threads:
-        found["graphs of four threads"] = all(threads.map(in_a_thread, range(60)))
-    rows = [[array, array[:3]] for array in random_arrays(4, 1000)]
-    expected = [in_order(column) for column in zip(*rows, strict=True)]
-    for all_reduce in (tf.distribute.NcclAllReduce(), None):
-        strategy = tf.distribute.MirroredStrategy([f"/GPU:{i}" for i in range(4)], cross_device_ops=all_reduce)
-        result = tf.function(exchange_by(strategy), autograph=False)([[*map(tf.constant, row)] for row in rows])
-        found[f"exchange by {all_reduce}"] = all(equal_bits(row, expected) for row in result)
-    return found
 
 
 def two_sums(first: str, second: str) -> bool:

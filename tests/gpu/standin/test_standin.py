@@ -1,4 +1,4 @@
-"""The stand-in GPU itself: late results, and sums of several. All that runs on it shows what it computes."""
+"""The stand-in GPU itself: results are late, and sums wait for each other. What runs on it shows what it computes."""
 
 from pathlib import Path
 
@@ -17,11 +17,6 @@ def test_results_are_late_and_memory_is_freed_after_what_was_queued(tmp_path: Pa
     assert set(found["late"]) == {2.0}
     assert 2.0 in found["unfreed"]
     assert np.isnan(found["freed"]).all()
-
-
-def test_sums_are_equal_to_the_bit_on_all_gpus(tmp_path: Path) -> None:
-    found = on_standins(behaviour.sums, tmp_path, 4)
-    assert [name for name, holds in found.items() if not holds] == []
 
 
 def test_sums_that_wait_for_each_other_hang(tmp_path: Path) -> None:

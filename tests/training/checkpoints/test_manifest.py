@@ -10,6 +10,7 @@ from chatbot.attempts.trained import load_trained
 from chatbot.errors import UserError
 from chatbot.training.checkpoints import manifest
 from tests.training.checkpoints.step_checkpoints import edit_manifest
+from tests.training.small_run import train_with_flags
 from tests.training.untraced_update import train_untraced
 
 ATTEMPT = Path("checkpoints/default")
@@ -74,3 +75,15 @@ def test_fixed_setting_that_was_edited_is_refused() -> None:
     config.write_text(json.dumps({**json.loads(config.read_text()), "seed": 7}))
     with pytest.raises(UserError, match=r"ckpt-1.json: a checkpoint of other settings: --seed 1 -> 7; restore this"):
         train_untraced(steps=2, seed=7)
+
+
+def test_attempt_goes_on_by_its_name_after_it_was_renamed(capsys: pytest.CaptureFixture[str]) -> None:
+    ATTEMPT.rename("checkpoints/talk")
+    assert train_with_flags("--attempt", "talk", "--steps", "2") == 0
+    out = capsys.readouterr().out
+    assert "Settings of checkpoints/talk/config.json: --data pairs.tsv " in out
+    assert "Resuming from step 1 of checkpoints/talk." in out
+    assert [path.name for path in Path("checkpoints").iterdir()] == ["talk"]
+    message = "--rnn-size 16 -> 8. `.*train.* --attempt talk` resumes it with its own"
+    with pytest.raises(UserError, match=message):
+        train_with_flags("--attempt", "talk", "--rnn-size", "8")
