@@ -28,3 +28,18 @@ def run(
         check=False,
         timeout=300,
     )
+
+
+def python(
+    code: str, *arguments: str, stdin: str = "", environment: Mapping[str, str] = ENVIRONMENT
+) -> subprocess.CompletedProcess[str]:
+    """Run code in a new process in the current directory."""
+    return subprocess.run(
+        [sys.executable, "-c", code, *arguments],
+        input=stdin,
+        capture_output=True,
+        encoding="utf-8",
+        env=environment,
+        check=False,
+        timeout=300,
+    )

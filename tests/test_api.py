@@ -3,8 +3,6 @@
 import doctest
 import json
 import shutil
-import subprocess
-import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -15,7 +13,7 @@ import tensorflow as tf
 import chatbot
 import chatbot.api
 from chatbot.errors import EXIT_INTERRUPTED
-from tests.commands import ENVIRONMENT
+from tests.commands import python, run
 from tests.in_process import call
 
 SIZES: dict[str, Any] = {"rnn_size": 8, "embedding_size": 8, "steps": 2}
@@ -39,18 +37,6 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     assert result.stopped.startswith("step 2 was the last one")
     assert result == chatbot.TrainingResult(folder / "checkpoints/weibo", 2, result.stopped, 0, None)
     return folder
-
-
-def python(code: str, *options: str) -> subprocess.CompletedProcess[str]:
-    """Run code in a new process in the current directory."""
-    return subprocess.run(
-        [sys.executable, *options, "-c", code],
-        capture_output=True,
-        encoding="utf-8",
-        env=ENVIRONMENT,
-        check=False,
-        timeout=300,
-    )
 
 
 def test_import_takes_few_modules() -> None:
@@ -156,15 +142,13 @@ def test_script_without_main_guard_trains_in_several_processes(work_dir: Path) -
     Path("many.tsv").write_text("".join(lines), encoding="utf-8")
     train = f"chatbot.train(data='many.tsv', validation='none', local_workers=2, **{SIZES!r})"
     Path("script.py").write_text(f"import chatbot\nprint({train})\n", encoding="utf-8")
-    command = [sys.executable, "script.py"]
-    completed = subprocess.run(
-        command, capture_output=True, encoding="utf-8", env=ENVIRONMENT, check=False, timeout=300
-    )
-    assert completed.returncode == 0, completed.stderr
-    assert completed.stdout.count("Training on ") == 1
+    completed = run(str(Path("script.py").absolute()))
+    output = completed.stdout.decode()
+    assert completed.returncode == 0, completed.stderr.decode()
+    assert output.count("Training on ") == 1
     directory = Path("checkpoints/default").absolute()
     result = chatbot.TrainingResult(directory, 2, "all processes have ended", 0, None)
-    assert completed.stdout.splitlines()[-1] == str(result), completed.stderr
+    assert output.splitlines()[-1] == str(result), completed.stderr.decode()
 
 
 def test_result_without_the_files_of_the_machine_that_validates(

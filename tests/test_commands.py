@@ -3,8 +3,6 @@
 import contextlib
 import io
 import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +13,7 @@ from chatbot.commands import COMMANDS, names_within, program
 from chatbot.config.chat import CHAT, serve_settings
 from chatbot.config.training import TRAIN
 from chatbot.version import __version__
-from tests.commands import ENVIRONMENT, run
+from tests.commands import python, run
 from tests.in_process import call
 
 TINY = ("--rnn-size", "8", "--embedding-size", "8", "--steps", "2")
@@ -36,9 +34,9 @@ for command in COMMANDS:
                 run(command, [flag])
 print({SLOW} & sys.modules.keys(), len(sys.modules))
 """
-    completed = subprocess.run([sys.executable, "-c", program], env=ENVIRONMENT, capture_output=True, check=True)
-    found, number = completed.stdout.decode().rsplit(" ", 1)
-    assert (found, completed.stderr) == ("set()", b"")
+    completed = python(program)
+    found, number = completed.stdout.rsplit(" ", 1)
+    assert (found, completed.stderr) == ("set()", "")
     assert int(number) < 300
 
 
@@ -152,15 +150,10 @@ CONTROL_FLOW = {"Enter", "Exit", "Merge", "NextIteration", "Switch"}
 @pytest.mark.slow
 def test_each_tower_runs_on_its_own_device(work_dir: Path) -> None:
     program = "import sys, tensorflow as tf; tf.debugging.set_log_device_placement(True); import chatbot.commands as c"
-    completed = subprocess.run(
-        [sys.executable, "-c", f"{program}; sys.exit(c.main('train'))", *TINY, "--towers", "2"],
-        capture_output=True,
-        env=ENVIRONMENT,
-        check=False,
-    )
+    completed = python(f"{program}; sys.exit(c.main('train'))", *TINY, "--towers", "2")
     assert completed.returncode == 0
-    assert b"NO GPU: training on the CPU" in completed.stderr
-    out = completed.stdout.decode()
+    assert "NO GPU: training on the CPU" in completed.stderr
+    out = completed.stdout
     assert re.search(r"^0 +cpu_0 +/CPU:0 +\S.*\n1 +cpu_1 +/CPU:1 +\S", out, re.MULTILINE)
     placed = re.findall(r"^PartitionedCall(_1)?/(\S+): \((\w+)\): .*/device:(\S+)$", out, re.MULTILINE)
     for tower, device in (("", "CPU:0"), ("_1", "CPU:1")):

@@ -1,7 +1,5 @@
 """Windows and macOS, simulated: the parts of Python that they lack are removed."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -9,7 +7,7 @@ import pytest
 from chatbot.attempts.settings import train_settings
 from chatbot.errors import UserError
 from chatbot.training import start
-from tests.commands import ENVIRONMENT
+from tests.commands import python
 
 # Removes functions that only Linux or only POSIX has.
 REMOVE_POSIX = """
@@ -32,15 +30,7 @@ def test_one_machine_trains_and_chats_without_posix_functions(work_dir: Path) ->
     for name, *arguments in (("train", "--data", "pairs.tsv", *sizes), ("chat",)):
         run = f"chatbot.commands.main({name!r})"
         code = f"{REMOVE_POSIX}import chatbot.commands; sys.argv[1:] = {arguments}; sys.exit({run})"
-        completed = subprocess.run(
-            [sys.executable, "-c", code],
-            input="你好\n",
-            capture_output=True,
-            encoding="utf-8",
-            env=ENVIRONMENT,
-            check=False,
-            timeout=300,
-        )
+        completed = python(code, stdin="你好\n")
         assert completed.returncode == 0, completed.stderr
     assert completed.stdout.count("\n") == 1
 

@@ -3,14 +3,12 @@
 import os
 import re
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from chatbot.quiet import LOG_LINE, kept_output, no_bars, quiet
-from tests.commands import ENVIRONMENT, ROOT
+from tests.commands import ENVIRONMENT, ROOT, python
 
 
 @pytest.mark.parametrize(
@@ -50,10 +48,9 @@ def test_the_import_prints_errors_alone_also_where_the_process_is_aborted(tmp_pa
     environment = {name: value for name, value in ENVIRONMENT.items() if name != "TF_CPP_MIN_LOG_LEVEL"}
     environment["PYTHONPATH"] = f"{tmp_path}{os.pathsep}{ROOT}"
     program += "; print(os.environ['TF_CPP_MIN_LOG_LEVEL'])"
-    command = [sys.executable, "-c", program]
-    process = subprocess.run(command, env=environment, capture_output=True, timeout=240, check=False)
-    assert (process.returncode, process.stderr) == (-number, b"last words\n" + (b"" if number else b"after\n"))
-    assert process.stdout == (b"" if number else b"2\n")
+    process = python(program, environment=environment)
+    assert (process.returncode, process.stderr) == (-number, "last words\n" + ("" if number else "after\n"))
+    assert process.stdout == ("" if number else "2\n")
 
 
 def test_quiet_discards_output_and_bars_until_its_own_end(
@@ -95,14 +92,12 @@ os.write(2, b"after\\n")
 
 
 @pytest.mark.slow
-def test_library_prints_no_log_lines_of_tensorflow(tmp_path: Path) -> None:
+def test_library_prints_no_log_lines_of_tensorflow(work_dir: Path) -> None:
     """Nor does it swallow what the script prints."""
-    (tmp_path / "empty").mkdir()
+    Path("empty").mkdir()
     environment = {name: value for name, value in ENVIRONMENT.items() if name != "TF_CPP_MIN_LOG_LEVEL"}
-    process = subprocess.run(
-        [sys.executable, "-c", LOAD], cwd=tmp_path, env=environment, capture_output=True, timeout=240, check=True
-    )
-    before, *error, after = process.stderr.decode().splitlines()
-    assert (before, after, process.stdout) == ("before", "after", b"")
+    process = python(LOAD, environment=environment)
+    before, *error, after = process.stderr.splitlines()
+    assert (before, after, process.stdout) == ("before", "after", "")
     assert len(error) == 1
     assert "/empty/last: missing" in error[0]

@@ -3,7 +3,6 @@
 import dataclasses
 import os
 import re
-import subprocess
 import sys
 from types import SimpleNamespace
 
@@ -24,6 +23,7 @@ from chatbot.training.devices.memory import least_memory, loss_size, most_tokens
 from chatbot.training.devices.towers import Tower, choose_gpus, open_towers, table
 from chatbot.training.selftest import random_pairs
 from chatbot.training.start import divide_gpus
+from tests.commands import python
 from tests.training.devices.nvml import Nvml
 
 FOUR = [Gpu(i, "NVIDIA Test", 24 << 30, f"GPU-{i}abc") for i in range(4)]
@@ -122,9 +122,7 @@ def test_cpu_is_split_into_towers() -> None:
         "      tf.config.get_soft_device_placement(), len(tf.config.list_logical_devices('CPU')))\n"
         "print([t.name for t in open_towers([], None)])\n"
     )
-    completed = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, env=os.environ, check=False
-    )
+    completed = python(code, environment=os.environ)
     assert completed.stdout.splitlines() == [
         "[('cpu_0', '/CPU:0', None), ('cpu_1', '/CPU:1', None), ('cpu_2', '/CPU:2', None)]",
         " PCI_BUS_ID True 3",

@@ -1,4 +1,4 @@
-"""What a run shows: its lines on a real pseudo-terminal, in a file, and where streams are closed or full."""
+"""What a run shows: its lines on a terminal, in a file, and where streams are closed or full."""
 
 import io
 import itertools
@@ -24,11 +24,27 @@ from chatbot.training.validation import Validation
 from tests.commands import ENVIRONMENT
 from tests.training.attempts import metrics
 from tests.training.reporting.fake_run import fake_run, record_of
-from tests.training.reporting.pseudo_terminal import PseudoTerminal
 from tests.training.small_run import small_settings
 
 pytestmark = pytest.mark.usefixtures("work_dir")
 LONG = "请问你今天早上去公园跑步的时候有没有看见我的小狗" * 2
+
+
+class Terminal(io.StringIO):
+    """A terminal that keeps what is written to it."""
+
+    def isatty(self) -> bool:
+        return True
+
+    @property
+    def frames(self) -> list[str]:
+        """What was shown in a line at a time."""
+        return [frame.rstrip() for frame in re.split(r"[\r\n]+", self.getvalue()) if frame.strip()]
+
+    @property
+    def lines(self) -> list[str]:
+        """What stays on the screen."""
+        return [line.split("\r")[-1].rstrip() for line in self.getvalue().split("\n")]
 
 
 class Clock:
@@ -70,7 +86,7 @@ def test_run_on_a_terminal(pairs_file: Path) -> None:
     held_out, questions = pairs_file.with_name("held_out.tsv"), pairs_file.with_name("probe.txt")
     held_out.write_text("甲甲\t癸癸癸\n")
     questions.write_text(f"甲甲\n{LONG}\n")
-    with PseudoTerminal(80) as shown, streams(shown.stream, shown.stream):
+    with streams(shown := Terminal(), shown):
         run = {"data": (str(pairs_file),), "both_directions": "off", "probe": "probe.txt"}
         train_here(small_settings(**run, validation=str(held_out), validate_every=15, steps=30))
     lines = shown.lines
@@ -113,13 +129,13 @@ def test_file_gets_few_plain_lines() -> None:
 
 def test_discarded_standard_error_leaves_the_lines() -> None:
     """`2>/dev/null` on a terminal, `> log` with the bar on the terminal, and `> /dev/null 2> log`."""
-    with PseudoTerminal(80) as shown, open("/dev/null", "w") as null, streams(shown.stream, null):
+    shown = Terminal()
+    with open("/dev/null", "w") as null, streams(shown, null):
         show(fake_run(9), 0.1, 1.0, Clock()).close()
     assert shown.frames == [line for line in shown.lines if line]
     assert "   4.5000 " in shown.lines[1]
 
-    output = io.StringIO()
-    with PseudoTerminal(80) as shown, streams(output, shown.stream):
+    with streams(output := io.StringIO(), shown := Terminal()):
         show(fake_run(900), 0.1, 1.0, Clock()).close()
     assert "   4.5000 " in output.getvalue().splitlines()[1]
     assert any("/900" in frame for frame in shown.frames)
@@ -133,7 +149,7 @@ def test_discarded_standard_error_leaves_the_lines() -> None:
 
 def test_dumb_terminal_gets_no_control_codes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "dumb")
-    with PseudoTerminal(80) as shown, streams(shown.stream, shown.stream):
+    with streams(shown := Terminal(), shown):
         show(fake_run(900), 0.1, 1.0, Clock()).close()
     assert shown.frames == [line for line in shown.lines if line]
 
