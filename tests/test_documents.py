@@ -27,7 +27,7 @@ DOCUMENTS = [
     OF_DATA,
     *(path for folder in (".", "docs", "deploy/kubernetes") for path in sorted((ROOT / folder).glob("*.md"))),
 ]
-IN_ENGLISH = ("decisions", "experiments", "flags")  # alone
+IN_ENGLISH = ("comparison-sources", "decisions", "experiments", "flags")  # alone
 GUIDES = [path for path in DOCUMENTS if path.parent.name in ("docs", "kubernetes") or path.stem.startswith("README")]
 
 RUNNING = {name for name, row in COMMANDS.items() if row.function}
