@@ -109,6 +109,7 @@ class OpenedStep:
     ) -> None:
         import tensorflow as tf
 
+        from chatbot.model.operations import is_gpu
         from chatbot.training.devices.memory import loss_size
         from chatbot.training.machines.team import ALONE
         from chatbot.training.new_model import built_model
@@ -118,7 +119,10 @@ class OpenedStep:
         learning = settings.learning
         with tf.device(towers[0].device):
             size = loss_size(settings, towers, team.machines)
-            self.model = built_model(settings.model, vocabulary, learning.seed, precision, size)
+            on_gpu = is_gpu(towers[0].device)  # also without one, where a graph is only traced
+            self.model = built_model(
+                settings.model, vocabulary, learning.seed, precision, loss_size=size, on_gpu=on_gpu
+            )
         self.update = open_update(self.model, settings, towers, team)
         self.batches = Batches([pairs], learning.batch_size * team.machines, learning.seed)
         self._share = (self.update.num_shares, team.machine, team.machines)

@@ -33,7 +33,7 @@ def plain_model(trained: Trained, ngrams: Ngrams | None = None) -> Seq2Seq:
     """
     settings = dataclasses.replace(trained.settings.model, plain_layers=True, ngrams=ngrams.order if ngrams else 0)
     spellings = spelling_table(trained.vocabulary.spellings())
-    model = Seq2Seq(settings, len(trained.vocabulary), spellings=spellings, ngrams=ngrams)
+    model = Seq2Seq(settings, len(trained.vocabulary), spellings=spellings, ngrams=ngrams, on_gpu=False)
     if isinstance(model.decoder.attention, BahdanauAttention):
         model.decoder.attention.in_chunks = False
     for variable, value in zip(model.trainable_variables, trained.model.trainable_variables, strict=True):

@@ -23,7 +23,6 @@ from chatbot.inference.replier import Replier, for_attempt
 from chatbot.inference.text_responder import TextResponder, Weights, WordAttention, by_word
 from chatbot.model.decoder import Alike, DecoderState
 from chatbot.model.device_copies import DeviceCopies
-from chatbot.model.operations import on_gpu
 from chatbot.model.seq2seq import Seq2Seq
 from chatbot.model.sequences import Sequences, packed_array, specs_of
 
@@ -231,7 +230,7 @@ def search_graph(
 
     generic = encoded(model.sequences(np.array([EMPTY_QUESTION]))) if decoding.anti_lm else None
     search, start = new_search(decoding, automaton, model.step, encoded(source), generic, uniform)
-    check_interval = CHECK_INTERVAL_ON_GPU if on_gpu() else 1
+    check_interval = CHECK_INTERVAL_ON_GPU if model.on_gpu else 1
     length = automaton.max_length
     if decoding.hypotheses == 1:
         hypotheses = run(search, start, length, check_interval).hypotheses

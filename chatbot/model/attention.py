@@ -8,7 +8,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from chatbot.model.operations import matmul, on_gpu, policy
+from chatbot.model.operations import matmul, policy
 
 # The intermediate tensor of Bahdanau's score is kept for the backward pass up to LARGEST elements, and is computed
 # twice in chunks of CHUNK elements beyond, which stay in a CPU's cache. A GPU needs few kernels, and so large chunks.
@@ -20,12 +20,13 @@ LARGEST_ON_GPU = 1 << 24
 class Attention(keras.layers.Layer):
     """The weighted mean of the memory: context = softmax(score(query, memory)) memory. Subclasses define the score."""
 
-    def __init__(self, units: int, precision: str = "float32") -> None:
+    def __init__(self, units: int, precision: str = "float32", on_gpu: bool = False) -> None:
         super().__init__()
         self.key = keras.layers.Dense(units, use_bias=False, dtype=policy(precision))
         self.key.build((None, None, units))
         self._units = units
         self._precision = precision
+        self._on_gpu = on_gpu
         self.built = True
 
     def keys(self, memory: tf.Tensor) -> tf.Tensor:
@@ -101,8 +102,8 @@ class BahdanauAttention(Attention):
     tensors.
     """
 
-    def __init__(self, units: int, precision: str = "float32") -> None:
-        super().__init__(units, precision)
+    def __init__(self, units: int, precision: str = "float32", on_gpu: bool = False) -> None:
+        super().__init__(units, precision, on_gpu)
         self.in_chunks = True
         self.query = keras.layers.Dense(units, dtype=policy(precision))
         self.score = keras.layers.Dense(1, use_bias=False)  # only its kernel is used
@@ -114,7 +115,7 @@ class BahdanauAttention(Attention):
         vector = tf.cast(tf.convert_to_tensor(self.score.kernel)[:, 0], queries.dtype)  # [units]
         if not self.in_chunks:
             return _products(_activations(projected, keys), vector)
-        if on_gpu():
+        if self._on_gpu:
             return additive_scores(projected, keys, vector, LARGEST_ON_GPU, LARGEST_ON_GPU)
         return additive_scores(projected, keys, vector, LARGEST, CHUNK)
 

@@ -87,7 +87,9 @@ def mixture(copies: Copies, generated: tf.Tensor, copied: tf.Tensor) -> tf.Tenso
     return copied + tf.nn.softplus(copies.log_actions[:, GENERATE] + generated - copied)
 
 
-def with_copies(logits: tf.Tensor, copies: Copies, question: tf.Tensor, spellings: tf.Tensor) -> tf.Tensor:
+def with_copies(
+    logits: tf.Tensor, copies: Copies, question: tf.Tensor, spellings: tf.Tensor, on_gpu: bool
+) -> tf.Tensor:
     """Return the log-probability of each token, generated or copied, [positions, vocabulary] float32.
 
     logits: [positions, vocabulary]. The other arguments are those of `log_copied`.
@@ -100,7 +102,7 @@ def with_copies(logits: tf.Tensor, copies: Copies, question: tf.Tensor, spelling
     ids = tf.concat([question[..., None], tf.maximum(spelled, 0)], -1)
     positions = tf.broadcast_to(tf.cast(tf.range(tf.shape(ids)[0]), tf.int64)[:, None, None], tf.shape(ids))
     generated = gates[:, GENERATE, None] * tf.nn.softmax(tf.cast(logits, tf.float32))
-    total = scatter_add(generated, tf.stack([positions, ids], -1), probabilities)
+    total = scatter_add(generated, tf.stack([positions, ids], -1), probabilities, on_gpu)
     return tf.math.log(tf.maximum(total, SMALLEST))
 
 

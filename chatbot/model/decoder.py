@@ -13,7 +13,7 @@ from chatbot.config.model import ModelSettings
 from chatbot.model.attention import Attention, BahdanauAttention, LuongAttention
 from chatbot.model.copying import NO_COPIES, Copies, Copying
 from chatbot.model.operations import joined, matmul, policy
-from chatbot.model.recurrent import DECODER, PROJECTION, Dropout, Stack, State, is_packed
+from chatbot.model.recurrent import DECODER, PROJECTION, Dropout, Stack, State
 from chatbot.model.sequences import Sequences, pack, unpack
 
 
@@ -51,12 +51,12 @@ ATTENTIONS: dict[str, type[Attention]] = {"luong": LuongAttention, "bahdanau": B
 class Decoder(keras.layers.Layer):
     """Recurrent stack -> attention -> attended = tanh(W [output; context]), or tanh(W output) without attention."""
 
-    def __init__(self, settings: ModelSettings, precision: str = "float32") -> None:
+    def __init__(self, settings: ModelSettings, precision: str = "float32", on_gpu: bool = False) -> None:
         super().__init__()
         units = settings.rnn_size
-        self.stack = Stack(settings, settings.num_layers, settings.embedding_size, units, DECODER, precision)
+        self.stack = Stack(settings, settings.num_layers, settings.embedding_size, units, DECODER, precision, on_gpu)
         attention = ATTENTIONS.get(settings.attention)  # None for "none"
-        self.attention = attention(units, precision) if attention else None
+        self.attention = attention(units, precision, on_gpu) if attention else None
         self.combine = keras.layers.Dense(settings.embedding_size, use_bias=False, dtype=policy(precision))
         self.combine.build((None, 2 * units if attention else units))
         self.copying = Copying(units, precision) if settings.copy else None
@@ -79,8 +79,8 @@ class Decoder(keras.layers.Layer):
     ) -> tuple[tf.Tensor, Copies | tuple[()]]:
         """embedded [tokens, embedding] or [rows, target, embedding] -> attended [tokens, embedding], packed; copies.
 
-        This is teacher forcing. embedded: in the layout of `is_packed`. key: [1] uint64 draws the dropout masks; None:
-        no dropout.
+        This is teacher forcing. embedded: in the layout of the ids. key: [1] uint64 draws the dropout masks; None: no
+        dropout.
         """
         outputs, _ = self.stack(embedded, state["cells"], sequences, key, last=False)
         attended, copies = self.attended(outputs, sequences, state)
@@ -89,9 +89,9 @@ class Decoder(keras.layers.Layer):
     def attended(
         self, outputs: tf.Tensor, sequences: Sequences, state: DecoderState
     ) -> tuple[tf.Tensor, Copies | tuple[()]]:
-        """outputs of the stack, in the layout of `is_packed` -> attended [tokens, embedding], packed; copies."""
+        """outputs of the stack, in the layout of the ids -> attended [tokens, embedding], packed; copies."""
         packing = sequences.packing
-        if is_packed(self._settings):
+        if sequences.is_packed:
             padded = unpack(outputs, packing)
             packed = outputs
         else:
@@ -118,7 +118,7 @@ class Decoder(keras.layers.Layer):
         """
         assert self.attention is not None
         outputs, _ = self.stack(embedded, state["cells"], sequences, None, last=False)
-        padded = unpack(outputs, sequences.packing) if is_packed(self._settings) else outputs
+        padded = unpack(outputs, sequences.packing) if sequences.is_packed else outputs
         return self.attention.weights_of(padded, state["keys"], state["mask"])
 
     def step(self, embedded: tf.Tensor, state: DecoderState) -> tuple[tf.Tensor, Copies | tuple[()], DecoderState]:

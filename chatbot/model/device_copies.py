@@ -10,7 +10,6 @@ from typing import Any, TypeVar
 import keras
 import tensorflow as tf
 
-from chatbot.model.operations import computed_on, placed_on
 from chatbot.model.seq2seq import Seq2Seq
 
 Item = TypeVar("Item")
@@ -20,7 +19,7 @@ Result = TypeVar("Result")
 class DeviceCopies:
     """The devices that share a computation. Several have a copy of the weights each while they compute.
 
-    devices: all of one type; none for the model's own.
+    devices: all of the type of the model's own, which is the default.
     """
 
     def __init__(self, model: Seq2Seq, devices: Sequence[str] = ()) -> None:
@@ -44,7 +43,7 @@ class DeviceCopies:
                 return function(*inputs)
 
         weights = [tf.TensorSpec(variable.shape, variable.dtype) for variable in self._copied]
-        return SharedGraph(self._devices[0], with_weights, [weights, *signature])
+        return SharedGraph(with_weights, [weights, *signature])
 
     def run(self, compute: Callable[[list[tf.Tensor], Iterator[Item]], Result], items: Sequence[Item]) -> list[Result]:
         """Return what `compute(weights, its items)` returns on each device that has items.
@@ -56,7 +55,7 @@ class DeviceCopies:
         stopped = threading.Event()
 
         def compute_on(index: int) -> Result:
-            with placed_on(self._devices[index]):
+            with tf.device(self._devices[index]):
                 weights = [tf.identity(variable.value) for variable in self._copied]
                 of_device = itertools.takewhile(lambda _: not stopped.is_set(), items[index::number])
                 return compute(weights, of_device)
@@ -76,11 +75,10 @@ class DeviceCopies:
 class SharedGraph:
     """A function of the weights and other arguments as a graph, which is traced once for all sizes and devices.
 
-    device: one of them. AutoGraph is off. Any thread may call the graph.
+    AutoGraph is off. Any thread may call the graph.
     """
 
-    def __init__(self, device: str, function: Callable[..., Any], signature: Sequence[Any]) -> None:
-        self._device = device
+    def __init__(self, function: Callable[..., Any], signature: Sequence[Any]) -> None:
         self._function = tf.function(function, input_signature=signature, autograph=False)
 
     def __call__(self, weights: Sequence[tf.Tensor], *inputs: Any) -> Any:
@@ -91,7 +89,7 @@ class SharedGraph:
     def concrete(self) -> Any:
         """The traced function."""
         # TensorFlow would trace a function anew for each device on which it is called.
-        with tf.device(None), computed_on(self._device):
+        with tf.device(None):
             return self._function.get_concrete_function()
 
     @property

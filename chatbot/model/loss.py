@@ -12,7 +12,7 @@ import numpy.typing as npt
 import tensorflow as tf
 from tensorflow.python.framework.config import is_op_determinism_enabled
 
-from chatbot.model.operations import matmul, on_gpu, rounded, scatter_add
+from chatbot.model.operations import matmul, rounded, scatter_add
 
 Floats = npt.NDArray[np.floating]
 # Logits in memory at a time on a device of unknown memory: 64 MB of float32.
@@ -59,6 +59,7 @@ def projection_loss(
     size: LossSize = LossSize(),  # noqa: B008  # immutable
     mixture: tuple[tf.Tensor, ...] = (),
     smoothing: Floats | None = None,
+    on_gpu: bool = False,
 ) -> tf.Tensor:
     """Return the weighted cross-entropy in nats, summed: scalar float32.
 
@@ -74,7 +75,7 @@ def projection_loss(
     @tf.custom_gradient
     def run(attended: tf.Tensor, embeddings: tf.Tensor, bias: tf.Tensor, *mixture: tf.Tensor) -> tuple[tf.Tensor, Any]:
         factor = rounded(embeddings, precision)
-        plain = _chunk_on_gpu if on_gpu() else _chunk
+        plain = _chunk_on_gpu if on_gpu else _chunk
 
         def chunk_at(part: slice | None) -> tuple[OfTokens, OfWeights]:
             of_chunk, targets_of_chunk, weights_of_chunk, *mixture_of_chunk = (
@@ -84,7 +85,7 @@ def projection_loss(
             results = plain(of_chunk, factor, bias, *of_targets, precision, tuple(mixture_of_chunk))
             if smoothing is None:
                 return results
-            terms = _smoothing_terms(of_chunk, factor, bias, *of_targets, smoothing)
+            terms = _smoothing_terms(of_chunk, factor, bias, *of_targets, smoothing, on_gpu)
             return tf.nest.map_structure(tf.add, results, terms)
 
         (d_attended, *d_mixture), (loss, d_embeddings, d_bias) = in_chunks(
@@ -219,7 +220,13 @@ def _chunk(
 
 
 def _smoothing_terms(
-    attended: tf.Tensor, factor: tf.Tensor, bias: tf.Tensor, targets: tf.Tensor, weights: tf.Tensor, smoothing: Floats
+    attended: tf.Tensor,
+    factor: tf.Tensor,
+    bias: tf.Tensor,
+    targets: tf.Tensor,
+    weights: tf.Tensor,
+    smoothing: Floats,
+    on_gpu: bool,
 ) -> tuple[OfTokens, OfWeights]:
     """Return what label smoothing adds to the results of a chunk without a mixture.
 
@@ -238,8 +245,8 @@ def _smoothing_terms(
     loss = tf.reduce_sum(weighted * differences) + tf.reduce_sum(weights * bias_differences)
     d_embeddings = column * -tf.reduce_sum(weighted, 0)
     d_bias = smoothing * -tf.reduce_sum(weights)
-    d_embeddings = scatter_add(d_embeddings, target_rows, share * weighted)
-    d_bias = scatter_add(d_bias, target_rows, share * weights)
+    d_embeddings = scatter_add(d_embeddings, target_rows, share * weighted, on_gpu)
+    d_bias = scatter_add(d_bias, target_rows, share * weights, on_gpu)
     return (differences * row_weights,), (loss, d_embeddings, d_bias)
 
 

@@ -22,9 +22,9 @@ class Layout(NamedTuple):
     is_real: tf.Tensor | None = None  # of packed vectors, [vectors, 1] float32, 0 for fillers
 
 
-def layout_of(sequences: Sequences, packed: bool) -> Layout:
+def layout_of(sequences: Sequences) -> Layout:
     """Return the layout of the vectors of sequences."""
-    if not packed:
+    if not sequences.is_packed:
         return row_by_row(sequences.ids)
     packing = sequences.packing
     tokens = tf.size(packing.to_packed)

@@ -1,7 +1,4 @@
-"""Operations whose form depends on the device that computes them, or on the precision of matrix products.
-
-TensorFlow traces a function without the device that it is called on. So the caller of the model says where it computes:
-`computed_on` for a function that is traced once and called on several devices, else `placed_on`.
+"""Operations whose form depends on the precision of matrix products, or on the device that computes them.
 
 precision, in every function and layer of the model: "float32", "bfloat16" or "float16", the type that the factors of
 matrix products are rounded to, and their results. The sum of a product is float32 (tried on a CPU) and rounded once:
@@ -9,42 +6,15 @@ TensorFlow 2.21 has no kernel of a CPU or GPU with these factors and a float32 r
 weights and the logits have 8 bits, too. Weights, states and other sums are float32.
 """
 
-import contextlib
-from collections.abc import Iterator
-from contextvars import ContextVar
 from typing import Any
 
 import tensorflow as tf
 from tensorflow.python.framework.config import is_op_determinism_enabled
 
-_chosen = ContextVar("on_gpu", default=False)
-
 
 def is_gpu(device: str) -> bool:
     """Return whether a device of TensorFlow, such as "/GPU:0", is a GPU."""
     return "GPU" in device
-
-
-def on_gpu() -> bool:
-    """Return whether the layers that are called now compute on a GPU: by default they do not."""
-    return _chosen.get()
-
-
-@contextlib.contextmanager
-def computed_on(device: str) -> Iterator[None]:
-    """Let the layers that this thread calls in the block choose for a device. The operations are not placed on it."""
-    token = _chosen.set(is_gpu(device))
-    try:
-        yield
-    finally:
-        _chosen.reset(token)
-
-
-@contextlib.contextmanager
-def placed_on(device: str) -> Iterator[None]:
-    """Place operations and calls of traced functions on a device in the block, and let layers choose for it."""
-    with tf.device(device), computed_on(device):
-        yield
 
 
 def size_on_device(vector: tf.Tensor) -> tf.Tensor:
@@ -88,14 +58,14 @@ def joined(*parts: tf.Tensor) -> tuple[tf.Tensor, Any]:
     return tf.concat(parts, -1), lambda gradient: tf.split(gradient, sizes, -1)
 
 
-def scatter_add(tensor: tf.Tensor, indices: tf.Tensor, updates: tf.Tensor) -> tf.Tensor:
+def scatter_add(tensor: tf.Tensor, indices: tf.Tensor, updates: tf.Tensor, on_gpu: bool) -> tf.Tensor:
     """Return the tensor with updates added at indices, of which several may be equal.
 
     tensor [d1, ..., dn], indices [..., k] int64, updates [..., dk+1, ..., dn]; the sizes d2 to dk are known.
 
     If operations must be deterministic, the host would compute the scatter of a GPU; a sum of segments stays there.
     """
-    if not (on_gpu() and is_op_determinism_enabled()):
+    if not (on_gpu and is_op_determinism_enabled()):
         return tf.tensor_scatter_nd_add(tensor, indices, updates)
     depth = indices.shape[-1]
     shape = tf.shape(tensor)

@@ -5,9 +5,9 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from chatbot.config.model import TRANSFORMER, ModelSettings
+from chatbot.config.model import ModelSettings
 from chatbot.model.fast_recurrent import cudnn_sequence, lstm_sequence
-from chatbot.model.operations import joined, on_gpu, policy
+from chatbot.model.operations import joined, policy
 from chatbot.model.sequences import Sequences, mirror, unpack
 
 PHILOX = 1  # the number of the generator in TensorFlow (Salmon et al., 2011)
@@ -79,15 +79,6 @@ def uniform(shape: tf.Tensor | list[Any], key: tf.Tensor, number: int) -> tf.Ten
 State = list[tf.Tensor]
 
 
-def is_packed(settings: ModelSettings) -> bool:
-    """Return whether layers run over packed tokens [tokens, features], not over [rows, time, features].
-
-    Unless settings.plain_layers, all but GRUs run over real tokens only on a CPU (`chatbot.model.fast_recurrent`).
-    """
-    has_packed_layers = settings.cell == "lstm" or settings.architecture == TRANSFORMER
-    return has_packed_layers and not settings.plain_layers and not on_gpu()
-
-
 def recurrent_layer(cell: str, inputs: int, units: int, precision: str = "float32") -> keras.layers.RNN:
     """Return an LSTM or GRU layer with weights of zeros, which satisfies the conditions of cuDNN's fused kernels.
 
@@ -115,6 +106,7 @@ class Stack(keras.layers.Layer):
 
     settings.residual adds its inputs, before dropout, to the outputs of each layer but the first (Wu et al., 2016).
     layers: their number. inputs: the size of the input vectors. first_dropout: the number of the first `Dropout`.
+    `lstm_sequence` computes them on packed tokens, else cuDNN on a GPU unless settings.plain_layers, else Keras.
     """
 
     def __init__(
@@ -125,6 +117,7 @@ class Stack(keras.layers.Layer):
         units: int,
         first_dropout: int,
         precision: str = "float32",
+        on_gpu: bool = False,
     ) -> None:
         super().__init__()
         sizes = [inputs, *[units] * (layers - 1)]
@@ -132,6 +125,7 @@ class Stack(keras.layers.Layer):
         numbers = range(first_dropout, first_dropout + layers)
         self.dropouts = [Dropout(settings.keep_prob, number) for number in numbers]
         self._settings = settings
+        self._by_cudnn = on_gpu and not settings.plain_layers
         self.built = True  # otherwise Keras traces `call` to build the layer
 
     def call(
@@ -142,7 +136,7 @@ class Stack(keras.layers.Layer):
         key: tf.Tensor | None,
         last: bool = True,
     ) -> tuple[tf.Tensor, list[State]]:
-        """inputs [tokens, features] or [rows, time, features], by `is_packed` -> outputs alike, and the last states.
+        """inputs [tokens, features] or [rows, time, features] -> outputs alike, and the last states.
 
         The outputs at padding are undefined. The last states are those of each layer.
 
@@ -152,7 +146,7 @@ class Stack(keras.layers.Layer):
         """
         if not last:
             sequences = sequences._replace(mask=None)
-            if on_gpu():
+            if self._by_cudnn:
                 rows, time, _ = tf.unstack(tf.shape(inputs), num=3)
                 lengths = tf.fill([rows], time)
                 sequences = sequences._replace(packing=sequences.packing._replace(lengths=lengths))
@@ -181,10 +175,10 @@ class Stack(keras.layers.Layer):
         packing = sequences.packing
         weights = cell.kernel, cell.recurrent_kernel, cell.bias
         kernel, recurrent, bias = map(tf.convert_to_tensor, weights)
-        if is_packed(self._settings):
+        if sequences.is_packed:
             h, c = initial
             outputs, *state = lstm_sequence(inputs, h, c, kernel, recurrent, bias, packing, layer.compute_dtype)
-        elif on_gpu() and not self._settings.plain_layers:
+        elif self._by_cudnn:
             weights = kernel, recurrent, bias
             outputs, *state = cudnn_sequence(inputs, initial, *weights, packing.lengths, layer.compute_dtype)
         else:
@@ -211,24 +205,25 @@ def _as_list(state: Any) -> State:
 class Encoder(keras.layers.Layer):
     """A recurrent stack, or two stacks of rnn_size / 2 units that read in opposite directions."""
 
-    def __init__(self, settings: ModelSettings, precision: str = "float32") -> None:
+    def __init__(self, settings: ModelSettings, precision: str = "float32", on_gpu: bool = False) -> None:
         super().__init__()
         units = settings.rnn_size // 2 if settings.bidirectional else settings.rnn_size
 
         def stack(first_dropout: int) -> Stack:
-            return Stack(settings, settings.num_layers, settings.embedding_size, units, first_dropout, precision)
+            sizes = settings.num_layers, settings.embedding_size, units
+            return Stack(settings, *sizes, first_dropout, precision, on_gpu)
 
         self.forward = stack(FORWARD_ENCODER)
         self.backward = stack(BACKWARD_ENCODER) if settings.bidirectional else None
-        self._settings = settings
+        self._on_gpu = on_gpu
         self.built = True
 
     def call(self, embedded: tf.Tensor, sequences: Sequences, key: tf.Tensor | None) -> tuple[tf.Tensor, list[State]]:
         """embedded [tokens or rows, source, embedding] -> memory [rows, source, rnn_size], each layer's last state.
 
-        embedded: in the layout of `is_packed`. key: [1] uint64 draws the dropout masks; None: no dropout.
+        embedded: in the layout of the ids. key: [1] uint64 draws the dropout masks; None: no dropout.
         """
-        packed = is_packed(self._settings)
+        packed = sequences.is_packed
         packing = sequences.packing
         zeros = self.forward.zero_states(tf.size(packing.lengths), embedded.dtype)
         outputs, states = self.forward(embedded, zeros, sequences, key)
@@ -239,7 +234,7 @@ class Encoder(keras.layers.Layer):
                 return mirror(x, packing) if packed else tf.reverse_sequence(x, lengths, seq_axis=1)
 
             # From the mask, because packing.lengths would have to be copied to a GPU.
-            lengths = tf.reduce_sum(tf.cast(sequences.mask, tf.int64), 1) if on_gpu() else packing.lengths
+            lengths = tf.reduce_sum(tf.cast(sequences.mask, tf.int64), 1) if self._on_gpu else packing.lengths
             backward_outputs, backward_states = self.backward(reverse(embedded), zeros, sequences, key)
             outputs = joined(outputs, reverse(backward_outputs))
             states = joined_states(states, backward_states)

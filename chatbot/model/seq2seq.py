@@ -16,8 +16,8 @@ from chatbot.decoding.ngrams import Ngrams
 from chatbot.model.copying import GENERATE, Copies, log_copied, mixture, with_copies
 from chatbot.model.decoder import Alike, Decoded, Decoder, DecoderState
 from chatbot.model.loss import LossSize, projection_loss
-from chatbot.model.operations import matmul, on_gpu, placed_on
-from chatbot.model.recurrent import Encoder, is_packed
+from chatbot.model.operations import is_gpu, matmul
+from chatbot.model.recurrent import Encoder
 from chatbot.model.sequences import Sequences, padded_ids, rows_of_tokens, sequences_of
 from chatbot.model.transformer import TransformerDecoder, TransformerEncoder
 
@@ -35,7 +35,8 @@ class Seq2Seq(keras.Model):
     precision: see `chatbot.model.operations`. loss_size: the limits of the loss. spellings: from `spelling_table`, for
     a model that copies; None: tokens are copied whole. ngrams: those that decoding and validation mix in, if
     settings.ngrams. label_smoothing: of `summed_loss`. part_devices: of the weights of encoder, decoder and
-    projection, the last of which is also the caller's; empty: all are on the caller's.
+    projection, the last of which is also the caller's; empty: all are on the caller's. on_gpu: whether the layers and
+    the loss compute as is fast on a GPU, not on a CPU; None: by the device of the weights.
     """
 
     def __init__(
@@ -48,6 +49,7 @@ class Seq2Seq(keras.Model):
         ngrams: Ngrams | None = None,
         label_smoothing: float = 0.0,
         part_devices: Sequence[str] = (),
+        on_gpu: bool | None = None,
     ) -> None:
         super().__init__()
         self.precision = precision
@@ -61,11 +63,21 @@ class Seq2Seq(keras.Model):
         self.embedding = keras.layers.Embedding(vocabulary_size, settings.embedding_size, "zeros")
         self.embedding.build()
         self.is_transformer = settings.architecture == TRANSFORMER
+        self.on_gpu = is_gpu(self.device) if on_gpu is None else on_gpu
+        # All layers but GRUs compute real tokens only on a CPU (`chatbot.model.fast_recurrent`).
+        has_packed_layers = settings.cell == "lstm" or self.is_transformer
+        self._is_packed = has_packed_layers and not settings.plain_layers and not self.on_gpu
         encoder_device, decoder_device, _ = part_devices or 3 * [self.device]
         with tf.device(encoder_device):
-            self.encoder = (TransformerEncoder if self.is_transformer else Encoder)(settings, precision)
+            if self.is_transformer:
+                self.encoder: Any = TransformerEncoder(settings, precision)
+            else:
+                self.encoder = Encoder(settings, precision, self.on_gpu)
         with tf.device(decoder_device):
-            self.decoder = (TransformerDecoder if self.is_transformer else Decoder)(settings, precision)
+            if self.is_transformer:
+                self.decoder: Any = TransformerDecoder(settings, precision)
+            else:
+                self.decoder = Decoder(settings, precision, self.on_gpu)
         has_bias = settings.form is None or settings.form.biases  # else `_silence`
         self.bias = self.add_weight(shape=(vocabulary_size,), initializer="zeros", trainable=has_bias, name="bias")
         self._silence = np.where(np.isin(np.arange(vocabulary_size), UNSPOKEN), np.float32(SILENCE), np.float32(0))
@@ -88,35 +100,42 @@ class Seq2Seq(keras.Model):
         """The device of the weights, but for those on `part_devices`."""
         return str(self.embedding.embeddings.value.device)
 
+    def for_gpu(self) -> "Seq2Seq":
+        """Return a model like this one for computations on a GPU, with weights of zeros on the caller's device."""
+        ngrams = None if self.ngrams is None else self.ngrams.ngrams
+        options = self.precision, self.loss_size, self._spellings, ngrams, self.label_smoothing
+        return Seq2Seq(self._settings, self.bias.shape[0], *options, on_gpu=True)
+
     def placed(self) -> AbstractContextManager[None]:
         """Compute on the device of the weights in this block: calls, and functions that are traced by a call."""
-        return placed_on(self.device)
+        return tf.device(self.device)
 
     def embed(self, ids: tf.Tensor) -> tf.Tensor:
         """ids [...] -> [..., embedding]."""
         return tf.gather(tf.convert_to_tensor(self.embedding.embeddings), ids)
 
     def sequences(self, ids: npt.NDArray[Any]) -> Sequences:
-        """Return a batch as the model takes it where it is computed (`on_gpu`), with indices from the host.
+        """Return a batch as the model takes it, with indices from the host.
 
         ids: [rows, time], padded on the right.
         """
-        return sequences_of(ids, is_packed(self._settings))
+        return sequences_of(ids, self._is_packed)
 
     def encode(self, source: Sequences, key: tf.Tensor | None = None) -> DecoderState:
         """Return the decoder's state before the first token.
 
         key: [1] uint64 draws the dropout masks; None: no dropout.
         """
-        state = self._start(source, key)
+        state = self._started(self.embed(source.ids), source, key)
         if self._settings.copy:
             state["question"] = padded_ids(source)
         if self.ngrams is not None:
             state["history"] = self.ngrams.begins(source.mask)
         return state
 
-    def _start(self, source: Sequences, key: tf.Tensor | None) -> DecoderState:
-        memory, states = self.encoder(self.embed(source.ids), source, key)
+    def _started(self, embedded: tf.Tensor, source: Sequences, key: tf.Tensor | None) -> DecoderState:
+        """Return the decoder's state without that of copying and n-grams. embedded: the ids of source."""
+        memory, states = self.encoder(embedded, source, key)
         return self.decoder.start(memory, source.mask, states)
 
     def call(self, source: Sequences, target_in: Sequences, key: tf.Tensor | None = None) -> tf.Tensor:
@@ -134,16 +153,19 @@ class Seq2Seq(keras.Model):
         target_in: Sequences,
         key: tf.Tensor | None = None,
         rows: tf.Tensor | None = None,
+        embedded: tuple[tf.Tensor, tf.Tensor] | None = None,
     ) -> Decoded:
         """Return the decoder's outputs for the real tokens of target_in. The arguments are those of `call`.
 
-        rows: the row of source of each row of target_in, [rows] int64; None: they are the same.
+        rows: the row of source of each row of target_in, [rows] int64; None: they are the same. embedded: the ids of
+        both sides, embedded; None: they are looked up.
         """
-        start = self._start(source, key)
+        embedded_source, embedded_target = embedded or (self.embed(source.ids), self.embed(target_in.ids))
+        start = self._started(embedded_source, source, key)
         question = padded_ids(source)
         if rows is not None:
             start, question = tf.nest.map_structure(lambda x: tf.gather(x, rows), (start, question))
-        attended, copies = self.decoder(self.embed(target_in.ids), target_in, start, key)
+        attended, copies = self.decoder(embedded_target, target_in, start, key)
         return self.with_question(attended, copies, question, target_in)
 
     def with_question(
@@ -162,14 +184,15 @@ class Seq2Seq(keras.Model):
         logits = self.project(decoded.attended)
         if not decoded.copies:
             return logits
-        return with_copies(logits, decoded.copies, decoded.question, tf.constant(self._spellings))
+        return with_copies(logits, decoded.copies, decoded.question, tf.constant(self._spellings), self.on_gpu)
 
     def attention_weights(self, source: Sequences, target_in: Sequences) -> tf.Tensor:
         """Return the weights of the question's tokens at each target position, [rows, target, source].
 
         The model must have attention.
         """
-        return self.decoder.attention_weights(self.embed(target_in.ids), target_in, self._start(source, None))
+        start = self._started(self.embed(source.ids), source, None)
+        return self.decoder.attention_weights(self.embed(target_in.ids), target_in, start)
 
     def project(self, attended: tf.Tensor) -> tf.Tensor:
         """attended [..., embedding] -> logits [..., vocabulary]."""
@@ -187,9 +210,9 @@ class Seq2Seq(keras.Model):
         A product with up to 64 rows takes about half of the time by a transposed copy of the projection. All graphs
         share the n-grams, which on several GPUs would be copied for each call.
         """
+        if self.on_gpu:
+            return
         with self.placed():
-            if on_gpu():
-                return
             self._columns = tf.transpose(tf.convert_to_tensor(self.projection))
             if self.ngrams is not None:
                 self.ngrams = NgramMixture(self.ngrams.ngrams.converted(tf.constant), self.ngrams.weight)
@@ -206,7 +229,7 @@ class Seq2Seq(keras.Model):
         if copies:
             copied = log_copied(copies, question, targets, tf.constant(self._spellings))
             parts = copies.log_actions[:, GENERATE], copied
-        options = self.precision, self.loss_size, parts, self._smoothing
+        options = self.precision, self.loss_size, parts, self._smoothing, self.on_gpu
         return projection_loss(attended, projection, bias, targets, weights, *options)
 
     def log_probabilities(self, decoded: Decoded, targets: tf.Tensor, alike: Alike | None = None) -> tf.Tensor:
@@ -236,7 +259,7 @@ class Seq2Seq(keras.Model):
             return logits, state
         history = self.ngrams.next_history(state["history"], ids)
         log_probabilities = tf.nn.log_softmax(tf.cast(logits, tf.float32))
-        if on_gpu():  # whose host would wait for the number of n-grams of each context
+        if self.on_gpu:  # the host would wait for the number of n-grams of each context
             by_ngrams = self.ngrams.probabilities_of(history, np.arange(self.bias.shape[0])[None])
         else:
             by_ngrams = self.ngrams.probabilities(history)

@@ -152,6 +152,11 @@ class Sequences(NamedTuple):
     mask: Any  # [rows, time] bool, True at real tokens
     packing: Packing
 
+    @property
+    def is_packed(self) -> bool:
+        """Whether layers take packed vectors [tokens, features], not [rows, time, features]."""
+        return len(self.ids.shape) == 1
+
 
 def sequences_of(ids: npt.NDArray[Any], packed: bool) -> Sequences:
     """Compute the indices of a batch.
@@ -165,8 +170,7 @@ def sequences_of(ids: npt.NDArray[Any], packed: bool) -> Sequences:
 
 def padded_ids(sequences: Sequences) -> tf.Tensor:
     """Return the ids in rows, [rows, time]; at padding PAD."""
-    is_packed = len(sequences.ids.shape) == 1
-    return tf.gather(sequences.ids, sequences.packing.to_padded) if is_packed else sequences.ids
+    return tf.gather(sequences.ids, sequences.packing.to_padded) if sequences.is_packed else sequences.ids
 
 
 def specs_of(arrays: Any) -> Any:

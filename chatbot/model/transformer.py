@@ -29,7 +29,7 @@ from chatbot.model.multi_head import (
 )
 from chatbot.model.operations import joined
 from chatbot.model.positions import Positions
-from chatbot.model.recurrent import DECODER, FORWARD_ENCODER, Dropout, is_packed, kept
+from chatbot.model.recurrent import DECODER, FORWARD_ENCODER, Dropout, kept
 from chatbot.model.sequences import Sequences, pack
 
 
@@ -150,9 +150,9 @@ class TransformerEncoder(keras.layers.Layer):
     def call(self, embedded: tf.Tensor, sequences: Sequences, key: tf.Tensor | None) -> tuple[tf.Tensor, list[Any]]:
         """embedded [tokens or rows, source, embedding] -> memory [rows, source, embedding], no states.
 
-        embedded: in the layout of `is_packed`. key: [1] uint64 draws the dropout masks; None: no dropout.
+        embedded: in the layout of the ids. key: [1] uint64 draws the dropout masks; None: no dropout.
         """
-        layout = layout_of(sequences, is_packed(self._settings))
+        layout = layout_of(sequences)
         x = self.dropout(self.positions(embedded, layout), key)
         added = penalties(sequences.mask)[:, None, None]  # [rows, 1, 1, source]
         learned = self.positions.scores(layout.places[None, :, None], layout.places)
@@ -220,10 +220,10 @@ class TransformerDecoder(keras.layers.Layer):
     ) -> tuple[tf.Tensor, Copies | tuple[()]]:
         """embedded [tokens, embedding] or [rows, target, embedding] -> attended [tokens, embedding], packed; copies.
 
-        This is teacher forcing. embedded: in the layout of `is_packed`. key: [1] uint64 draws the dropout masks; None:
-        no dropout.
+        This is teacher forcing. embedded: in the layout of the ids. key: [1] uint64 draws the dropout masks; None: no
+        dropout.
         """
-        layout = layout_of(sequences, is_packed(self._settings))
+        layout = layout_of(sequences)
         x, means, _ = self._sums(embedded, layout, state, key)
         attended = self._finished(x)
         packed = layout.packing is not None
@@ -240,7 +240,7 @@ class TransformerDecoder(keras.layers.Layer):
 
     def attention_weights(self, embedded: tf.Tensor, sequences: Sequences, state: DecoderState) -> tf.Tensor:
         """Return the weights of the question's tokens in the last layer, [rows, target, source], without dropout."""
-        layout = layout_of(sequences, is_packed(self._settings))
+        layout = layout_of(sequences)
         _, _, queries = self._sums(embedded, layout, state, None)
         keys = self.attention.of_heads(state["keys"], state["mask"])
         return self.attention.weights_of(queries, keys, penalties(state["mask"])[:, None, None])

@@ -5,8 +5,7 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from chatbot.model.operations import placed_on
-from chatbot.model.seq2seq import Seq2Seq
+from chatbot.model.operations import is_gpu
 from chatbot.training.devices.towers import Tower
 from chatbot.training.gradients import Sums, dense
 from chatbot.training.replica import Replica
@@ -93,8 +92,9 @@ class Summation:
     used, and the other replicas would wait for it for ever.
     """
 
-    def __init__(self, model: Seq2Seq, replicas: Sequence[tuple[Replica, Sequence[Tower]]], exchange: Exchange) -> None:
-        self._model, self._replicas, self._exchange = model, list(replicas), exchange
+    def __init__(self, replicas: Sequence[tuple[Replica, Sequence[Tower]]], exchange: Exchange) -> None:
+        self._replicas = list(replicas)
+        self._exchange = exchange
 
     def __call__(self, sums: Sequence[Sums], report: tf.Tensor, used: Sequence[tf.Tensor]) -> list[Total]:
         """Return the total of each replica. sums, report, used: as in `TowerSums`."""
@@ -120,8 +120,9 @@ class Summation:
             projection = projection_and_groups[:split]
             of_groups = projection_and_groups[split:]
             if replica.groups[-1].trained:
-                with placed_on(replica.devices[-1]):
-                    of_groups.append(dense(projection, rows, ids, self._model.embedding.embeddings.shape))
+                shape = replica.groups[-1].shapes[0]
+                with tf.device(replica.devices[-1]):
+                    of_groups.append(dense(projection, rows, ids, shape, is_gpu(replica.devices[-1])))
             totals.append(Total(of_groups, tokens, all_report))
         return totals
 

@@ -14,6 +14,7 @@ import numpy as np
 import tensorflow as tf
 
 from chatbot.config.learning import LearningSettings
+from chatbot.model.operations import is_gpu
 from chatbot.model.seq2seq import Seq2Seq
 from chatbot.training.allreduce import counted_tokens
 from chatbot.training.gradients import dense, gradient_function
@@ -92,9 +93,11 @@ class Asynchronous(VariableUpdate):
             min(self.servers, key=lambda server: sum(sizes[j] for j in server.weights)).weights.append(i)
         devices = {i: server.device for server in self.servers for i in server.weights}
         self._replica = Replica(model, settings, groups, [devices[i] for i in range(len(sizes))], copies=True)
-        self._device = device_of_workers(workers)
-        self._gradients = gradient_function(model, groups, self._device)
-        self.preparation = Preparation(model, settings.seed, [self._device], home=CHIEF_DEVICE)
+        device = device_of_workers(workers)
+        # The chief has its model on the CPU, where it validates.
+        self._computing = model.for_gpu() if is_gpu(device) else model
+        self._gradients = gradient_function(self._computing, groups)
+        self.preparation = Preparation(self._computing, settings.seed, [device], home=CHIEF_DEVICE)
         self._train_step_graph = Graph(self._train_step)
         self._in_flight: collections.deque[Any] = collections.deque()
         self._next_step = 0
@@ -142,8 +145,8 @@ class Asynchronous(VariableUpdate):
         sums = self._gradients(weights, share, scale)
         gradients = list(sums.groups)
         if replica.groups[-1].trained:
-            shape = self._model.embedding.embeddings.shape
-            gradients.append(dense(sums.projection, sums.rows, share.used, shape))
+            shape = replica.groups[-1].shapes[0]
+            gradients.append(dense(sums.projection, sums.rows, share.used, shape, self._computing.on_gpu))
         tokens = counted_tokens(sums)
         clipped = average_and_clip(gradients, tokens, self._settings.max_gradient_norm)
         if scale is not None:
@@ -196,4 +199,5 @@ class Asynchronous(VariableUpdate):
         self._next_step = int(state.optimizer[0])
         for server in self.servers:
             server.forget_steps()
+        self._computing.loss_size = self._model.loss_size
         self._replica.scatter_state(state)

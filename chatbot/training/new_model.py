@@ -1,6 +1,7 @@
 """The weights that a new model begins with."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import keras
 import numpy as np
@@ -11,7 +12,6 @@ from chatbot.config.model import ModelSettings
 from chatbot.corpus.pair_ids import EncodedPairs
 from chatbot.corpus.vocabulary import ASK, BOS, EOS, PAD, Vocabulary
 from chatbot.decoding.ngrams import Ngrams
-from chatbot.model.loss import LossSize
 from chatbot.model.seq2seq import Seq2Seq
 from chatbot.pretrained.word_vectors import WordVectors
 
@@ -19,22 +19,14 @@ Array = npt.NDArray[np.float32]
 
 
 def built_model(
-    settings: ModelSettings,
-    vocabulary_size: int,
-    seed: int,
-    precision: str = "float32",
-    loss_size: LossSize = LossSize(),  # noqa: B008  # immutable
-    spellings: npt.NDArray[np.int64] | None = None,
-    ngrams: Ngrams | None = None,
-    label_smoothing: float = 0.0,
-    part_devices: Sequence[str] = (),
+    settings: ModelSettings, vocabulary_size: int, seed: int, precision: str = "float32", **options: Any
 ) -> Seq2Seq:
-    """Return a new model, whose weights are a function of the seed.
+    """Return a new model, whose weights are a function of the seed. options: of `Seq2Seq`.
 
     Kernels have the variance of Glorot and Bengio (2010), 2 / (inputs + outputs). If one consists of several products,
     and has their number as the attribute `parts`, the outputs are those of one of them.
     """
-    model = Seq2Seq(settings, vocabulary_size, precision, loss_size, spellings, ngrams, label_smoothing, part_devices)
+    model = Seq2Seq(settings, vocabulary_size, precision, **options)
     for number, weight in enumerate(model.trainable_variables):
         weight_seed = seed + 1000 * number
         # The layers have set the others: biases to zeros, and ones for an LSTM's forget gate; gains to ones.

@@ -276,12 +276,18 @@ def resolved(settings: Settings, data: Data, towers: Sequence[Tower], team: Team
 def new_model(settings: Settings, data: Data, towers: Sequence[Tower], team: Team, ngrams: Ngrams | None) -> Seq2Seq:
     """Return a model with weights drawn at random, on the device of the first tower, or on those of its parts."""
     learning = settings.learning
-    tokens = len(data.vocabulary)
     with tf.device(towers[0].device):
-        size = loss_size(settings, towers, team.machines)
-        tables = spelling_table(data.vocabulary.spellings()), ngrams, learning.label_smoothing
-        parts = towers[0].parts or ()
-        return built_model(settings.model, tokens, learning.seed, learning.precision, size, *tables, parts)
+        return built_model(
+            settings.model,
+            len(data.vocabulary),
+            learning.seed,
+            learning.precision,
+            loss_size=loss_size(settings, towers, team.machines),
+            spellings=spelling_table(data.vocabulary.spellings()),
+            ngrams=ngrams,
+            label_smoothing=learning.label_smoothing,
+            part_devices=towers[0].parts or (),
+        )
 
 
 def set_initial_weights(model: Seq2Seq, settings: Settings, data: Data) -> None:

@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from chatbot.corpus.batches import Batch, GlobalBatch, split
 from chatbot.corpus.vocabulary import PAD
-from chatbot.model.operations import computed_on, is_gpu, on_gpu
+from chatbot.model.operations import is_gpu
 from chatbot.model.seq2seq import Seq2Seq
 from chatbot.model.sequences import Packing, Sequences, packed_array, specs_of
 
@@ -40,7 +40,7 @@ class Share(NamedTuple):
 
 
 def share_of(batch: Batch, model: Seq2Seq, seed: Sequence[int], used: npt.NDArray[np.int64]) -> Share:
-    """Prepare a share of a batch for the place where it is computed (`on_gpu`).
+    """Prepare a share of a batch for the model.
 
     seed: the key is a function of it. used: `ids` of the global batch.
     """
@@ -57,7 +57,7 @@ def share_of(batch: Batch, model: Seq2Seq, seed: Sequence[int], used: npt.NDArra
         used=used,
         places=np.searchsorted(used, np.concatenate([source.ids.ravel(), target_in.ids.ravel()])),
     )
-    return _read_on_gpu(share, model) if on_gpu() else share
+    return _read_on_gpu(share, model) if model.on_gpu else share
 
 
 def _read_on_gpu(share: Share, model: Seq2Seq) -> Share:
@@ -166,13 +166,12 @@ class Preparation:
         parts = min(pieces, max(len(share.source) for share in batch.shares))
         divided = [split(share, parts) for share in batch.shares]
 
-        def prepared(tower: int, device: str, piece: int) -> Share | Buffer:
+        def prepared(tower: int, piece: int) -> Share | Buffer:
             seed = self._seed, number, self._first_tower + tower, piece
-            with computed_on(device):
-                share = share_of(divided[tower][piece], self._model, seed, batch.ids)
-                return buffer_of(share) if on_gpu() else share
+            share = share_of(divided[tower][piece], self._model, seed, batch.ids)
+            return buffer_of(share) if self._model.on_gpu else share
 
-        shares = [[prepared(i, device, piece) for i, device in enumerate(self._devices)] for piece in range(parts)]
+        shares = [[prepared(tower, piece) for tower in range(len(self._devices))] for piece in range(parts)]
         return Prepared(number, batch, pieces, shares)
 
     def begin_copies(self, prepared: Prepared) -> None:
@@ -192,16 +191,14 @@ class Preparation:
 
     def tensors(self, share: Share | Buffer) -> Share:
         """Return a share of `copied` as the gradient function takes it, on the device of the caller."""
-        return tensors_of(share, self._specs_on_gpu) if isinstance(share, Buffer) else share
+        return tensors_of(share, self._specs) if isinstance(share, Buffer) else share
 
     @functools.cached_property
-    def _specs_on_gpu(self) -> Share:
-        """The types and ranks of a share on a GPU, which no batch changes."""
+    def _specs(self) -> Share:
+        """The types and ranks of a share, which no batch changes."""
         ids = np.ones([1, 1], np.int32)
-        weights = np.ones([1, 1], np.float32)
-        batch = Batch(ids, ids, ids, weights)
-        with computed_on("/GPU:0"):
-            return specs_of(share_of(batch, self._model, (0,), np.ones(1, np.int64)))
+        batch = Batch(ids, ids, ids, np.ones([1, 1], np.float32))
+        return specs_of(share_of(batch, self._model, (0,), np.ones(1, np.int64)))
 
 
 def on_device(share: Any, device: str) -> Any:

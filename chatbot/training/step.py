@@ -19,8 +19,9 @@ from chatbot.model.sequences import specs_of
 from chatbot.training.allreduce import Exchange, Summation, Total, broadcast, no_exchange
 from chatbot.training.devices.failures import check_repeatable, is_out_of_memory
 from chatbot.training.devices.towers import Tower
-from chatbot.training.gradients import Sums, gradient_functions
+from chatbot.training.gradients import Sums, gradient_function
 from chatbot.training.machines.team import ALONE, Team
+from chatbot.training.model_parallel import spread_gradient_function
 from chatbot.training.replica import Inputs, Replica, TrainState
 from chatbot.training.share import Buffer, Preparation, Prepared, Share
 
@@ -194,8 +195,13 @@ class Synchronous(VariableUpdate):
         self._replica_of_tower = [i for i, (_, towers) in enumerate(replicas) for _ in towers]
         self._accumulate = settings.accumulate
         self.preparation = Preparation(model, settings.seed, [tower.device for tower in self._towers], team.machine)
-        self.gradient_functions = gradient_functions(model, self.replicas[0].groups, self._towers)
-        self._summation = Summation(model, replicas, exchange)
+        groups = self.replicas[0].groups
+        if self._towers[0].parts is None:
+            self.gradient_functions = [gradient_function(model, groups)] * len(self._towers)
+        else:
+            spread = [tower.parts for tower in self._towers if tower.parts]
+            self.gradient_functions = [spread_gradient_function(model, groups, parts) for parts in spread]
+        self._summation = Summation(replicas, exchange)
         # The sizes of batches that did not run out of memory in several graphs, and in one graph.
         self._fitted, self._fitted_at_once = list[tuple[int, ...]](), list[tuple[int, ...]]()
         self.too_large = math.inf

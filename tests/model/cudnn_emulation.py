@@ -5,12 +5,8 @@ recurrent matrix, each [units, inputs], then the two biases of each gate. Gates:
 reset, update, new of a GRU.
 """
 
-from contextvars import ContextVar
-
 import pytest
 import tensorflow as tf
-
-from chatbot.model import operations
 
 
 def emulated_rnn(
@@ -53,7 +49,6 @@ def emulated_rnn(
 
 
 def emulate_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the model compute as on a GPU on any device, with cuDNN emulated."""
-    monkeypatch.setattr(operations, "_chosen", ContextVar("on_gpu", default=True))
-    monkeypatch.setattr(operations, operations.is_gpu.__name__, lambda device: True)
+    """Let models that are made from now on compute as on a GPU, on any device, with cuDNN emulated."""
+    monkeypatch.setattr("chatbot.model.seq2seq.is_gpu", lambda device: True)
     monkeypatch.setattr(tf.raw_ops, "CudnnRNNV3", emulated_rnn)

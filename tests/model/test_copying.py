@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from chatbot.corpus.vocabulary import BYTES, Vocabulary
 from chatbot.model import operations
 from chatbot.model.copying import Copies, log_copied, mixture, spelling_table, with_copies
-from chatbot.model.operations import computed_on
 
 # Token 5 is spelled 6 7, token 8 is spelled 6 6 9; all others are characters.
 SPELLINGS = spelling_table([[0], [1], [2], [3], [4], [6, 7], [6], [7], [6, 6, 9], [9]])
@@ -50,11 +49,11 @@ def test_probabilities_equal_a_slow_twin_and_sum_to_one(
     np.testing.assert_allclose(expected.sum(axis=1), 1.0, rtol=1e-5)
     arguments = copies, tf.constant(question)
     logits = tf.constant(logits, tf.float32)
-    with computed_on("/GPU:0" if deterministic else "/CPU:0"), pytest.MonkeyPatch.context() as patch:
+    with pytest.MonkeyPatch.context() as patch:
         if deterministic:
             patch.setattr(operations, "is_op_determinism_enabled", lambda: True)
             patch.setattr(tf, "tensor_scatter_nd_add", None)
-        actual = with_copies(logits, *arguments, tf.constant(SPELLINGS))
+        actual = with_copies(logits, *arguments, tf.constant(SPELLINGS), on_gpu=deterministic)
     np.testing.assert_allclose(actual, np.log(expected), atol=1e-5)
     copied = log_copied(*arguments, tf.constant(targets), tf.constant(SPELLINGS))
     generated = tf.gather(tf.nn.log_softmax(logits), targets, batch_dims=1)

@@ -152,8 +152,8 @@ def test_cudnn_computes_in_a_type_that_it_has(precision: str, dtype: tf.DType, m
 
 def test_decoder_runs_all_rows_to_the_same_length(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody uses its last state, and cuDNN is faster with equal lengths."""
-    model = built_model(ModelSettings(rnn_size=8, embedding_size=6, num_layers=1, bidirectional=False), 17, 1)
     emulate_gpu(monkeypatch)
+    model = built_model(ModelSettings(rnn_size=8, embedding_size=6, num_layers=1, bidirectional=False), 17, 1)
     calls = recorded_arguments(monkeypatch)
     model(model.sequences(np.array([[7, 8, 9], [4, 0, 0]])), model.sequences(np.array([[1, 5], [1, 0]])))
     assert [np.asarray(call["sequence_lengths"]).tolist() for call in calls] == [[3, 1], [2, 2]]

@@ -34,8 +34,8 @@ def dense_gradients(
         share = prepare.tensors(buffer)
         inputs = [values[group.indices[0]] for group in groups], share
         scale = None if loss_scale is None else tf.constant(loss_scale)
-        sums: Any = (function or gradient_function(model, groups, device))(*inputs, *([] if scale is None else [scale]))
-        embedding = dense(sums.projection, sums.rows, share.used, model.embedding.embeddings.shape)
+        sums: Any = (function or gradient_function(model, groups))(*inputs, *([] if scale is None else [scale]))
+        embedding = dense(sums.projection, sums.rows, share.used, model.embedding.embeddings.shape, model.on_gpu)
     of_variable = {
         group.indices[0]: gradient for group, gradient in zip(groups, [*sums.groups, embedding], strict=True)
     }

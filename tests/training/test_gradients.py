@@ -128,6 +128,7 @@ def test_gradients_of_a_tower_equal_those_of_one_tape(
     expected_loss, expected = gradients_of_one_tape(model, batch_of(7))
     if path == "gpu":
         emulate_gpu(monkeypatch)
+        model = model_of(settings)
     elif path == "plain":
         model = model_of(replace(settings, plain_layers=True))
     sums, gradients = dense_gradients(model, batch_of(7))

@@ -96,7 +96,7 @@ def test_loss_scale_keeps_gradients_within_float16() -> None:
     batch, scale = BATCH._replace(weights=1e6 * BATCH.weights), 2.0**-8
     models = [built_model(SETTINGS.model, 10, 1, precision) for precision in ("float32", "float16")]
     exact_sums, exact = dense_gradients(models[0], batch)
-    function = gradient_function(models[1], single_groups(models[1]), "/CPU:0")
+    function = gradient_function(models[1], single_groups(models[1]))
     _, overflowing = dense_gradients(models[1], batch, function=function, loss_scale=1.0)
     sums, gradients = dense_gradients(models[1], batch, function=function, loss_scale=scale)
     assert not all(np.isfinite(gradient).all() for gradient in overflowing)

@@ -81,7 +81,7 @@ def test_selftest_fails_when_towers_disagree(
         return means
 
     monkeypatch.setattr(module, "CASES", {"SGD": CASES["SGD"]})
-    monkeypatch.setattr("chatbot.training.gradients.gradient_function", mean_of_means)
+    monkeypatch.setattr("chatbot.training.step.gradient_function", mean_of_means)
     monkeypatch.setattr(module, "masks_differ", lambda towers: True)
     assert selftest(SETTINGS, cpus[:2]) == 1
     out = capsys.readouterr().out

@@ -54,13 +54,13 @@ def test_each_piece_of_a_tower_of_a_machine_has_masks_of_its_own() -> None:
 def test_a_gpu_reads_every_array_of_a_share(changes: dict[str, Any]) -> None:
     """In the graph of the gradients: what no result depends on would be copied for nothing."""
     settings = replace(SETTINGS, keep_prob=0.5, **changes)
-    model = built_model(settings.model, VOCABULARY, seed=1)
+    model = built_model(settings.model, VOCABULARY, seed=1, on_gpu=True)
     prepare = Preparation(model, 1, ["/GPU:0"], home="/CPU:0")
     batch = next(Batches([random_pairs(PAIRS, 1)], PAIRS, SEED).from_step(0, 1))
     ((buffer,),) = prepare.copied(prepare(batch, 0))
     groups = groups_of(model, settings.learning, 1 << 30)
     weights = [tf.TensorSpec(group.joined([tf.zeros(shape) for shape in group.shapes]).shape) for group in groups]
-    function: Any = gradient_function(model, groups, "/GPU:0")
+    function: Any = gradient_function(model, groups)
     graph = function.get_concrete_function(weights, specs_of(prepare.tensors(buffer))).graph
     read: set[tf.Operation] = set()
     queue = [tensor.op for tensor in graph.outputs]

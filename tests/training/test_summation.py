@@ -1,7 +1,6 @@
 """Gradients are exchanged in the order of the backward pass, each group as soon as its stage has computed it."""
 
 import itertools
-from contextvars import ContextVar
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,7 +10,6 @@ from tensorflow.python.framework.convert_to_constants import _run_inline_graph_o
 
 from chatbot.corpus.batches import Batches
 from chatbot.flags import replace
-from chatbot.model import operations
 from chatbot.training.devices.memory import loss_size
 from chatbot.training.devices.towers import Tower
 from chatbot.training.groups import (
@@ -29,15 +27,14 @@ from chatbot.training.step import Synchronous
 from chatbot.training.update import copies, open_update
 
 
-def test_towers_on_gpus_do_not_wait_for_each_other(cpus: list[Tower], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_towers_on_gpus_do_not_wait_for_each_other(cpus: list[Tower]) -> None:
     """cuDNN's operations have a state, so TensorFlow calls the towers in a row; each of them holds up no other.
 
     A call waits for the control outputs of the one before. A loop or a branch over cuDNN's operations would be one.
     """
-    monkeypatch.setattr(operations, "_chosen", ContextVar("on_gpu", default=True))
-    monkeypatch.setattr(operations, "is_gpu", lambda device: True)
     settings = replace(SETTINGS, keep_prob=0.5)
-    model = built_model(settings.model, VOCABULARY, 1, "float16", loss_size(settings, cpus))
+    size = loss_size(settings, cpus)
+    model = built_model(settings.model, VOCABULARY, 1, "float16", loss_size=size, on_gpu=True)
     update = open_update(model, settings, cpus[:2])
     prepared = update.prepare(next(Batches([random_pairs(20, 1)], 20, 1).from_step(0, 2)), 0)
     step = update.step_graph.concrete(update.preparation.copied(prepared)[0], tf.constant(0.1))

@@ -40,7 +40,7 @@ CPUS = [Tower(f"cpu_{i}", f"/CPU:{i}", "CPU", None) for i in range(2)]
 @pytest.fixture(autouse=True)
 def _light_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
     """No model is traced: `test_gradients.py` and `test_variable_update.py` divide its shares."""
-    monkeypatch.setattr("chatbot.training.gradients.gradient_function", light_gradient_function)
+    monkeypatch.setattr("chatbot.training.step.gradient_function", light_gradient_function)
 
 
 @pytest.mark.parametrize(
@@ -57,7 +57,7 @@ def test_out_of_memory_splits_shares_with_the_same_result(
     settings = replace(CASES["Adam"], **changes)
     pairs = random_pairs(67, 3)
     expected_weights, expected, _ = train_model(settings, cpus[:2], pairs, steps=4)
-    monkeypatch.setattr("chatbot.training.gradients.gradient_function", with_memory_for(5))
+    monkeypatch.setattr("chatbot.training.step.gradient_function", with_memory_for(5))
     weights, results, update = train_model(settings, cpus[:2], pairs, steps=4)
     for actual, expected_weight in zip(weights, expected_weights, strict=True):
         np.testing.assert_allclose(actual, expected_weight, atol=TOLERANCE)
@@ -68,7 +68,7 @@ def test_out_of_memory_splits_shares_with_the_same_result(
 
 def test_only_batches_that_are_too_large_are_divided(cpus: list[Tower], monkeypatch: pytest.MonkeyPatch) -> None:
     """A share of twelve pairs does not fit, a smaller one after it is computed as a whole."""
-    monkeypatch.setattr("chatbot.training.gradients.gradient_function", with_memory_for(6))
+    monkeypatch.setattr("chatbot.training.step.gradient_function", with_memory_for(6))
     update = new_update("replicated", cpus[:2])
     large, small = (next(Batches([random_pairs(n, 1)], n, 1).from_step(0, 2)) for n in (24, 9))
     for number in range(3):
