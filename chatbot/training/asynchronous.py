@@ -23,7 +23,7 @@ from chatbot.training.machines.cluster import WORKER
 from chatbot.training.optimizer import Clipped, average_and_clip, is_overflow, update_scalars
 from chatbot.training.replica import Replica, TrainState
 from chatbot.training.share import Buffer, Preparation, Prepared, Share
-from chatbot.training.step import Graph, VariableUpdate, packed_result
+from chatbot.training.variable_update import Graph, VariableUpdate, packed_result
 
 CHIEF_DEVICE = "/job:chief/replica:0/task:0/device:CPU:0"
 # Scheduled steps for each worker: one that it computes and one in its queue.

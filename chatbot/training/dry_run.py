@@ -3,15 +3,17 @@
 import itertools
 import time
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from typing import Any
+
+import tensorflow as tf
 
 from chatbot.attempts.settings import storable
 from chatbot.display import aligned, counted
 from chatbot.flags import flags_for
 from chatbot.memory import peak_memory
-from chatbot.training.devices.memory import peak_growth
+from chatbot.training.devices.towers import Tower
 from chatbot.training.groups import part_names, size_of
 from chatbot.training.loop import Window
 from chatbot.training.reporting.terminal import print_lines, steps_left, time_left
@@ -67,6 +69,19 @@ def train(run: Run, batch: Prepared) -> None:
     """Train on a batch, and wait until all devices have finished."""
     run.train_step(batch, run.rate)
     run.train_step.finished_steps()
+
+
+def peak_growth(towers: Sequence[Tower], action: Callable[[], object]) -> list[int] | None:
+    """Return the bytes by which each GPU's memory grows at most during an action; None for towers on the CPU."""
+    if not all("GPU" in tower.device for tower in towers):
+        return None
+    devices = [tower.device.removeprefix("/") for tower in towers]
+    for device in devices:
+        tf.config.experimental.reset_memory_stats(device)
+    before = [tf.config.experimental.get_memory_info(device)["current"] for device in devices]
+    action()
+    after = [tf.config.experimental.get_memory_info(device)["peak"] for device in devices]
+    return [max(0, peak - current) for peak, current in zip(after, before, strict=True)]
 
 
 def seconds_per_step(run: Run) -> float:

@@ -27,6 +27,15 @@ class Sums(NamedTuple):
     rows: tf.Tensor  # [used, embedding], of the rows of the embedding that the step's towers look up, `Share.used`
 
 
+class TowerSums(NamedTuple):
+    """What the towers of this process compute in a step."""
+
+    sums: list[Sums]  # of each tower
+    report: tf.Tensor  # [3, towers of all machines] float32: losses, target tokens, pairs; 0 for other machines
+    used: list[tf.Tensor]  # of each replica, [used] int64, the ids of Sums.rows
+    loss_scales: list[Any]  # of each replica, scalar float32: the scale of the gradients, in float16; else None
+
+
 def gradient_function(model: Seq2Seq, groups: Sequence[Group]) -> Any:
     """Return the pure function of a tower on the caller's device: (weights, share, loss_scale) -> Sums.
 

@@ -25,7 +25,7 @@ from chatbot.training.result import INTERRUPTED, TIME_UP, TrainingResult
 from chatbot.training.run import Run
 from chatbot.training.schedule import Due
 from chatbot.training.share import COPIED_AHEAD, Prepared
-from chatbot.training.step import StepResult, unpacked_results
+from chatbot.training.variable_update import StepResult, unpacked_results
 from chatbot.training.watch import GRACE_SECONDS, Interrupts, StepWatch, interrupts
 
 # The metrics of a window of steps, by its results.

@@ -15,7 +15,8 @@ from chatbot.training.devices.towers import Tower
 from chatbot.training.replica import Inputs
 from chatbot.training.run import Run
 from chatbot.training.share import Buffer, Prepared, Share
-from chatbot.training.step import Graph, Synchronous, VariableUpdate
+from chatbot.training.step import Synchronous
+from chatbot.training.variable_update import Graph, VariableUpdate
 
 # A tower takes the least time of so many measurements.
 REPEATS = 3

@@ -34,17 +34,18 @@ from chatbot.training.asynchronous import Asynchronous
 from chatbot.training.checkpoints.manifest import Progress, Provenance, read_progress, value_text
 from chatbot.training.checkpoints.store import Checkpoints
 from chatbot.training.data import Data
-from chatbot.training.devices.memory import least_memory, loss_size, read_too_large, write_too_large
 from chatbot.training.devices.towers import Tower
 from chatbot.training.machines.team import ALONE, Team
 from chatbot.training.new_model import built_model, start_from_frequencies, start_from_trained, start_from_vectors
+from chatbot.training.memory import least_memory, loss_size, read_too_large, write_too_large
 from chatbot.training.precision import chosen_precision
 from chatbot.training.replica import TrainState
 from chatbot.training.schedule import LEAST_STEPS, Calendar, Due, Schedule, calendar_of, schedule_of
 from chatbot.training.share import Prepared
-from chatbot.training.step import Synchronous, VariableUpdate
+from chatbot.training.step import Synchronous
 from chatbot.training.update import open_update
 from chatbot.training.validation import Validator
+from chatbot.training.variable_update import VariableUpdate
 
 
 @dataclasses.dataclass(frozen=True)
@@ -127,9 +128,9 @@ class Run:
 
         A resumed run then divides shares as this one goes on to do: the masks of a piece are its own.
         """
-        own = self.train_step.most_positions
+        own = self.train_step.memory.most_positions
         found = [int(text) for text in self.team.all_gather_text("" if own is None else str(own)) if text]
-        self.train_step.most_positions = self.progress.most_positions = min(found, default=None)
+        self.train_step.memory.most_positions = self.progress.most_positions = min(found, default=None)
 
     def go_back(self, watched: AbstractContextManager[None]) -> None:
         """Restore the last checkpoint, and halve the learning rate.
@@ -196,9 +197,9 @@ def open_run(settings: Settings, data: Data, towers: Sequence[Tower], team: Team
     if isinstance(train_step, Synchronous):
         path = settings.run.directory / TOO_LARGE
         devices = f"{shares} x {least_memory(towers)}"
-        train_step.too_large = float(team.broadcast_text(str(read_too_large(path, devices))))
+        train_step.memory.too_large = float(team.broadcast_text(str(read_too_large(path, devices))))
         if team.chief and not settings.run.dry_run and least_memory(towers) is not None:
-            train_step.record = functools.partial(write_too_large, path, devices)
+            train_step.memory.record = functools.partial(write_too_large, path, devices)
     write = functools.partial(write_attempt, settings, data.vocabulary, data.description, ngrams)
     provenance = Provenance(settings, data.description)
     checkpoints = Checkpoints(settings.run.directory, model, settings.run.keep, provenance, write)
@@ -229,7 +230,7 @@ def open_run(settings: Settings, data: Data, towers: Sequence[Tower], team: Team
     progress.logits = min(map(int, team.all_gather_text(str(logits))))
     model.loss_size = model.loss_size._replace(logits=progress.logits)
     train_step.scatter_state(state)
-    train_step.most_positions = progress.most_positions
+    train_step.memory.most_positions = progress.most_positions
     progress.trains_at(learning.learning_rate)
     if data.validation:
         progress.measured_on(data.validation.fingerprint, learning.best_by)

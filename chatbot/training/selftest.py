@@ -21,8 +21,9 @@ from chatbot.errors import UserError
 from chatbot.flags import compose, replace
 from chatbot.training.devices.towers import Tower
 from chatbot.training.new_model import built_model
-from chatbot.training.step import StepResult, Synchronous
+from chatbot.training.step import Synchronous
 from chatbot.training.update import open_update
+from chatbot.training.variable_update import StepResult
 
 STEPS = 10
 TOLERANCE = 1e-5

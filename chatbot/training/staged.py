@@ -10,10 +10,11 @@ import numpy as np
 import tensorflow as tf
 
 from chatbot.training.allreduce import Total, of_first_replica
-from chatbot.training.gradients import Sums
+from chatbot.training.gradients import Sums, TowerSums
 from chatbot.training.replica import TrainState, Values
 from chatbot.training.share import Buffer, Share
-from chatbot.training.step import Graph, Synchronous, TowerSums, packed_result
+from chatbot.training.step import Synchronous
+from chatbot.training.variable_update import Graph, packed_result
 
 LARGEST_FLOAT = np.finfo(np.float32).max
 

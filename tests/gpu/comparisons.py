@@ -19,8 +19,8 @@ from chatbot.inference.replier import Replier
 from chatbot.inference.responder import TensorFlowModel
 from chatbot.model.recurrent import uniform
 from chatbot.model.seq2seq import Seq2Seq
-from chatbot.training.devices.memory import loss_size
 from chatbot.training.devices.towers import Tower
+from chatbot.training.memory import loss_size
 from chatbot.training.selftest import CASES, STEPS, VOCABULARY, random_pairs
 from chatbot.training.update import open_update
 from tests.model.small_transformer import TRANSFORMER

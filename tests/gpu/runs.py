@@ -111,7 +111,7 @@ def out_of_memory(*towers: Tower) -> list[dict[str, Any]]:
         update.gather_state()
         found.append(
             {
-                "positions": update.most_positions,
+                "positions": update.memory.most_positions,
                 "messages": printed.getvalue().count("now split into pieces"),
                 "losses": losses,
                 "weights": [variable.numpy() for variable in model.trainable_variables],

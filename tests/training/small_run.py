@@ -18,8 +18,8 @@ from chatbot.training.loop import train
 from chatbot.training.machines.team import ALONE, Team
 from chatbot.training.new_model import built_model
 from chatbot.training.run import Run, open_run
-from chatbot.training.step import VariableUpdate
 from chatbot.training.validation import Validation, Validator
+from chatbot.training.variable_update import VariableUpdate
 
 SMALL: dict[str, Any] = {
     "rnn_size": 16,

@@ -19,7 +19,7 @@ from chatbot.training import alarms
 from chatbot.training.alarms import Divergence
 from chatbot.training.checkpoints.manifest import Progress
 from chatbot.training.run import Run
-from chatbot.training.step import StepResult
+from chatbot.training.variable_update import StepResult
 from tests.training.attempts import metrics, saved_step, weights
 from tests.training.untraced_update import train_untraced
 
@@ -72,11 +72,11 @@ def test_run_goes_back_to_its_checkpoint_with_half_the_rate(
     bad, go_back = {6, 7}, Run.go_back
 
     def healed(run: Run, *watched: Any) -> None:
-        run.train_step.most_positions = 7  # since the checkpoint, memory has run out
+        run.train_step.memory.most_positions = 7  # since the checkpoint, memory has run out
         run.progress.logits, run.progress.device_memory = 8, 9
         go_back(run, *watched)
         progress = run.progress
-        assert (progress.most_positions, run.train_step.most_positions, progress.logits) == (7, 7, 8)
+        assert (progress.most_positions, run.train_step.memory.most_positions, progress.logits) == (7, 7, 8)
         assert progress.device_memory == 9
         bad.clear()
         bad.add(10)

@@ -23,7 +23,7 @@ from chatbot.training.loop import Window
 from chatbot.training.reporting.tensorboard import TensorBoard
 from chatbot.training.run import Run
 from chatbot.training.share import COPIED_AHEAD
-from chatbot.training.step import StepResult
+from chatbot.training.variable_update import StepResult
 from tests.training.attempts import metrics
 from tests.training.small_run import open_with, small_settings
 from tests.training.untraced_update import UntracedUpdate, train_untraced

@@ -14,7 +14,7 @@ from chatbot.training.devices.towers import Tower
 from chatbot.training.gradients import Sums
 from chatbot.training.selftest import CASES, SETTINGS, STEPS, every_pair_once, masks_differ, selftest
 from chatbot.training.share import Share
-from chatbot.training.step import StepResult
+from chatbot.training.variable_update import StepResult
 from tests.training.light_gradients import light_gradient_function
 
 

@@ -18,7 +18,7 @@ from chatbot.training.groups import groups_of
 from chatbot.training.new_model import built_model
 from chatbot.training.selftest import SETTINGS, VOCABULARY, random_pairs
 from chatbot.training.share import Preparation, Prepared, Share, buffer_of, tensors_of
-from chatbot.training.step import Graph
+from chatbot.training.variable_update import Graph
 from tests.model.small_transformer import TRANSFORMER
 from tests.training.dense_gradients import shares_of
 

@@ -16,8 +16,8 @@ from chatbot.training import watch as module
 from chatbot.training.checkpoints.store import Checkpoints
 from chatbot.training.loop import Loop
 from chatbot.training.run import Run
-from chatbot.training.step import Graph
 from chatbot.training.validation import Validator
+from chatbot.training.variable_update import Graph
 from chatbot.training.watch import CAUSES, LIMIT, StepWatch, interrupts
 from tests.training.small_run import validation_of
 from tests.training.untraced_update import UntracedUpdate, train_untraced

@@ -10,7 +10,6 @@ from tensorflow.python.framework.convert_to_constants import _run_inline_graph_o
 
 from chatbot.corpus.batches import Batches
 from chatbot.flags import replace
-from chatbot.training.devices.memory import loss_size
 from chatbot.training.devices.towers import Tower
 from chatbot.training.groups import (
     DECODER,
@@ -22,6 +21,7 @@ from chatbot.training.groups import (
     size_of,
 )
 from chatbot.training.new_model import built_model
+from chatbot.training.memory import loss_size
 from chatbot.training.selftest import SETTINGS, VOCABULARY, random_pairs
 from chatbot.training.step import Synchronous
 from chatbot.training.update import copies, open_update

@@ -21,8 +21,8 @@ from chatbot.training.groups import part_names, size_of
 from chatbot.training.new_model import built_model
 from chatbot.training.replica import Replica
 from chatbot.training.selftest import SETTINGS, VOCABULARY, random_pairs
-from chatbot.training.step import StepResult
 from chatbot.training.update import open_update
+from chatbot.training.variable_update import StepResult
 from tests.model.small_transformer import TRANSFORMER
 from tests.training.slow_training import Outcome, SlowTraining
 

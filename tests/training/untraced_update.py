@@ -19,7 +19,7 @@ from chatbot.training.replica import Replica, TrainState
 from chatbot.training.result import TrainingResult
 from chatbot.training.run import Run
 from chatbot.training.share import Prepared
-from chatbot.training.step import VariableUpdate, packed_result
+from chatbot.training.variable_update import VariableUpdate, packed_result
 from tests.training.small_run import open_with, small_settings, without_replies
 
 

@@ -1,7 +1,6 @@
-"""The reaction to a GPU that fails in mid-run, and to a device that is out of memory.
+"""What an error of TensorFlow says of the devices: a GPU has failed, or a device is out of memory.
 
-A GPU that has failed is an error that names it. A device out of memory splits each share into smaller pieces, down to a
-pair; so does another failure of cuDNN, which may be a lack of memory, too.
+A failure of cuDNN may be a lack of memory, too.
 """
 
 import contextlib
@@ -9,7 +8,6 @@ import re
 from collections.abc import Iterator, Sequence
 
 import tensorflow as tf
-from tqdm import tqdm
 
 from chatbot.errors import LostError, UserError
 from chatbot.training.devices.gpus import silent_gpus
@@ -114,40 +112,9 @@ def is_out_of_memory(error: tf.errors.OpError, towers: Sequence[Tower] = ()) -> 
         return True
     if not isinstance(error, tf.errors.InternalError | tf.errors.UnknownError):
         return False
-    return _is_of_memory(str(error)) and device_failure(error, towers) is None
+    return is_of_memory(str(error)) and device_failure(error, towers) is None
 
 
-def _is_of_memory(text: str) -> bool:
+def is_of_memory(text: str) -> bool:
+    """Return whether the text of an error on a GPU may be that of a lack of memory."""
     return any(part in text.lower() for part in MEMORY_TEXTS)
-
-
-def check_repeatable(
-    error: tf.errors.OpError, step: int, can_split: bool, first_time: bool, weights_intact: bool
-) -> None:
-    """Raise UserError if a step that ran out of memory cannot be repeated in smaller pieces.
-
-    can_split: False if a piece is a single pair already. first_time: print that shares are split. weights_intact: False
-    if the step may have updated some of the weights.
-    """
-    # The cause of another error than ResourceExhaustedError is less certain, so the user sees its text.
-    certain = isinstance(error, tf.errors.ResourceExhaustedError)
-    lines = str(error).strip().splitlines()
-    reason = next(filter(_is_of_memory, lines), lines[0]).strip()[:150]
-    details = () if certain else (reason,)
-    if not weights_intact:
-        raise UserError(
-            f"out of memory while the weights were updated, at step {step}; free memory on the device: then {RESUME}",
-            details=details,
-        ) from error
-    if not can_split:
-        raise UserError(
-            f"out of memory at step {step}, with one pair at a time; {RESUME} where there is more memory, or start "
-            "another --attempt with a smaller --rnn-size",
-            details=details,
-        ) from error
-    if first_time:
-        cause = "Out of memory" if certain else f"Perhaps out of memory ({reason})"
-        tqdm.write(
-            f"{cause}: shares as large as this one are now split into pieces; the batch size stays the same. Shown "
-            "once. --accumulate with a smaller --batch-size splits shares from the start."
-        )

@@ -19,8 +19,8 @@ from chatbot.flags import compose
 from chatbot.model.loss import LOGITS, LossSize, logits_in
 from chatbot.model.sequences import packing_of
 from chatbot.training.devices.gpus import Gpu, find_gpus, nvml_error, silent_gpus, warn_of_used_memory
-from chatbot.training.devices.memory import least_memory, loss_size, most_tokens
 from chatbot.training.devices.towers import Tower, choose_gpus, open_towers, table
+from chatbot.training.memory import least_memory, loss_size, most_tokens
 from chatbot.training.selftest import random_pairs
 from chatbot.training.start import divide_gpus
 from tests.commands import python

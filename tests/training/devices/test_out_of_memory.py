@@ -20,16 +20,17 @@ from chatbot.model.seq2seq import Seq2Seq
 from chatbot.training.checkpoints.manifest import read_progress
 from chatbot.training.data import prepare
 from chatbot.training.devices.failures import is_out_of_memory
-from chatbot.training.devices.memory import read_too_large, write_too_large
 from chatbot.training.devices.towers import Tower
 from chatbot.training.loop import train
 from chatbot.training.new_model import built_model
+from chatbot.training.memory import read_too_large, write_too_large
 from chatbot.training.run import Run
 from chatbot.training.selftest import CASES, TOLERANCE, VOCABULARY, largest_difference, random_pairs, train_model
 from chatbot.training.share import Share, on_device
 from chatbot.training.staged import Staged
-from chatbot.training.step import Graph, Synchronous
+from chatbot.training.step import Synchronous
 from chatbot.training.update import open_update
+from chatbot.training.variable_update import Graph
 from tests.training.light_gradients import light_gradient_function
 from tests.training.small_run import open_with, small_settings, without_replies
 from tests.training.untraced_update import UntracedUpdate
@@ -62,7 +63,7 @@ def test_out_of_memory_splits_shares_with_the_same_result(
     for actual, expected_weight in zip(weights, expected_weights, strict=True):
         np.testing.assert_allclose(actual, expected_weight, atol=TOLERANCE)
     assert [int(result.examples) for result in results] == [int(result.examples) for result in expected]
-    assert update.most_positions
+    assert update.memory.most_positions
     assert capsys.readouterr().out.count("Out of memory") == 1
 
 
@@ -75,13 +76,13 @@ def test_only_batches_that_are_too_large_are_divided(cpus: list[Tower], monkeypa
         update(update.prepare(large, number), 0.1)
         update(update.prepare(small, number), 0.1)
     assert (update.prepare(large, 9).pieces, update.prepare(small, 9).pieces) == (2, 1)
-    assert len(update._fitted) == len(update._fitted_at_once) == 1  # the small one
+    assert len(update.memory.fitted) == len(update.memory.fitted_at_once) == 1  # the small one
     assert update.step_graph.traced
     larger = next(Batches([random_pairs(26, 1)], 26, 1).from_step(0, 2))
-    update.most_positions = None  # it runs out of memory again, and with it what had enough before may do so
+    update.memory.most_positions = None  # it runs out of memory again, and with it what had enough before may do so
     update(update.prepare(larger, 9), 0.1)
-    assert not update._fitted
-    assert not update._fitted_at_once
+    assert not update.memory.fitted
+    assert not update.memory.fitted_at_once
 
 
 @pytest.mark.parametrize("fails", ["not", "with an error", "for ever"])
@@ -106,8 +107,8 @@ def test_one_graph_of_several_replicas_is_tried_for_each_size_and_not_again_wher
         return run(self, *inputs)
 
     monkeypatch.setattr(Graph, "__call__", fail)
-    update.record = functools.partial(write_too_large, file, devices)
-    twin.too_large = 0
+    update.memory.record = functools.partial(write_too_large, file, devices)
+    twin.memory.too_large = 0
     order = [small, small, small, large, small, large, large]
     for number, batch in enumerate(order):
         twin(twin.prepare(batch, number), 0.1)
@@ -118,10 +119,10 @@ def test_one_graph_of_several_replicas_is_tried_for_each_size_and_not_again_wher
     assert recorded == [of_small, math.inf, math.inf, of_large, *([math.inf] if fails == "not" else [])]
     assert file.exists() == (fails != "not")
     assert twin.step_graph.traced is None
-    assert len(twin._fitted) == 2
+    assert len(twin.memory.fitted) == 2
     assert read_too_large(file, devices) == (math.inf if fails == "not" else of_large)
     assert read_too_large(file, "4 x 7") == math.inf
-    assert update.most_positions is None
+    assert update.memory.most_positions is None
     if fails != "for ever":
         for one, other in zip(update.replicas[0].weights, twin.replicas[0].weights, strict=True):
             np.testing.assert_array_equal(one, other)
@@ -258,7 +259,7 @@ def test_failure_of_cudnn_splits_shares(
     memory = tf.errors.InternalError(None, None, "CUDNN_STATUS_ALLOC_FAILED in cuda_dnn.cc")
     errors += [memory]
     step_of(update)
-    assert update.most_positions
+    assert update.memory.most_positions
     assert "Perhaps out of memory (CUDNN_STATUS_ALLOC_FAILED in cuda_dnn.cc): shares" in capsys.readouterr().out
     errors += [tf.errors.InternalError(None, None, "Blas GEMM launch failed")]
     with pytest.raises(tf.errors.InternalError):
@@ -305,12 +306,12 @@ def test_resumed_run_divides_the_same_shares(pairs_file: Path, monkeypatch: pyte
         return open_with(UntracedUpdate, settings, prepare(settings))
 
     first = opened(1)
-    first.train_step.most_positions = 7
+    first.train_step.memory.most_positions = 7
     with without_replies():
         train(first)
     progress = read_progress(Path("checkpoints/default/last"))
     assert (progress.most_positions, progress.device_memory) == (7, None)
-    assert opened(2).train_step.most_positions == 7
+    assert opened(2).train_step.memory.most_positions == 7
     assert opened(2).model.loss_size.logits == progress.logits == LOGITS
     less, more, of_another = (
         (None, LOGITS - 1, LOGITS - 1),
@@ -321,6 +322,6 @@ def test_resumed_run_divides_the_same_shares(pairs_file: Path, monkeypatch: pyte
         monkeypatch.setattr("chatbot.training.run.least_memory", lambda towers, memory=memory: memory)
         monkeypatch.setattr("chatbot.training.run.loss_size", lambda *_, left=left: LossSize(left))
         run = opened(2)
-        assert run.train_step.most_positions == (None if memory else 7)
+        assert run.train_step.memory.most_positions == (None if memory else 7)
         assert run.model.loss_size.logits == run.progress.logits == logits
         assert run.progress.device_memory == memory
