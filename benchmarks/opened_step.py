@@ -111,8 +111,8 @@ class OpenedStep:
 
         from chatbot.model.operations import is_gpu
         from chatbot.training.machines.team import ALONE
-        from chatbot.training.new_model import built_model
         from chatbot.training.memory import loss_size
+        from chatbot.training.new_model import built_model
         from chatbot.training.update import open_update
 
         team = team or ALONE

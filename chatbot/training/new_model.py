@@ -11,7 +11,6 @@ from chatbot.attempts.trained import Trained, weights_of
 from chatbot.config.model import ModelSettings
 from chatbot.corpus.pair_ids import EncodedPairs
 from chatbot.corpus.vocabulary import ASK, BOS, EOS, PAD, Vocabulary
-from chatbot.decoding.ngrams import Ngrams
 from chatbot.model.seq2seq import Seq2Seq
 from chatbot.pretrained.word_vectors import WordVectors
 

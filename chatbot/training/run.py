@@ -36,8 +36,8 @@ from chatbot.training.checkpoints.store import Checkpoints
 from chatbot.training.data import Data
 from chatbot.training.devices.towers import Tower
 from chatbot.training.machines.team import ALONE, Team
-from chatbot.training.new_model import built_model, start_from_frequencies, start_from_trained, start_from_vectors
 from chatbot.training.memory import least_memory, loss_size, read_too_large, write_too_large
+from chatbot.training.new_model import built_model, start_from_frequencies, start_from_trained, start_from_vectors
 from chatbot.training.precision import chosen_precision
 from chatbot.training.replica import TrainState
 from chatbot.training.schedule import LEAST_STEPS, Calendar, Due, Schedule, calendar_of, schedule_of

@@ -20,8 +20,8 @@ from chatbot.training.groups import (
     least_bytes,
     size_of,
 )
-from chatbot.training.new_model import built_model
 from chatbot.training.memory import loss_size
+from chatbot.training.new_model import built_model
 from chatbot.training.selftest import SETTINGS, VOCABULARY, random_pairs
 from chatbot.training.step import Synchronous
 from chatbot.training.update import copies, open_update

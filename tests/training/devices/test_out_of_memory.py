@@ -22,8 +22,8 @@ from chatbot.training.data import prepare
 from chatbot.training.devices.failures import is_out_of_memory
 from chatbot.training.devices.towers import Tower
 from chatbot.training.loop import train
-from chatbot.training.new_model import built_model
 from chatbot.training.memory import read_too_large, write_too_large
+from chatbot.training.new_model import built_model
 from chatbot.training.run import Run
 from chatbot.training.selftest import CASES, TOLERANCE, VOCABULARY, largest_difference, random_pairs, train_model
 from chatbot.training.share import Share, on_device
