@@ -1,16 +1,19 @@
-"""What values say where names say nothing: why two columns may be no pairs, and what unknown fields may be.
+"""Why a reading may be wrong, so that it is asked about; and what fields may be whose names are not known.
 
-Two columns are no question and its answer if they are no texts, or names, labels, choices, or in two languages.
+Two columns are no question and its answer if they are no texts, or names, labels, choices, or in two languages. Fields
+with known names are in doubt where another field, or what somebody is called, says something else: CHECKS.
 """
 
 import itertools
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
-from chatbot.corpus.reading.texts import have_codes
-from chatbot.corpus.reading.times import form_of
-from chatbot.display import CHINESE_OR_KANA, counted
+from chatbot.corpus.reading import names
+from chatbot.corpus.reading.marked_text import labelled
+from chatbot.corpus.reading.texts import have_codes, said_by, text_of
+from chatbot.corpus.reading.times import form_of, seconds
+from chatbot.display import CHINESE_OR_KANA, counted, one_line
 
 DATE_WORDS = re.compile(
     r"(?<![a-z])(am|pm|a\.m\.|p\.m\.|t|z|utc|gmt|mon|tue|wed|thu|fri|sat|sun|"
@@ -178,3 +181,98 @@ def _may_be_name(value: str) -> bool:
 def _scripts_of(cells: Sequence[str]) -> set[str]:
     """Return the scripts in which nearly all of these cells have letters."""
     return {script for script in _SCRIPTS if _mostly(cells, re.compile(f"[{script}]").search)}
+
+
+def _of_record(values: Sequence[Mapping[str, Any]], bound: Mapping[str, str], unit: str) -> str:
+    """Return the doubt about a question and its answer, by the names of fields, or else by their values."""
+    question, answer, *_ = bound.values()
+    doubt = _of_sides(values, bound, unit)
+    if doubt or names.is_of("instructions", question):
+        return doubt
+    asked = [field for field in (question, bound.get("inputs")) if field]
+    rows = [(_on_a_line([value.get(field) for field in asked]), _on_a_line(value.get(answer))) for value in values]
+    return doubt_of(rows, unit, least=MANY)
+
+
+def _of_sides(values: Sequence[Mapping[str, Any]], bound: Mapping[str, str], unit: str) -> str:
+    """Return the doubt about a question and its answer by their names, and by those of other fields."""
+    question, answer, *_ = bound.values()
+    fields = names.keys_of(values)
+    verdict = names.first_of("verdicts", fields)
+    if verdict and len({text_of(value.get(verdict)) for value in values}) > 1:
+        return f"{verdict!r} may say which answers are right"
+    sides = {names.key_of(question), names.key_of(answer)}
+    if sides <= {*names.CLASSES["of_translations"]}:
+        return "these may be translations"
+    unknown = [field for key, field in fields.items() if field and key not in names.KNOWN]
+    if unknown and (sides <= {*names.CLASSES["sides"]} or names.is_of("texts", question)):
+        return _nothing_known(unknown)
+    return ""
+
+
+def _of_speakers(values: Sequence[Mapping[str, Any]], bound: Mapping[str, str], unit: str) -> str:
+    """Return the doubt about messages whose speakers have names. unit: the name of the list in which they stand."""
+    speaker = bound.get("speakers") or bound["mine"]
+    said = said_by(value.get(speaker) for value in values)
+    known = {*bound.values(), *names.all_of("counters", names.keys_of(values))}
+    others = [*dict.fromkeys(name for value in values for name in value if name not in known)]
+    is_chat = names.is_of("talks", unit) or "chats" in bound
+    if not all(said):
+        return "some messages have no speaker"
+    if others:
+        return _nothing_known(others)
+    if not is_chat and "mine" not in bound and not names.is_of("senders", speaker):
+        return "these may be comments or posts"
+    return "nobody writes twice, or nobody else" if not is_chat and len({*said}) in (1, len(said)) else ""
+
+
+def _of_roles(values: Sequence[Mapping[str, Any]], bound: Mapping[str, str], unit: str) -> str:
+    """Return the doubt about roles that are not known, or about messages of which the newest come first."""
+    role = next(iter(bound.values()))
+    if doubt := _doubt_of_roles(said_by(value.get(role) for value in values)):
+        return doubt
+    time = names.first_of("times", names.keys_of(values))
+    times = [text_of(value.get(time)) for value in values]
+    form, *_ = form_of(times)
+    known = [second for text in times if form and (second := seconds(text, form)) is not None]
+    is_reversed = len(known) > 1 and known == sorted(known, reverse=True) != sorted(known)
+    return "the newest message comes first; reverse the list with reverse(...)" if is_reversed else ""
+
+
+def _of_utterances(values: Sequence[Any], bound: Mapping[str, str], unit: str) -> str:
+    """Return the doubt about lists of texts, or about objects with a list of texts in a field."""
+    conversations = values
+    for field in bound.values():
+        known = {field, *names.all_of("counters|ids|chats|times", names.keys_of(values))}
+        beside = [name for name, part in values[0].items() if name not in known and isinstance(part, str)]
+        if beside:
+            return _nothing_known(beside)
+        conversations = [value[field] for value in values if isinstance(value.get(field), list)]
+    said = ([text or "" for text in texts] for texts in conversations)  # without null
+    return _doubt_of_roles([name for texts in said for name, _ in labelled(texts) or ()])
+
+
+def _doubt_of_roles(said: Sequence[str]) -> str:
+    """Return the doubt about speakers of whom only some are known as roles."""
+    unknown = [name for name in said if names.key_of(name) not in names.ROLES]
+    is_partly = unknown and len(unknown) < len(said)
+    return f"the role {one_line(unknown[0], 20)!r} is not known" if is_partly else ""
+
+
+def _nothing_known(fields: Sequence[str]) -> str:
+    return f"nothing is known of {one_line(fields[0].casefold(), 20)}{', ...' if len(fields) > 1 else ''}"
+
+
+def _on_a_line(value: object) -> str:
+    return " ".join(text_of(value).split())
+
+
+# What a row of layouts.yaml may name: from values, the fields that stand for its classes, and what a field is called,
+# to the reason to ask.
+CHECKS: dict[str, Callable[[Sequence[Any], Mapping[str, str], str], str]] = {
+    "record": _of_record,
+    "roles": _of_roles,
+    "sides": _of_sides,
+    "speakers": _of_speakers,
+    "utterances": _of_utterances,
+}

@@ -1,19 +1,38 @@
-"""The declared layouts of objects and rows, which layouts.yaml lists: which of them values have; their functions."""
+"""Layouts, which layouts.yaml lists: which declared one values have, and what the names of their fields suggest."""
 
 import functools
-from collections.abc import Callable, Sequence
-from typing import Any
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
-from chatbot.corpus.reading.mapping import compiled
-from chatbot.corpus.reading.names import table_of
-from chatbot.corpus.reading.records import NO_PAIR, Layout
-from chatbot.corpus.reading.texts import FUNCTIONS
+from chatbot.corpus.reading import names
+from chatbot.corpus.reading.doubts import CHECKS
+from chatbot.corpus.reading.mapping import Map, compiled, quoted
+from chatbot.corpus.reading.marked_text import labelled, said_in, separated
+from chatbot.corpus.reading.texts import FUNCTIONS, NO, YES, alternatives, said_by, text_of
+
+NO_PAIR = "records without question and answer"
+UNDECLARED = "--map"  # the name of what the user gives, or names suggest
+HEAD = 50  # items of a list in which the path of a signature is looked for
+
+
+class Layout(NamedTuple):
+    """How the values of a file are read: as declared, or as the user says."""
+
+    map: Map
+    name: str = UNDECLARED
+    texts: frozenset[str] = frozenset()  # the kinds of messages that are text; empty if all are, or none has a kind
+    notices: frozenset[str] = frozenset()  # the kinds that the application wrote
+    finish: Callable[[str], str] = str  # from a text as the file has it to what a person wrote
+    unfold: Callable[[Any], Any] | None = None  # from a value to one that the map reads
+    rejected: str = NO_PAIR  # why the map gives nothing for a value
 
 
 @functools.cache
 def table() -> list[tuple[list[str], Layout]]:
-    """Return (signature, layout) of each row of layouts.yaml."""
-    return [(row["signature"], _layout(row)) for row in table_of("layouts.yaml")]
+    """Return (signature, layout) of each declared row of layouts.yaml."""
+    return [(row["signature"], _layout(row)) for row in names.table_of("layouts.yaml")["declared"]]
 
 
 def _layout(row: dict[str, Any]) -> Layout:
@@ -37,7 +56,6 @@ def declared(values: Sequence[object]) -> list[Layout]:
     ]
 
 
-HEAD = 50  # items of a list in which the path of a signature is looked for
 _TYPES: dict[str, Callable[[Any], bool]] = {
     "": lambda value: True,
     "text": lambda value: isinstance(value, str),
@@ -78,3 +96,175 @@ def _exists(value: Any, steps: Sequence[str], is_kind: Callable[[Any], bool]) ->
     if step == "*":
         return any(_exists(part, rest, is_kind) for part in [*value.values()][:HEAD])
     return step in value and _exists(value[step], rest, is_kind)
+
+
+class Suggestion(NamedTuple):
+    """What names suggest."""
+
+    layout: Layout
+    doubt: str  # why it may be wrong
+    fields: tuple[str, ...]  # that the map reads
+
+
+def by_names(values: Sequence[Any], unit: str = "field") -> Suggestion | None:
+    """Return what the names in values of one shape suggest, by the first row that fits; None without one.
+
+    unit: what a field is called.
+    """
+    keys = names.keys_of(values)
+    for row in names.table_of("layouts.yaml")["named"]:
+        for field, parts in _messages_in(values, names.all_of(row["of"], keys)) if "of" in row else (("", values),):
+            bound = _bound(parts, names.keys_of(parts) if field else keys, row)
+            if bound is None:
+                continue
+            doubt = CHECKS[row["check"]](parts, bound, field or unit) if "check" in row else row.get("asks", "")
+            for name, known in bound.items():
+                doubt = doubt.replace(f"<{name}>", repr(known))
+            expression = (field and f"{quoted(field)}[].") + _filled(row["map"], bound, parts)
+            return Suggestion(Layout(compiled(expression)), doubt, (*bound.values(),))
+    return None
+
+
+_CLASS = re.compile(r"<([^<>]+)>")
+_BINDS = re.compile(r"([?!]?)<([^<>]+)>(?::(\w+))?")
+
+
+def _messages_in(values: Sequence[Any], fields: Sequence[str]) -> Iterator[tuple[str, list[dict[str, Any]]]]:
+    """Yield (field, its items) of each of these fields that has lists of objects."""
+    for field in fields:
+        lists = [value[field] for value in values if isinstance(value.get(field), list)]
+        items = [item for each in lists for item in each]
+        if items and all(isinstance(item, dict) for item in items):
+            yield field, items
+
+
+def _bound(values: Sequence[Any], keys: Mapping[str, str], row: Mapping[str, Any]) -> dict[str, str] | None:
+    """Return from the classes in a row to the fields for which they stand; None if its signature is not true."""
+    if "b" in keys:
+        keys = {key: field for key, field in keys.items() if key != "a"}  # a choice, beside b
+    bound: dict[str, str] = {}
+    optional = [f"?<{name}>" for name in _CLASS.findall(row["map"]) if f"<{name}>" not in str(row["signature"])]
+    for path in (*row["signature"], *optional):
+        binds = _BINDS.fullmatch(path)
+        if path[0] == "@":
+            if not _KINDS[path[2:]](values, ""):
+                return None
+        elif not binds:
+            if not all(exists(value, path) for value in values):
+                return None
+        else:
+            fields = [field for field in names.all_of(binds[2], keys) if field and field not in bound.values()]
+            fields = fields if binds[3] in _SEARCHED else fields[:1]
+            kind = _KINDS[binds[3] or ""]
+            field = next((name for name in fields if kind([v.get(name) for v in values], name)), None)
+            if (field is None) != (binds[1] == "!") and binds[1] != "?":
+                return None
+            if field is not None:
+                bound[binds[2]] = field
+    return bound
+
+
+def _filled(expression: str, bound: Mapping[str, str], values: Sequence[Mapping[str, Any]]) -> str:
+    """Return the map of a row with the fields in place of their classes, without what has none."""
+
+    def kept(mark: re.Match[str]) -> str:
+        return mark[0] if mark[1] in bound else ""
+
+    def field_of(mark: re.Match[str]) -> str:
+        field = bound[mark[1]]
+        return _role_of_flag(field, values) if mark[1] == "flags" else quoted(field)
+
+    expression = re.sub(r"(?:\w+: )?<([^<>]+)>(?:, )?", kept, expression)
+    return _CLASS.sub(field_of, re.sub(r", (?=[}\]])", "", expression))
+
+
+def _role_of_flag(field: str, values: Sequence[Mapping[str, Any]]) -> str:
+    """Return the expression of the role that a field such as is_user tells."""
+    sides = ("user", "assistant") if _role_in(field) in names.ASKING else ("assistant", "user")
+    seen = {str(value.get(field)).casefold(): value.get(field) for value in values}
+    tests = ((f"{quoted(field)} == `{json.dumps(value, default=str)}`", text in NO) for text, value in seen.items())
+    return " || ".join(f"{test} && '{sides[is_other]}'" for test, is_other in tests)
+
+
+def _role_in(field: str) -> str:
+    return names.key_of(field).removeprefix("is").removeprefix("from")
+
+
+def _are_flags(parts: Sequence[Any], field: str) -> bool:
+    return {str(part).casefold() for part in parts} <= YES | NO
+
+
+def _are_asked(parts: Sequence[Any], field: str) -> bool:
+    """Return whether these are questions: texts, or lists of phrasings where they can be."""
+    are_lists = isinstance(parts[0], list)
+    return any(isinstance(part, str | list) for part in parts) and (not are_lists or names.is_of("several", field))
+
+
+def _are_answers(parts: Sequence[Any], field: str) -> bool:
+    are_labels = any(isinstance(part, int | float) for part in parts) and names.key_of(field) in ("target", "tgt")
+    return any(map(alternatives, parts)) and not are_labels
+
+
+def _are_lists(parts: Sequence[Any], field: str) -> bool:
+    return all(isinstance(part, list | None) for part in parts)
+
+
+def _are_passages(parts: Sequence[Any], field: str) -> bool:
+    return isinstance(parts[0], list) and all(isinstance(part, str) for part in parts[0]) and any(parts[0])
+
+
+def _are_roles(parts: Sequence[Any], field: str) -> bool:
+    """Return whether these are roles of both sides, or of those that answer; of some, nothing may be known."""
+    roles = {*map(names.key_of, said_by(parts))}
+    known = roles & names.ROLES
+    are_sides = known & names.ANSWERING and (known & names.ASKING or known <= names.ANSWERING)
+    return bool(known and (known != roles or are_sides))
+
+
+def _are_speakers(parts: Sequence[Any], field: str) -> bool:
+    people = said_by(parts)
+    return any(people) and names.ROLES.isdisjoint(map(names.key_of, people))
+
+
+def _are_utterances(parts: Sequence[Any], field: str) -> bool:
+    turns = [turn for part in parts if isinstance(part, list) for turn in part]
+    return bool(turns) and all(isinstance(turn, str) for turn in turns)
+
+
+def _are_twos(parts: Sequence[Any], field: str) -> bool:
+    turns = [turn for part in parts if isinstance(part, list) for turn in part]
+    return bool(turns) and all(isinstance(turn, list) and [*map(type, turn)] == [str, str] for turn in turns)
+
+
+def _are_turns(parts: Sequence[Any], field: str) -> bool:
+    are_lists = isinstance(parts[0], list) and len(parts[0]) > 1
+    return are_lists and all(isinstance(text, str | None) for part in parts for text in part)
+
+
+def _are_marked(parts: Sequence[Any], field: str) -> bool:
+    """Return whether these texts are conversations, with marks of templates or with names."""
+    if not all(isinstance(part, str) for part in parts):
+        return False
+    if all(said_in(part) or separated(part) for part in parts):
+        return True
+    return names.is_of("talks", field) and all(labelled(part.strip().splitlines(), sure=True) for part in parts)
+
+
+_SEARCHED = ("flag", "marked", "texts", "twos", "utterances")  # in all fields of a class; else the first decides
+# What the values of a field, or the values themselves, must be.
+_KINDS: dict[str, Callable[[Sequence[Any], str], bool]] = {
+    "": lambda parts, field: True,
+    "answers": _are_answers,
+    "asks": _are_asked,
+    "flag": _are_flags,
+    "lists": _are_lists,
+    "marked": _are_marked,
+    "passages": _are_passages,
+    "roles": _are_roles,
+    "said": lambda parts, field: any(text_of(part).strip() for part in parts),
+    "speakers": _are_speakers,
+    "texts": lambda parts, field: all(isinstance(part, str | None) for part in parts),
+    "turns": _are_turns,
+    "twos": _are_twos,
+    "utterances": _are_utterances,
+}

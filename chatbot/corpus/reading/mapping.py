@@ -39,6 +39,7 @@ class Map(NamedTuple):
     is_list: bool  # whether it gives a list: the messages of one conversation
     of_value: Callable[[Any], Any]  # the result for a value
     of_item: Callable[[Any], Any]  # the result for an item of the list at `path`
+    fields: tuple[tuple[str, str], ...]  # (name, field) if it gives fields of an object and nothing else
 
     def results(self, value: object, is_item: bool = False) -> list[Any]:
         """Return what the expression selects of a value, or of an item of the list at `path`.
@@ -74,7 +75,8 @@ def compiled(expression: str, is_declared: bool = False) -> Map:
     kind = _kind(expression, names - {KIND} if is_declared else names)
     tree = _joined(tree)
     path, rest, is_list = _divided(tree)
-    return Map(expression, kind, names, path, is_list, *_search(tree, path, rest))
+    fields = tuple((name, steps[0]) for name, steps in _paths(tree) or () if len(steps) == 1)
+    return Map(expression, kind, names, path, is_list, *_search(tree, path, rest), fields)
 
 
 def _kind(expression: str, names: frozenset[str]) -> tuple[str, ...]:

@@ -10,13 +10,13 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
 from chatbot.corpus.reading.conversation import Pair
-from chatbot.corpus.reading.names import ANSWERING, ANSWERING_PEOPLE, ASKING, ASKING_PEOPLE, UNHEARD
+from chatbot.corpus.reading.names import ANSWERING, ASKING, CLASSES, UNHEARD
 from chatbot.corpus.reading.report import ReadOptions, Report
 from chatbot.corpus.reading.text_file import TextFile, decoded, whole_text
 from chatbot.corpus.reading.turns import pairs_of_roles
 
-_ASKS = (*ASKING, *ASKING_PEOPLE, "question", "q", "instruction", "问题", "提问")
-_ANSWERS = (*ANSWERING, *ANSWERING_PEOPLE, "response", "answer", "output", "a", "belle", "回答", "答案")
+_ASKS = (*ASKING, *CLASSES["asking_people"], "question", "q", "instruction", "问题", "提问")
+_ANSWERS = (*ANSWERING, *CLASSES["answering_people"], "response", "answer", "output", "a", "belle", "回答", "答案")
 _INPUTS = ("input", "context", "输入")  # which belong to the question
 _PROMPTS = ("system", "系统")
 _LEFT_OUT = frozenset((*UNHEARD, "function response", "tool response"))

@@ -3,7 +3,7 @@
 import functools
 import importlib.resources
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import yaml
@@ -43,51 +43,54 @@ def key_of(name: str) -> str:
     return _IGNORED.sub("", name).casefold()
 
 
-_NAMES: dict[str, tuple[str, ...]] = {
-    key: (*map(key_of, names),) for key, names in table_of("names.yaml").items() if key != "roles"
-}
-
-
 def _roles(*kinds: str, of: str = "source") -> frozenset[str]:
     rows = [row for row in table_of("names.yaml")["roles"] if of in row]
     return frozenset(key_of(name) for row in rows for kind in kinds for name in row.get(kind, ()))
 
 
-QUESTIONS = _NAMES["questions"]
-ANSWERS = _NAMES["answers"]
-INSTRUCTIONS = _NAMES["instructions"]
-SIDES = _NAMES["sides"]
-OF_TRANSLATIONS = _NAMES["of_translations"]
-ASKING_PEOPLE = _NAMES["asking_people"]
-ANSWERING_PEOPLE = _NAMES["answering_people"]
-TEXTS = _NAMES["texts"]
-TITLES = _NAMES["titles"]
-SEVERAL = _NAMES["several"]
-INPUTS = _NAMES["inputs"]
-PHRASINGS = _NAMES["phrasings"]
-VERDICTS = _NAMES["verdicts"]
-SPEAKERS = _NAMES["speakers"]
-SENDERS = _NAMES["senders"]
-SAID = _NAMES["said"]
-TIMES = _NAMES["times"]
-CHATS = _NAMES["chats"]
-MINE = _NAMES["mine"]
-COUNTERS = _NAMES["counters"]
-IDS = _NAMES["ids"]
-PARENTS = _NAMES["parents"]
-CONVERSATIONS = _NAMES["conversations"]
 ASKING = _roles("asks")
 ANSWERING = _roles("answers")
 UNHEARD = _roles("unheard")
 ROLES = ASKING | ANSWERING | UNHEARD
 IN_MESSENGERS = _roles("asks", "answers", of="messenger")
-HISTORY = "history"
-KNOWN = frozenset(name for names in _NAMES.values() for name in names)
+CLASSES: dict[str, tuple[str, ...]] = {
+    key: (*map(key_of, names),) for key, names in table_of("names.yaml").items() if key != "roles"
+}
+KNOWN = frozenset(name for names in CLASSES.values() for name in names)
+CLASSES["flags"] = tuple(f"{verb}{role}" for role in sorted(ASKING | ANSWERING) for verb in ("is", "from"))  # is_user
 _IN_HEADERS = (
     *("questions", "answers", "asking_people", "answering_people", "texts", "titles", "verdicts", "speakers"),
     *("times", "chats", "no_sides", "conversations"),
 )
-HEADER_NAMES = frozenset(name for key in _IN_HEADERS for name in _NAMES[key])
+HEADER_NAMES = frozenset(name for key in _IN_HEADERS for name in CLASSES[key])
+
+
+@functools.cache
+def _ranks(choice: str) -> dict[str, int]:
+    """Return the rank of each name of a class, or of several classes or names with | between."""
+    listed = [name for each in choice.split("|") for name in CLASSES.get(each, (each,))]
+    return {name: rank for rank, name in reversed([*enumerate(listed)])}
+
+
+def keys_of(values: Sequence[object]) -> dict[str, str]:
+    """Return from the keys of the names in these values to the names."""
+    return {key_of(name): name for value in values if isinstance(value, dict) for name in reversed(value)}
+
+
+def all_of(choice: str, fields: Mapping[str, str]) -> list[str]:
+    """Return the fields with names of a class, the first in its list first. fields: as `keys_of` returns them."""
+    ranks = _ranks(choice)
+    return [fields[key] for key in sorted(ranks.keys() & fields.keys(), key=ranks.__getitem__)]
+
+
+def first_of(choice: str, fields: Mapping[str, str]) -> str:
+    """Return the first field with a name of a class, "" without one."""
+    return next(filter(None, all_of(choice, fields)), "")
+
+
+def is_of(choice: str, field: str) -> bool:
+    """Return whether a field has a name of a class."""
+    return key_of(field) in _ranks(choice)
 
 
 def are_roles(names: Iterable[str]) -> bool:
@@ -104,8 +107,3 @@ def are_same(row: Sequence[str], header: Sequence[str]) -> bool:
     """Return whether a row repeats a header, perhaps in other letters."""
     is_short = len(row) == len(header) and len(row[0].strip()) <= len(header[0])  # as few rows are
     return is_short and [*map(key_of, row)] == [*map(key_of, header)]
-
-
-def first_of(choice: tuple[str, ...], names: dict[str, str]) -> str:
-    """Return the first name of the choice that is there, as the file spells it; "" without one. names: by `key_of`."""
-    return next((names[name] for name in choice if names.get(name)), "")

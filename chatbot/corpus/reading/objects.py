@@ -15,7 +15,7 @@ import ijson
 import orjson
 import yaml
 
-from chatbot.corpus.reading.report import ReadOptions, Report
+from chatbot.corpus.reading.report import Located, ReadOptions, Report
 from chatbot.corpus.reading.sources import part_of_key, part_of_object
 from chatbot.corpus.reading.text_file import TextFile, lines, whole_text
 from chatbot.display import one_line
@@ -47,18 +47,6 @@ _NAN = re.compile(r"(?<=[:\[,\s])-?(?:NaN|Infinity)(?=\s*[,\]}])")  # as Python 
 
 def _too_deep(place: str) -> UserError:
     return UserError(f"{place}: nested more than {MAX_NESTED} deep, so not conversations; give another file")
-
-
-@dataclass
-class Located:
-    """Counts the values of a file, for the messages about one."""
-
-    unit: str  # "line", "item" or "row"
-    place: str
-    number: int = 0
-
-    def __str__(self) -> str:
-        return f"{self.place}, {self.unit} {self.number:,}"
 
 
 def units_of(value: object, place: Place) -> Iterator[object]:

@@ -10,7 +10,7 @@ from chatbot.corpus.reading.charset import damage_of
 from chatbot.corpus.reading.containers import OpenFile, Rows, open_contents
 from chatbot.corpus.reading.conversation import Pair, nobody_is, of_position, without_lost
 from chatbot.corpus.reading.detect import NO_HEADS, detect_format, reader_of, refusal
-from chatbot.corpus.reading.report import DETECTED, UNUSED_FIELDS, ReadOptions, Report, UnknownFieldsError
+from chatbot.corpus.reading.report import DETECTED, UNUSED_FIELDS, Located, ReadOptions, Report, UnknownFieldsError
 from chatbot.corpus.reading.rows import Table
 from chatbot.corpus.reading.sources import Source, is_no_data
 from chatbot.corpus.reading.tables import check_columns, of_header, pairs_of_table
@@ -87,7 +87,6 @@ def _pairs_of_files(source: Source, report: Report, options: ReadOptions) -> Ite
 
 
 def _pairs_of_rows(content: Rows, name: str, options: ReadOptions, report: Report) -> Iterator[Pair]:
-    from chatbot.corpus.reading.objects import Located
     from chatbot.corpus.reading.values import pairs_of_values
 
     located = Located("row", name)

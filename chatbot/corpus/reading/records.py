@@ -1,13 +1,13 @@
 """From what a map gives to pairs: records of a question and its answer, conversations, messages, replies by parent."""
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain, product
-from typing import Any, NamedTuple
+from typing import Any
 
 from chatbot.corpus.reading import mapping
 from chatbot.corpus.reading.conversation import NEW, Pair, nobody_is
-from chatbot.corpus.reading.mapping import Map
+from chatbot.corpus.reading.layouts import NO_PAIR, UNDECLARED, Layout
 from chatbot.corpus.reading.marked_text import labelled, said_in, separated, without_mark
 from chatbot.corpus.reading.names import IN_MESSENGERS, ROLES, UNHEARD, key_of
 from chatbot.corpus.reading.report import ALONE, UNUSED_FIELDS, ReadOptions, Report
@@ -26,24 +26,10 @@ from chatbot.corpus.reading.turns import (
     pairs_of_turns,
 )
 
-NO_PAIR = "records without question and answer"
 MOST_PAIRS = 1_000  # of the phrasings and answers of one record
 ME = "me"  # the name for --me where an export marks the messages of the user, but has no name for them
-UNDECLARED = "--map"  # the name of what the user gives, or names suggest
 
 _REDDIT_KIND = re.compile(r"t[1-6]_")  # before its ids
-
-
-class Layout(NamedTuple):
-    """How the values of a file are read: as declared, or as the user says."""
-
-    map: Map
-    name: str = UNDECLARED
-    texts: frozenset[str] = frozenset()  # the kinds of messages that are text; empty if all are, or none has a kind
-    notices: frozenset[str] = frozenset()  # the kinds that the application wrote
-    finish: Callable[[str], str] = str  # from a text as the file has it to what a person wrote
-    unfold: Callable[[Any], Any] | None = None  # from a value to one that the map reads
-    rejected: str = NO_PAIR  # why the map gives nothing for a value
 
 
 Entries = Iterable[Any]  # what a map gives, with None after each conversation

@@ -92,6 +92,18 @@ class Report:
         return _lines(self.unused)
 
 
+@dataclass
+class Located:
+    """Counts the values of a file, for the messages about one."""
+
+    unit: str  # "line", "item" or "row"
+    place: str
+    number: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.place}, {self.unit} {self.number:,}"
+
+
 def _lines(counts: dict[str, Dropped]) -> list[str]:
     lines = []
     for reason, entry in sorted(counts.items(), key=lambda item: -item[1].count):

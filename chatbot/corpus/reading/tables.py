@@ -1,35 +1,28 @@
-"""Tables: rows of text files and of sheets, with a pair or a message on each.
+"""Tables: rows of text files and of sheets, which are objects with the names of the header, or of numbers without one.
 
-The header says what a table has: a question and an answer, or the layout of messages. A table of two columns needs no
+The header says what the rows have: a question and an answer, or the layout of messages. A table of two columns needs no
 header. Anything else is shown and asked about.
 """
 
 import re
 import shlex
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from statistics import median
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from chatbot.corpus.reading import names
 from chatbot.corpus.reading.conversation import NEW, Pair
-from chatbot.corpus.reading.doubts import (
-    doubt_of,
-    has_no_texts,
-    holds_running_numbers,
-    is_header,
-    suggested,
-)
-from chatbot.corpus.reading.report import ReadOptions, Report
+from chatbot.corpus.reading.doubts import doubt_of, has_no_texts, holds_running_numbers, is_header, suggested
+from chatbot.corpus.reading.layouts import Layout, by_names, declared
+from chatbot.corpus.reading.mapping import PAIRS, compiled, flag, written
+from chatbot.corpus.reading.records import pairs_of_entries
+from chatbot.corpus.reading.report import Located, ReadOptions, Report
 from chatbot.corpus.reading.rows import PREAMBLE, Table, usual_width
 from chatbot.display import SHOWN_NAME, counted, listing, numbered, one_line
 from chatbot.errors import UserError
 
-if TYPE_CHECKING:
-    from chatbot.corpus.reading.records import Layout
-
-FIRST = 200  # rows below a header, from which the layout of messages is detected
+COLUMNS = "--columns"  # the name of a layout whose texts are the cells, as they are
 LONGEST = 20  # characters of the name of a column
 CONTRAST = 3.0  # the cells below an unknown header are so many times as long
 _NUMBERED = re.compile(r':\s*"\d+"')  # the number of a column in a map
@@ -38,36 +31,34 @@ _WORD = re.compile(r"[A-Za-z]\w{0,19}( \w{1,19})?")
 _IDENTIFIER = re.compile(r"[A-Za-z]+(_[A-Za-z0-9]+)+|[A-Za-z]+[0-9]{1,2}|[a-z]{2,}[A-Z][A-Za-z]*")  # as programs name
 
 
-@dataclass(frozen=True)
-class Columns:
-    """Where a table has the question and the answer."""
+class Reading(NamedTuple):
+    """How the rows of a table are read: as objects."""
 
-    question: int
-    answer: int
-    width: int  # number of columns
-    skip: int  # rows before the first pair
-    inputs: tuple[int, ...] = ()  # columns with text that belongs to the question, such as Alpaca's "input"
-    header: tuple[str, ...] = ()  # the row that names the columns, if there is one
-    doubt: str = ""  # why the columns may be no pairs, or the header a pair, and the flag that settles it
+    names: Sequence[str]  # of the columns: those of the header, or their numbers from 1
+    layout: Layout
+    skip: int = 0  # rows up to the header, 0 without one
+    doubt: str = ""  # why it may be wrong, and the flag that settles it
 
-    def note(self, report: Report) -> None:
-        """Report the columns that are read, as the last of those of the source."""
-        columns = " and ".join(
-            f"{side} from column {index + 1}"
-            + (f" {one_line(self.header[index], SHOWN_NAME)!r}" if self.header else "")
-            for side, index in (("question", self.question), ("answer", self.answer))
-        )
-        columns += f", first row as {'header' if self.header else 'pair'}"
-        report.columns = [*(other for other in report.columns if other != columns), columns]
+    @property
+    def sides(self) -> list[int]:
+        """The columns of question, answer and what else belongs to the question, such as Alpaca's "input"."""
+        fields = dict(self.layout.map.fields)
+        return [self.names.index(fields[side]) for side in ("question", "answer", "input") if side in fields]
 
 
-class Objects(NamedTuple):
-    """A table whose rows are objects with the names of the header, or with the numbers of the columns from 1."""
+def _names_of(header: Sequence[str]) -> list[str]:
+    """Return names by which columns differ, also where the header leaves one out or repeats one."""
+    return [name if name and name not in header[:n] else f"column {n + 1}" for n, name in enumerate(header)]
 
-    header: Sequence[str]
-    layout: "Layout"
-    doubt: str = ""
-    is_numbered: bool = False
+
+def _numbers(width: int) -> list[str]:
+    return [str(number + 1) for number in range(width)]
+
+
+def _of_columns(columns: Sequence[str], question: int, answer: int, skip: int = 0, doubt: str = "") -> Reading:
+    """Return how a table of these columns is read that has the question and the answer in two of them."""
+    expression = written({"question": columns[question], "answer": columns[answer]})
+    return Reading(columns, Layout(compiled(expression), COLUMNS), skip, doubt)
 
 
 def pairs_of_table(table: Table, options: ReadOptions, report: Report) -> Iterator[Pair]:
@@ -77,7 +68,7 @@ def pairs_of_table(table: Table, options: ReadOptions, report: Report) -> Iterat
     """
     sample = table.sample
     if options.map:
-        found: Columns | Objects | None = _mapped(sample, options.map)
+        found: Reading | None = _mapped(sample, options.map)
     elif options.columns:
         found = _given(sample, options.columns)
     else:
@@ -86,138 +77,135 @@ def pairs_of_table(table: Table, options: ReadOptions, report: Report) -> Iterat
         problem = _problem(table, options.columns)
         raise UserError(problem, [one_line(" | ".join(row), 120) for row in sample[:3]])
     report.doubt = found.doubt
-    if isinstance(found, Objects):
-        return _pairs_of_objects(table, found, options, report)
-    below = sample[found.skip] if len(sample) > found.skip > 0 else ["text"]
-    if any(below) and not any(cell.strip("-: ") for cell in below):  # the line below the header of Markdown's tables
-        found = replace(found, skip=found.skip + 1)
-    found.note(report)
-    return _pairs(table, found, report)
-
-
-def of_header(sample: Sequence[Sequence[str]]) -> Columns | Objects | None:
-    """Return how a table is read that has a known header, which may stand below rows of a title; None for others."""
-    beginning = sample[: PREAMBLE + 1]
-    if not any(len(row) > 2 or names.are_known(row, 1) for row in beginning):
-        return None
-    from chatbot.corpus.reading.layouts import declared
-
-    for start, header in enumerate(beginning):
-        layouts = declared(_below(sample, start, 1)) if len({*header}) > 2 else []
-        if len(layouts) == 1:
-            return Objects(header, layouts[0])
-    for start, header in enumerate(beginning):
-        if names.are_known(header):
-            return _named(sample, start)
-        if sum(map(bool, header)) > 1:
-            return _proposed(sample, start)
-    return None
-
-
-def _below(sample: Sequence[Sequence[str]], start: int, count: int) -> list[dict[str, str]]:
-    """Return the first rows below the header at this place, as objects."""
-    return [dict(zip(sample[start], row, strict=False)) for row in sample[start + 1 : start + 1 + count]]
-
-
-def _named(sample: Sequence[Sequence[str]], start: int) -> Columns | Objects | None:
-    """Return the question and the answer that the header at this place names, or what its names suggest."""
-    from chatbot.corpus.reading.proposals import doubt_of_record, record
-
-    header = sample[start]
-    keys = [names.key_of(name) for name in header]
-    rows = [row for row in sample[start + 1 :] if len(row) >= len(keys)]
-    below = [dict(zip(keys, row, strict=False)) for row in rows] or [dict.fromkeys(keys, "text")]
-    found = record(below, {key: key for key in reversed(keys)})
-    if found is None:
-        return _proposed(sample, start)
-    question = keys.index(found.fields["question"])
-    answer = keys.index(found.fields["answer"])
-    inputs = tuple(keys.index(name) for name in [found.fields.get("input")] if name)
-    doubt = doubt_of_record(found, below, "column")
-    doubt = doubt and f"{doubt}; if these are pairs, give --columns {question + 1} {answer + 1}"
-    return Columns(question, answer, len(header), start + 1, inputs, (*header,), doubt)
-
-
-def _proposed(sample: Sequence[Sequence[str]], start: int) -> Objects | None:
-    """Return the messages or conversations that the header in the first row suggests."""
-    from chatbot.corpus.reading.mapping import flag
-    from chatbot.corpus.reading.proposals import marked, message
-
-    below = _below(sample, start, FIRST)
-    fields = {names.key_of(name): name for name in reversed(sample[start])}
-    proposal = message(below, fields) or marked(below, fields) if below and not start else None
-    if proposal is None:
-        return None
-    expression, doubt = proposal
-    doubt = doubt and f"{doubt}; if the pairs above are right, give {flag(expression)}"
-    return _mapped(sample[start:], expression, doubt)
-
-
-def _mapped(sample: Sequence[Sequence[str]], expression: str, doubt: str = "") -> Objects:
-    """Return how a table is read by a map, which may name columns by the header in the first row or by numbers."""
-    from chatbot.corpus.reading.mapping import compiled
-    from chatbot.corpus.reading.records import Layout
-
-    is_numbered = _NUMBERED.search(expression) is not None and of_header(sample) is None
-    header = [str(number + 1) for number in range(max(map(len, sample)))] if is_numbered else sample[0]
-    return Objects(header, Layout(compiled(expression)), doubt, is_numbered)
-
-
-def _pairs_of_objects(table: Table, found: Objects, options: ReadOptions, report: Report) -> Iterator[Pair]:
-    from chatbot.corpus.reading.records import pairs_of_entries
-
-    header, layout, _, is_below = found
-    place = table.place
+    located = Located(table.unit, table.place)
 
     def drop(reason: str) -> None:
-        report.drop(reason, place)
+        report.drop(reason, str(located))
+
+    if found.layout.name == COLUMNS:
+        _note(found, sample, report)
+        return _pairs(table, found, report, located)
 
     def entries() -> Iterator[object]:
-        nonlocal place, is_below
-        for number, row in table.rows:
-            place = f"{table.place}, {table.unit} {number}"
-            if names.are_same(row, header) and is_below:
-                drop("repeated headers")
-                if "chat" not in layout.map.names:
-                    yield None  # another table begins
-            elif row == header:
-                is_below = True
-            elif is_below and len(row) < 2:
-                drop("rows with too few columns")
-            elif is_below:
-                results = layout.map.results(dict(zip(header, row, strict=False)))
-                if not results:
-                    drop(layout.rejected)
-                yield from results
+        for row in _rows(table, found, report, located, 2):
+            if row is None:
+                if "chat" not in found.layout.map.names:
+                    yield None
+                continue
+            results = found.layout.map.results(dict(zip(found.names, row, strict=False)))
+            if not results:
+                drop(found.layout.rejected)
+            yield from results
 
-    return pairs_of_entries(entries(), layout, options, report, table.place, drop)
+    return pairs_of_entries(entries(), found.layout, options, report, table.place, drop)
 
 
-def _pairs(table: Table, columns: Columns, report: Report) -> Iterator[Pair]:
-    width = columns.width
-    question = columns.question
-    answer = columns.answer
-    inputs = columns.inputs
-    # Cells beyond the header belong to its last column, as what follows a comma in a text does.
-    last = max(question, answer, *inputs) if columns.header else width - 1
-    for number, row in islice(table.rows, columns.skip, None):
-        if names.are_same(row, columns.header):
-            report.drop("repeated headers", f"{table.place}, {table.unit} {number}")
+def _note(found: Reading, sample: Sequence[Sequence[str]], report: Report) -> None:
+    """Report the columns that are read, as the last of those of the source."""
+    header = sample[found.skip - 1] if found.skip else ()
+    columns = " and ".join(
+        f"{side} from column {place + 1}" + (f" {one_line(header[place], SHOWN_NAME)!r}" if header else "")
+        for side, place in zip(("question", "answer"), found.sides, strict=False)
+    )
+    columns += f", first row as {'header' if header else 'pair'}"
+    report.columns = [*(other for other in report.columns if other != columns), columns]
+
+
+def _rows(
+    table: Table, found: Reading, report: Report, located: Located, least: int, is_open: bool = True
+) -> Iterator[Sequence[str] | None]:
+    """Yield the rows below the header with at least so many cells, and None where a header comes again.
+
+    is_open: whether cells beyond the header are left out, and not the row.
+    """
+    width = len(found.names)
+    header = table.sample[found.skip - 1] if found.skip else ()
+    skip = found.skip
+    below = table.sample[skip] if len(table.sample) > skip > 0 else ["text"]
+    if any(below) and not any(cell.strip("-: ") for cell in below):  # the line below the header of Markdown's tables
+        skip += 1
+    for located.number, row in islice(table.rows, skip, None):
+        if names.are_same(row, header):
+            report.drop("repeated headers", str(located))
+            yield None
             continue
         if len(row) != width:
             while len(row) > width and not row[-1]:
                 row.pop()
-            is_longer = len(row) > width and last == width - 1
-            if is_longer or len(row) <= max(question, answer):
+            is_longer = len(row) > width and not is_open
+            if is_longer or len(row) < least:
                 reason = "rows with too many columns" if is_longer else "rows with too few columns"
                 reason = "lines without a tab" if table.format == "tsv" and len(row) == 1 else reason
-                report.drop(reason, f"{table.place}, {table.unit} {number}")
+                report.drop(reason, str(located))
                 continue
+        yield row
+
+
+def _pairs(table: Table, found: Reading, report: Report, located: Located) -> Iterator[Pair]:
+    """Yield a pair for each row, of the cells as they are."""
+    question, answer, *inputs = found.sides
+    # Cells beyond the header belong to its last column, as what follows a comma in a text does.
+    is_open = max(found.sides) < len(found.names) - 1 if found.skip else False
+    for row in _rows(table, found, report, located, max(question, answer) + 1, is_open):
+        if row is None:
+            continue
         if inputs:
-            added = [row[index] for index in inputs if index < len(row) and row[index].strip()]
+            added = [row[place] for place in inputs if place < len(row) and row[place].strip()]
             yield "\n".join([row[question], *added]), row[answer], NEW
         else:
             yield row[question], row[answer], NEW
+
+
+def of_header(sample: Sequence[Sequence[str]]) -> Reading | None:
+    """Return how a table is read that has a known header, which may stand below rows of a title; None for others."""
+    beginning = sample[: PREAMBLE + 1]
+    if not any(len(row) > 2 or names.are_known(row, 1) for row in beginning):
+        return None
+    for start, header in enumerate(beginning):
+        layouts = declared(_objects(header, sample[start + 1 : start + 2])) if len({*header}) > 2 else []
+        if len(layouts) == 1:
+            return Reading(header, layouts[0], start + 1)
+    for start, header in enumerate(beginning):
+        if names.are_known(header) or sum(map(bool, header)) > 1:
+            return _named(sample, start)
+    return None
+
+
+def _objects(header: Sequence[str], rows: Iterable[Sequence[str]]) -> list[dict[str, str]]:
+    """Return rows as objects with the names of a header; of equal names, the first counts."""
+    columns = _names_of(header)
+    return [{name: cell for name, cell in zip(columns, row, strict=False) if name in header} for row in rows]
+
+
+def _named(sample: Sequence[Sequence[str]], start: int) -> Reading | None:
+    """Return what the names of the header at this place suggest."""
+    header = sample[start]
+    rows = [row for row in sample[start + 1 :] if len(row) >= len(header)]
+    suggestion = by_names(_objects(header, rows or [["text"] * len(header)]), "column")
+    if suggestion is None:
+        return None
+    layout = suggestion.layout
+    is_pair = layout.map.kind is PAIRS
+    if (is_pair and not names.are_known(header)) or (not is_pair and (start or not rows)):
+        return None
+    found = Reading(_names_of(header), layout, start + 1)
+    settled = f"; if the pairs above are right, give {flag(layout.map.expression)}"
+    if is_pair and layout.map.fields:
+        found = found._replace(layout=layout._replace(name=COLUMNS))
+        question, answer, *_ = found.sides
+        settled = f"; if these are pairs, give --columns {question + 1} {answer + 1}"
+    return found._replace(doubt=suggestion.doubt and suggestion.doubt + settled)
+
+
+def _mapped(sample: Sequence[Sequence[str]], expression: str, doubt: str = "") -> Reading:
+    """Return how a table is read by a map, which may name columns by the header or by numbers."""
+    layout = Layout(compiled(expression))
+    known = of_header(sample)
+    if known is None and _NUMBERED.search(expression):
+        columns = _numbers(max(map(len, sample)))
+        return Reading(columns, layout, int(sample[0] == columns), doubt)
+    start = known.skip - 1 if known else 0
+    return Reading(_names_of(sample[start]), layout, start + 1, doubt)
 
 
 def check_columns(columns: Sequence[str]) -> None:
@@ -227,25 +215,23 @@ def check_columns(columns: Sequence[str]) -> None:
         raise UserError("--columns: give two, the question's and the answer's, by name or by number from 1")
 
 
-def _given(rows: Sequence[Sequence[str]], given: Sequence[str]) -> Columns | None:
+def _given(rows: Sequence[Sequence[str]], given: Sequence[str]) -> Reading | None:
     """Return the columns that the user gave, None if they do not exist."""
     if not all(map(str.isdecimal, given)):
         wanted = [*map(names.key_of, given)]
         for start, header in enumerate(rows[: PREAMBLE + 1]):
             keys = [names.key_of(name) for name in header]
             if all(name in keys for name in wanted):
-                question, answer = map(keys.index, wanted)
-                return Columns(question, answer, len(header), start + 1, header=(*header,))
+                return _of_columns(_names_of(header), keys.index(wanted[0]), keys.index(wanted[1]), start + 1)
         return None
     question, answer = (int(column) - 1 for column in given)
     known = of_header(rows)
-    header = (*known.header,) if known else ()
-    skip = rows.index([*header]) + 1 if header else 0
-    width = len(header) or usual_width(row for row in rows if len(row) > 1)[0]
-    return Columns(question, answer, width, skip, header=header) if max(question, answer) < width else None
+    skip = known.skip if known else 0
+    columns = _names_of(rows[skip - 1]) if skip else _numbers(usual_width(row for row in rows if len(row) > 1)[0])
+    return _of_columns(columns, question, answer, skip) if max(question, answer) < len(columns) else None
 
 
-def _unnamed(rows: Sequence[Sequence[str]]) -> Columns | None:
+def _unnamed(rows: Sequence[Sequence[str]]) -> Reading | None:
     """Return the two columns of a table whose header, if there is one, has no known names; None unless it has two.
 
     A first column of running numbers, as pandas writes it, is not counted, and neither are columns without text, as
@@ -261,45 +247,41 @@ def _unnamed(rows: Sequence[Sequence[str]]) -> Columns | None:
     first = two[0]
     below = two[1:]
     question, answer = places
-    header = is_counted and not complete[0][0].strip().isdecimal()
-    flag = f"{question + 1} {answer + 1}"
+    has_header = is_counted and not complete[0][0].strip().isdecimal()
+    settled = f"{question + 1} {answer + 1}"
     chat = f'--map \'{{speaker: "{question + 1}", text: "{answer + 1}"}}\''
     if names.are_known(first) and first[0] != first[1] and below:
         doubt = "the header names no question and answer"
-        header = True
-        flag = shlex.join(first)
-    elif doubt := doubt_of(two[int(header) :], chat=chat) or doubt_of(below, chat=chat):  # below unknown names
+        has_header = True
+        settled = shlex.join(first)
+    elif doubt := doubt_of(two[int(has_header) :], chat=chat) or doubt_of(below, chat=chat):  # below unknown names
         pass
-    elif not header and _may_be_header(first, below):
+    elif not has_header and _may_be_header(first, below):
         doubt = f"if the first row is a header, give --columns {shlex.join(first)}"
-    doubt = doubt and f"{doubt}; if these are pairs, give --columns {flag}"
-    return Columns(question, answer, width, int(header), header=(*complete[0],) if header else (), doubt=doubt)
+    doubt = doubt and f"{doubt}; if these are pairs, give --columns {settled}"
+    columns = _names_of(complete[0][:width]) if has_header else _numbers(width)
+    return _of_columns(columns, question, answer, rows.index(complete[0]) + 1 if has_header else 0, doubt)
 
 
-def _suggested(rows: Sequence[Sequence[str]]) -> Columns | Objects | None:
+def _suggested(rows: Sequence[Sequence[str]]) -> Reading | None:
     """Return what the columns of a table without known names may be, by their cells."""
-    from chatbot.corpus.reading.mapping import flag, written
-
     rows = [row for row in rows if len(row) == len(rows[0])]
     first, *below = rows
     found = suggested({str(i): [row[i].strip() for row in below if row[i].strip()] for i in range(len(first))})
     if not found:
         return None
     is_named = names.are_known(first, 1) or is_header(first, below)
-    header = first if len({*first}) == len(first) and is_named else []
-    doubt = (
-        f"{'this header is not known' if header else 'no header names the columns'}; if the pairs above are right, give"
-    )
-    if "question" not in found:
-        given = {name: header[int(i)] if header else str(int(i) + 1) for name, i in found.items() if i}
-        chat = next((name for name in header if names.key_of(name) in names.CHATS), "") if "speaker" in found else ""
-        expression = written({**given, "chat": chat})
-        return _mapped(rows, expression, f"{doubt} {flag(expression)}")
-    question = int(found["question"])
-    answer = int(found["answer"])
-    columns = (header[question], header[answer]) if header else (str(question + 1), str(answer + 1))
-    doubt += f" --columns {shlex.join(columns)}"
-    return Columns(question, answer, len(first), int(bool(header)), header=(*header,), doubt=doubt)
+    has_header = len({*first}) == len(first) and is_named
+    columns = first if has_header else _numbers(len(first))
+    doubt = "this header is not known" if has_header else "no header names the columns"
+    given = {name: columns[int(place)] for name, place in found.items() if place}
+    doubt += "; if the pairs above are right, give "
+    if "question" in found:
+        doubt += f"--columns {shlex.join(given.values())}"
+        return _of_columns(columns, int(found["question"]), int(found["answer"]), int(has_header), doubt)
+    chat = names.first_of("chats", names.keys_of([dict.fromkeys(columns)])) if "speaker" in found else ""
+    expression = written({**given, "chat": chat})
+    return Reading(columns, Layout(compiled(expression)), int(has_header), doubt + flag(expression))
 
 
 def _may_be_header(first: Sequence[str], below: Sequence[Sequence[str]]) -> bool:

@@ -42,6 +42,11 @@ def text_of(value: object, depth: int = 0) -> str:
     return "\n".join(filter(None, (text_of(part, depth + 1) for part in value))) if isinstance(value, list) else ""
 
 
+def said_by(speakers: Iterable[object]) -> list[str]:
+    """Return what speakers are called."""
+    return [str(each) if isinstance(each, bool) else text_of(each) for each in speakers]
+
+
 def alternatives(value: object) -> list[str]:
     """Return the texts of a question or an answer: one, or several that mean the same."""
     if isinstance(value, dict) and isinstance(value.get("text"), list):  # as datasets has them, of SQuAD the first

@@ -8,11 +8,11 @@ from itertools import groupby, islice
 from typing import Any
 
 from chatbot.corpus.reading.conversation import Pair
+from chatbot.corpus.reading.layouts import NO_PAIR, UNDECLARED, Layout
 from chatbot.corpus.reading.mapping import MESSAGES, PAIRS, compiled
 from chatbot.corpus.reading.objects import (
     HEAD,
     ITEM,
-    Located,
     Place,
     json_beginning,
     json_lines,
@@ -21,8 +21,8 @@ from chatbot.corpus.reading.objects import (
     yaml_values,
 )
 from chatbot.corpus.reading.places import ENTRIES, Found, by_columns, by_values, find, leaves, shape_of
-from chatbot.corpus.reading.records import NO_PAIR, UNDECLARED, Layout, pairs_of_entries
-from chatbot.corpus.reading.report import UNUSED_FIELDS, ReadOptions, Report, UnknownFieldsError
+from chatbot.corpus.reading.records import pairs_of_entries
+from chatbot.corpus.reading.report import UNUSED_FIELDS, Located, ReadOptions, Report, UnknownFieldsError
 from chatbot.corpus.reading.rows import Table
 from chatbot.corpus.reading.tables import of_header, pairs_of_table
 from chatbot.corpus.reading.text_file import TextFile, decoded

@@ -11,10 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from chatbot.corpus.reading import heads, layouts, places
-from chatbot.corpus.reading.layouts import declared, exists
+from chatbot.corpus.reading import heads, layouts, places, tables
+from chatbot.corpus.reading.layouts import Layout, declared, exists
 from chatbot.corpus.reading.mapping import compiled, flag, written
-from chatbot.corpus.reading.records import Layout
 from chatbot.corpus.reading.report import Report
 from chatbot.corpus.reading.text_file import open_text_files
 from chatbot.errors import UserError
@@ -32,7 +31,7 @@ def test_each_row_and_text_has_a_file_and_no_file_has_two_rows(tmp_path: Path, m
         found.append(declared(values))
         return found[-1]
 
-    for module in (places, layouts):  # tables import it where they need it
+    for module in (places, tables):
         monkeypatch.setattr(module, "declared", recorded)
     used: set[int] = set()
     for name in cases():

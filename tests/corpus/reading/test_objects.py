@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from chatbot.corpus.reading import objects
-from chatbot.corpus.reading.objects import ANY, ITEM, Located, Place, json_values, units_of
-from chatbot.corpus.reading.report import ReadOptions, Report
+from chatbot.corpus.reading.objects import ANY, ITEM, Place, json_values, units_of
+from chatbot.corpus.reading.report import Located, ReadOptions, Report
 from chatbot.corpus.reading.text_file import open_text_files
 from chatbot.errors import UserError
 from tests.corpus.reading.sample_files import conversations_of, pairs_of, written
