@@ -6,7 +6,7 @@ header. Anything else is shown and asked about.
 
 import re
 import shlex
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from statistics import median
 from typing import NamedTuple
@@ -22,7 +22,6 @@ from chatbot.corpus.reading.rows import PREAMBLE, Table, usual_width
 from chatbot.display import SHOWN_NAME, counted, listing, numbered, one_line
 from chatbot.errors import UserError
 
-COLUMNS = "--columns"  # the name of a layout whose texts are the cells, as they are
 LONGEST = 20  # characters of the name of a column
 CONTRAST = 3.0  # the cells below an unknown header are so many times as long
 _NUMBERED = re.compile(r':\s*"\d+"')  # the number of a column in a map
@@ -32,33 +31,14 @@ _IDENTIFIER = re.compile(r"[A-Za-z]+(_[A-Za-z0-9]+)+|[A-Za-z]+[0-9]{1,2}|[a-z]{2
 
 
 class Reading(NamedTuple):
-    """How the rows of a table are read: as objects."""
+    """How the rows of a table are read: by two of their columns, or by a layout of objects."""
 
-    names: Sequence[str]  # of the columns: those of the header, or their numbers from 1
-    layout: Layout
+    width: int  # number of columns
     skip: int = 0  # rows up to the header, 0 without one
     doubt: str = ""  # why it may be wrong, and the flag that settles it
-
-    @property
-    def sides(self) -> list[int]:
-        """The columns of question, answer and what else belongs to the question, such as Alpaca's "input"."""
-        fields = dict(self.layout.map.fields)
-        return [self.names.index(fields[side]) for side in ("question", "answer", "input") if side in fields]
-
-
-def _names_of(header: Sequence[str]) -> list[str]:
-    """Return names by which columns differ, also where the header leaves one out or repeats one."""
-    return [name if name and name not in header[:n] else f"column {n + 1}" for n, name in enumerate(header)]
-
-
-def _numbers(width: int) -> list[str]:
-    return [str(number + 1) for number in range(width)]
-
-
-def _of_columns(columns: Sequence[str], question: int, answer: int, skip: int = 0, doubt: str = "") -> Reading:
-    """Return how a table of these columns is read that has the question and the answer in two of them."""
-    expression = written({"question": columns[question], "answer": columns[answer]})
-    return Reading(columns, Layout(compiled(expression), COLUMNS), skip, doubt)
+    sides: tuple[int, ...] = ()  # columns of the question, the answer, and what else belongs to the question
+    layout: Layout | None = None  # of the objects that the rows are, where sides is empty
+    names: Sequence[str] = ()  # of their fields: those of the header, or the numbers of the columns from 1
 
 
 def pairs_of_table(table: Table, options: ReadOptions, report: Report) -> Iterator[Pair]:
@@ -78,26 +58,15 @@ def pairs_of_table(table: Table, options: ReadOptions, report: Report) -> Iterat
         raise UserError(problem, [one_line(" | ".join(row), 120) for row in sample[:3]])
     report.doubt = found.doubt
     located = Located(table.unit, table.place)
+    rows = _rows(table, found, report, located)
+    if found.layout is None:
+        _note(found, sample, report)
+        return _pairs(rows, found)
 
     def drop(reason: str) -> None:
         report.drop(reason, str(located))
 
-    if found.layout.name == COLUMNS:
-        _note(found, sample, report)
-        return _pairs(table, found, report, located)
-
-    def entries() -> Iterator[object]:
-        for row in _rows(table, found, report, located, 2):
-            if row is None:
-                if "chat" not in found.layout.map.names:
-                    yield None
-                continue
-            results = found.layout.map.results(dict(zip(found.names, row, strict=False)))
-            if not results:
-                drop(found.layout.rejected)
-            yield from results
-
-    return pairs_of_entries(entries(), found.layout, options, report, table.place, drop)
+    return pairs_of_entries(_entries(rows, found, found.layout, drop), found.layout, options, report, table.place, drop)
 
 
 def _note(found: Reading, sample: Sequence[Sequence[str]], report: Report) -> None:
@@ -111,19 +80,17 @@ def _note(found: Reading, sample: Sequence[Sequence[str]], report: Report) -> No
     report.columns = [*(other for other in report.columns if other != columns), columns]
 
 
-def _rows(
-    table: Table, found: Reading, report: Report, located: Located, least: int, is_open: bool = True
-) -> Iterator[Sequence[str] | None]:
-    """Yield the rows below the header with at least so many cells, and None where a header comes again.
-
-    is_open: whether cells beyond the header are left out, and not the row.
-    """
-    width = len(found.names)
-    header = table.sample[found.skip - 1] if found.skip else ()
+def _rows(table: Table, found: Reading, report: Report, located: Located) -> Iterator[Sequence[str] | None]:
+    """Yield the rows below the header that have the columns, and None where a header comes again."""
+    width = found.width
     skip = found.skip
+    header = table.sample[skip - 1] if skip else ()
     below = table.sample[skip] if len(table.sample) > skip > 0 else ["text"]
     if any(below) and not any(cell.strip("-: ") for cell in below):  # the line below the header of Markdown's tables
         skip += 1
+    least = max(found.sides[:2], default=1) + 1
+    # Cells beyond the header belong to its last column, as what follows a comma in a text does.
+    is_open = not found.sides or (found.skip > 0 and max(found.sides) < width - 1)
     for located.number, row in islice(table.rows, skip, None):
         if names.are_same(row, header):
             report.drop("repeated headers", str(located))
@@ -141,19 +108,29 @@ def _rows(
         yield row
 
 
-def _pairs(table: Table, found: Reading, report: Report, located: Located) -> Iterator[Pair]:
+def _pairs(rows: Iterable[Sequence[str] | None], found: Reading) -> Iterator[Pair]:
     """Yield a pair for each row, of the cells as they are."""
     question, answer, *inputs = found.sides
-    # Cells beyond the header belong to its last column, as what follows a comma in a text does.
-    is_open = max(found.sides) < len(found.names) - 1 if found.skip else False
-    for row in _rows(table, found, report, located, max(question, answer) + 1, is_open):
-        if row is None:
-            continue
-        if inputs:
+    for row in rows:
+        if row and inputs:
             added = [row[place] for place in inputs if place < len(row) and row[place].strip()]
             yield "\n".join([row[question], *added]), row[answer], NEW
-        else:
+        elif row:
             yield row[question], row[answer], NEW
+
+
+def _entries(
+    rows: Iterable[Sequence[str] | None], found: Reading, layout: Layout, drop: Callable[[str], None]
+) -> Iterator[object]:
+    """Yield what the map of a layout gives for each row, and None where another table begins."""
+    for row in rows:
+        if row is None:
+            yield from () if "chat" in layout.map.names else (None,)
+            continue
+        results = layout.map.results(dict(zip(found.names, row, strict=False)))
+        if not results:
+            drop(layout.rejected)
+        yield from results
 
 
 def of_header(sample: Sequence[Sequence[str]]) -> Reading | None:
@@ -164,7 +141,7 @@ def of_header(sample: Sequence[Sequence[str]]) -> Reading | None:
     for start, header in enumerate(beginning):
         layouts = declared(_objects(header, sample[start + 1 : start + 2])) if len({*header}) > 2 else []
         if len(layouts) == 1:
-            return Reading(header, layouts[0], start + 1)
+            return Reading(len(header), start + 1, "", (), layouts[0], header)
     for start, header in enumerate(beginning):
         if names.are_known(header) or sum(map(bool, header)) > 1:
             return _named(sample, start)
@@ -184,28 +161,36 @@ def _named(sample: Sequence[Sequence[str]], start: int) -> Reading | None:
     suggestion = by_names(_objects(header, rows or [["text"] * len(header)]), "column")
     if suggestion is None:
         return None
-    layout = suggestion.layout
-    is_pair = layout.map.kind is PAIRS
-    if (is_pair and not names.are_known(header)) or (not is_pair and (start or not rows)):
+    expression, kind, *_ = suggestion.layout.map
+    if not names.are_known(header) if kind is PAIRS else start or not rows:
         return None
-    found = Reading(_names_of(header), layout, start + 1)
-    settled = f"; if the pairs above are right, give {flag(layout.map.expression)}"
-    if is_pair and layout.map.fields:
-        found = found._replace(layout=layout._replace(name=COLUMNS))
-        question, answer, *_ = found.sides
-        settled = f"; if these are pairs, give --columns {question + 1} {answer + 1}"
-    return found._replace(doubt=suggestion.doubt and suggestion.doubt + settled)
+    doubt = suggestion.doubt
+    if fields := dict(suggestion.layout.map.fields if kind is PAIRS else ()):
+        sides = tuple(header.index(fields[side]) for side in ("question", "answer", "input") if side in fields)
+        doubt = doubt and f"{doubt}; if these are pairs, give --columns {sides[0] + 1} {sides[1] + 1}"
+        return Reading(len(header), start + 1, doubt, sides)
+    doubt = doubt and f"{doubt}; if the pairs above are right, give {flag(expression)}"
+    return Reading(len(header), start + 1, doubt, (), suggestion.layout, _names_of(header))
 
 
-def _mapped(sample: Sequence[Sequence[str]], expression: str, doubt: str = "") -> Reading:
+def _mapped(sample: Sequence[Sequence[str]], expression: str) -> Reading:
     """Return how a table is read by a map, which may name columns by the header or by numbers."""
     layout = Layout(compiled(expression))
     known = of_header(sample)
     if known is None and _NUMBERED.search(expression):
         columns = _numbers(max(map(len, sample)))
-        return Reading(columns, layout, int(sample[0] == columns), doubt)
-    start = known.skip - 1 if known else 0
-    return Reading(_names_of(sample[start]), layout, start + 1, doubt)
+        return Reading(len(columns), int(sample[0] == columns), "", (), layout, columns)
+    skip = known.skip if known else 1
+    return Reading(len(sample[skip - 1]), skip, "", (), layout, _names_of(sample[skip - 1]))
+
+
+def _names_of(header: Sequence[str]) -> list[str]:
+    """Return names by which columns differ, also where the header leaves one out or repeats one."""
+    return [name if name and name not in header[:n] else f"column {n + 1}" for n, name in enumerate(header)]
+
+
+def _numbers(width: int) -> list[str]:
+    return [str(number + 1) for number in range(width)]
 
 
 def check_columns(columns: Sequence[str]) -> None:
@@ -222,13 +207,12 @@ def _given(rows: Sequence[Sequence[str]], given: Sequence[str]) -> Reading | Non
         for start, header in enumerate(rows[: PREAMBLE + 1]):
             keys = [names.key_of(name) for name in header]
             if all(name in keys for name in wanted):
-                return _of_columns(_names_of(header), keys.index(wanted[0]), keys.index(wanted[1]), start + 1)
+                return Reading(len(header), start + 1, "", tuple(map(keys.index, wanted)))
         return None
-    question, answer = (int(column) - 1 for column in given)
+    sides = tuple(int(column) - 1 for column in given)
     known = of_header(rows)
-    skip = known.skip if known else 0
-    columns = _names_of(rows[skip - 1]) if skip else _numbers(usual_width(row for row in rows if len(row) > 1)[0])
-    return _of_columns(columns, question, answer, skip) if max(question, answer) < len(columns) else None
+    width = known.width if known else usual_width(row for row in rows if len(row) > 1)[0]
+    return Reading(width, known.skip if known else 0, "", sides) if max(sides) < width else None
 
 
 def _unnamed(rows: Sequence[Sequence[str]]) -> Reading | None:
@@ -259,8 +243,7 @@ def _unnamed(rows: Sequence[Sequence[str]]) -> Reading | None:
     elif not has_header and _may_be_header(first, below):
         doubt = f"if the first row is a header, give --columns {shlex.join(first)}"
     doubt = doubt and f"{doubt}; if these are pairs, give --columns {settled}"
-    columns = _names_of(complete[0][:width]) if has_header else _numbers(width)
-    return _of_columns(columns, question, answer, rows.index(complete[0]) + 1 if has_header else 0, doubt)
+    return Reading(width, rows.index(complete[0]) + 1 if has_header else 0, doubt, (question, answer))
 
 
 def _suggested(rows: Sequence[Sequence[str]]) -> Reading | None:
@@ -276,12 +259,13 @@ def _suggested(rows: Sequence[Sequence[str]]) -> Reading | None:
     doubt = "this header is not known" if has_header else "no header names the columns"
     given = {name: columns[int(place)] for name, place in found.items() if place}
     doubt += "; if the pairs above are right, give "
+    reading = Reading(len(first), int(has_header))
     if "question" in found:
-        doubt += f"--columns {shlex.join(given.values())}"
-        return _of_columns(columns, int(found["question"]), int(found["answer"]), int(has_header), doubt)
+        sides = (int(found["question"]), int(found["answer"]))
+        return reading._replace(doubt=f"{doubt}--columns {shlex.join(given.values())}", sides=sides)
     chat = names.first_of("chats", names.keys_of([dict.fromkeys(columns)])) if "speaker" in found else ""
     expression = written({**given, "chat": chat})
-    return Reading(columns, Layout(compiled(expression)), int(has_header), doubt + flag(expression))
+    return reading._replace(doubt=doubt + flag(expression), layout=Layout(compiled(expression)), names=columns)
 
 
 def _may_be_header(first: Sequence[str], below: Sequence[Sequence[str]]) -> bool:
