@@ -84,6 +84,14 @@ def _format(name: str) -> tuple[Fits, Read]:
     }[name]
 
 
+class Detected(NamedTuple):
+    """The format of a text."""
+
+    name: str
+    read: Read
+    doubt: str = ""  # why it may be another one, with the flag that settles it
+
+
 def reader_of(name: str) -> Read:
     """Return the reader of a format by its name."""
     if name in ("tsv", "csv"):
@@ -95,20 +103,23 @@ def reader_of(name: str) -> Read:
     return functools.partial(heads.read_heads, layout=heads.texts().get(name))
 
 
-def detect_format(text: TextFile, options: ReadOptions) -> tuple[str, str]:
-    """Return the format of a text, "" if it is unknown, and why it may be another with the flag that settles it.
+def detect(text: TextFile, options: ReadOptions) -> Detected | None:
+    """Return the format of a text, the one that the user gave or that it has; None if it is unknown.
 
     Raises UserError if the content contradicts the name of the file.
     """
+    if options.format:
+        return Detected(options.format, reader_of(options.format))
     filled = [line for line in text.first_lines if line.strip()]
     if sum("\0" in line for line in filled) * 2 >= len(filled):
-        return "", ""  # blank, or a binary file, such as a picture
+        return None  # blank, or a binary file, such as a picture
     found = _signed(text, filled[:BEGINNING], STRUCTURED)
     if options.head:
         if {*found} & {"jsonl", "json"} or division_of(text).has_header:
             raise UserError(f"{text.place}: {NO_HEADS}")
-        return "head", ""
-    if not found and not options.columns and not options.map:
+        return Detected("head", reader_of("head"))
+    is_given = bool(options.columns or options.map)
+    if not found and not is_given:
         found = _signed(text, filled[:BEGINNING], [name for name in LINES if name not in STRUCTURED])
     if text.ending in PROMISES and not {*found} & {"jsonl", "json", "srt", "ass"}:
         raise UserError(
@@ -117,8 +128,12 @@ def detect_format(text: TextFile, options: ReadOptions) -> tuple[str, str]:
         )
     if found:
         doubt = f"it may be {' or '.join(found)}; give --format {found[0]}" if len(found) > 1 else ""
-        return found[0], doubt
-    return _unsigned(text, bool(options.columns or options.map))
+        return Detected(found[0], reader_of(found[0]), doubt)
+    table = division_of(text)
+    is_sure = is_given or table.has_header
+    name, doubt = (table.format, "") if is_sure else _unsigned(text, table)
+    read = functools.partial(read_table, table=table) if name == table.format else reader_of(name)
+    return Detected(name, read, doubt) if name else None
 
 
 def _signed(text: TextFile, beginning: Sequence[str], names: Sequence[str]) -> list[str]:
@@ -132,14 +147,12 @@ def _signed(text: TextFile, beginning: Sequence[str], names: Sequence[str]) -> l
     return [name for name in possible if _format(name)[0](text)]
 
 
-def _unsigned(text: TextFile, is_given: bool) -> tuple[str, str]:
-    """Return the format of a text without a signature, as `detect_format`. is_given: whether it is known as a table."""
-    table = division_of(text)
+def _unsigned(text: TextFile, table: "Division") -> tuple[str, str]:
+    """Return the format of a text without a signature, "" if it is unknown, and why it may be another."""
     is_prose = text.ending in MARKUP and not any(line.startswith("|") for line in text.first_lines)
     is_named = text.ending in ("csv", "tsv", "tab") and table.evenness >= NAMED
-    is_table = not is_prose and (table.dialect.separator == "\t" or table.has_header or is_named)
-    may_have_heads = re.match(LINES["heads"], table.sample[0][0]) if is_table and table.sample else True
-    if is_given or table.has_header or not may_have_heads:
+    is_table = not is_prose and (table.dialect.separator == "\t" or is_named)
+    if is_table and table.sample and not re.match(LINES["heads"], table.sample[0][0]):
         return table.format, ""
     from chatbot.corpus.reading import heads, lines
 
@@ -157,9 +170,9 @@ def _unsigned(text: TextFile, is_given: bool) -> tuple[str, str]:
     return ("lines", f"{turns}{settled} --format lines") if turns else ("", "")
 
 
-def read_table(text: TextFile, options: ReadOptions, report: Report) -> Iterator[Pair]:
-    """Yield the pairs of a table."""
-    table = division_of(text, options.format == "tsv")
+def read_table(text: TextFile, options: ReadOptions, report: Report, table: "Division | None" = None) -> Iterator[Pair]:
+    """Yield the pairs of a table. table: how it is divided, if that is known."""
+    table = table or division_of(text, options.format == "tsv")
     if not table.sample:
         return iter(())
     rows = rows_of_text(text, table.dialect, report)

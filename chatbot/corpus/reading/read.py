@@ -9,7 +9,7 @@ from collections.abc import Callable, Generator, Iterator
 from chatbot.corpus.reading.charset import damage_of
 from chatbot.corpus.reading.containers import OpenFile, Rows, open_contents
 from chatbot.corpus.reading.conversation import Pair, nobody_is, of_position, without_lost
-from chatbot.corpus.reading.detect import NO_HEADS, detect_format, reader_of, refusal
+from chatbot.corpus.reading.detect import NO_HEADS, detect, reader_of, refusal
 from chatbot.corpus.reading.report import DETECTED, UNUSED_FIELDS, Located, ReadOptions, Report, UnknownFieldsError
 from chatbot.corpus.reading.rows import Table
 from chatbot.corpus.reading.sources import Source, is_no_data
@@ -20,7 +20,7 @@ from chatbot.errors import UserError
 
 COMPARED_PAIRS = 100  # of a file, that are looked at for damage
 SHOWN, LONGEST = 3, 60  # pairs of a reading in doubt; characters of each question and answer
-HAVE_FIELDS = ("tsv", "csv", "json", "jsonl", "yaml", "")  # formats that --columns and --map are for
+HAVE_FIELDS = ("tsv", "csv", "json", "jsonl", "yaml")  # formats that --columns and --map are for
 THOUGHTS = f"{UNUSED_FIELDS}: the reasoning before an answer"
 _THOUGHTS = re.compile(  # its first mark may stand in the template of the question; its last, after the end of a text
     r"\s*<(think|thinking)>(?:.*?</\1>|.*)|.*?\n</think>\s*\n", re.DOTALL
@@ -106,21 +106,18 @@ def _pairs_of_rows(content: Rows, name: str, options: ReadOptions, report: Repor
 def _pairs_of_text(text: TextFile, options: ReadOptions, report: Report, refused: list[UserError]) -> Iterator[Pair]:
     error = refusal(text)
     reason = UNKNOWN
-    name = ""
-    doubt = ""
     if text.member and is_no_data(text.member):
         reason = NO_DATA
     elif text.damage:
         reason = "damaged files, or files that are no text"
     else:
         try:
-            name, doubt = (options.format, "") if options.format else detect_format(text, options)
-            if name not in HAVE_FIELDS and (options.columns or options.map):
-                flag = "--map" if options.map else "--columns"
-                raise UserError(f"{text.place}: {flag}, but {name} has no columns or fields; leave it out")
-            if name:
-                read_into = functools.partial(reader_of(name), text, options)
-                yield from _settled(read_into, options, (name, text.charset), text.place, report, doubt)
+            if found := detect(text, options):
+                if found.name not in HAVE_FIELDS and (options.columns or options.map):
+                    flag = "--map" if options.map else "--columns"
+                    raise UserError(f"{text.place}: {flag}, but {found.name} has no columns or fields; leave it out")
+                read_into = functools.partial(found.read, text, options)
+                yield from _settled(read_into, options, (found.name, text.charset), text.place, report, found.doubt)
                 return
         except UnknownFieldsError as unknown:  # one file of pairs is enough
             reason = NO_FIELDS
