@@ -1,6 +1,13 @@
-"""From files to (question, answer) pairs of text: sources -> text files -> format -> pairs.
+"""From files to (question, answer) pairs of text, in the order of the way that they go.
 
-A text file is opened (`open`: decompressed, its charset detected), its format is detected from its first lines
-(`detect.py`), and the reader of that format (`formats`) yields its pairs lazily (`read.py`). The Report counts lines
+sources, unpacking, charset, text_file    files, archives and their parts; texts, decompressed and decoded
+detect                                    the format of a text, by its first lines
+rows, workbooks, arrow -> tables          rows, and the columns or the layout of a table
+objects -> places -> values               values of JSON and YAML, and where in a document they stand
+layouts -> mapping -> records             by which layout values are read, its map, and what it gives
+lines, heads, questions, subtitles, ...   texts of conversations
+turns                                     pairs of who said what
+
+`read` asks each in turn, and yields the pairs lazily. `doubts` has the reasons to ask the user. The Report counts lines
 and items that cannot be used. A UserError is raised for errors that the user must correct.
 """

@@ -111,22 +111,54 @@ def by_names(values: Sequence[Any], unit: str = "field") -> Suggestion | None:
 
     unit: what a field is called.
     """
-    keys = names.keys_of(values)
-    for row in names.table_of("layouts.yaml")["named"]:
-        for field, parts in _messages_in(values, names.all_of(row["of"], keys)) if "of" in row else (("", values),):
-            bound = _bound(parts, names.keys_of(parts) if field else keys, row)
+    keys = _keys_of(values)
+    for row in _named():
+        for field, parts in _messages_in(values, names.all_of(row.of, keys)) if row.of else (("", values),):
+            bound = _bound(parts, _keys_of(parts) if field else keys, row.signature)
             if bound is None:
                 continue
-            doubt = CHECKS[row["check"]](parts, bound, field or unit) if "check" in row else row.get("asks", "")
+            doubt = CHECKS[row.check](parts, bound, field or unit) if row.check else row.asks
             for name, known in bound.items():
                 doubt = doubt.replace(f"<{name}>", repr(known))
-            expression = (field and f"{quoted(field)}[].") + _filled(row["map"], bound, parts)
+            expression = (field and f"{quoted(field)}[].") + _filled(row.map, bound, parts)
             return Suggestion(Layout(compiled(expression)), doubt, (*bound.values(),))
     return None
 
 
+class _Named(NamedTuple):
+    """A row of `named`."""
+
+    signature: tuple[tuple[str, str, str], ...]  # (mark, class, kind), or ("#", path, "")
+    map: str
+    of: str
+    asks: str
+    check: str
+
+
 _CLASS = re.compile(r"<([^<>]+)>")
-_BINDS = re.compile(r"([?!]?)<([^<>]+)>(?::(\w+))?")
+_BINDS = re.compile(r"([@?!]?)(?:<([^<>]+)>)?(?::(\w+))?")
+
+
+@functools.cache
+def _named() -> list[_Named]:
+    """Return the rows of `named`; what only the map has need not be there."""
+    rows = []
+    for row in names.table_of("layouts.yaml")["named"]:
+        signature = []
+        for path in row["signature"]:
+            binds = _BINDS.fullmatch(path)
+            signature.append(("#", path, "") if binds is None else (binds[1], binds[2] or "", binds[3] or ""))
+        known = {name for _, name, _ in signature}
+        signature += [("?", name, "") for name in _CLASS.findall(row["map"]) if name not in known]
+        rows.append(_Named(tuple(signature), row["map"], *(row.get(key, "") for key in ("of", "asks", "check"))))
+    return rows
+
+
+def _keys_of(values: Sequence[Any]) -> dict[str, str]:
+    keys = names.keys_of(values)
+    if "b" in keys:
+        keys.pop("a", None)  # a choice, beside b
+    return keys
 
 
 def _messages_in(values: Sequence[Any], fields: Sequence[str]) -> Iterator[tuple[str, list[dict[str, Any]]]]:
@@ -138,30 +170,34 @@ def _messages_in(values: Sequence[Any], fields: Sequence[str]) -> Iterator[tuple
             yield field, items
 
 
-def _bound(values: Sequence[Any], keys: Mapping[str, str], row: Mapping[str, Any]) -> dict[str, str] | None:
-    """Return from the classes in a row to the fields for which they stand; None if its signature is not true."""
-    if "b" in keys:
-        keys = {key: field for key, field in keys.items() if key != "a"}  # a choice, beside b
+def _bound(
+    values: Sequence[Any], keys: Mapping[str, str], signature: Sequence[tuple[str, str, str]]
+) -> dict[str, str] | None:
+    """Return from the classes in a signature to the fields for which they stand; None if it is not true."""
     bound: dict[str, str] = {}
-    optional = [f"?<{name}>" for name in _CLASS.findall(row["map"]) if f"<{name}>" not in str(row["signature"])]
-    for path in (*row["signature"], *optional):
-        binds = _BINDS.fullmatch(path)
-        if path[0] == "@":
-            if not _KINDS[path[2:]](values, ""):
+    for mark, name, kind in signature:
+        if mark == "#":
+            if not all(exists(value, name) for value in values):
                 return None
-        elif not binds:
-            if not all(exists(value, path) for value in values):
+        elif mark == "@":
+            if not _KINDS[kind](values, ""):
                 return None
         else:
-            fields = [field for field in names.all_of(binds[2], keys) if field and field not in bound.values()]
-            fields = fields if binds[3] in _SEARCHED else fields[:1]
-            kind = _KINDS[binds[3] or ""]
-            field = next((name for name in fields if kind([v.get(name) for v in values], name)), None)
-            if (field is None) != (binds[1] == "!") and binds[1] != "?":
+            field = _field_of(name, kind, keys, values, bound)
+            if (field == "") != (mark == "!") and mark != "?":
                 return None
-            if field is not None:
-                bound[binds[2]] = field
+            if field:
+                bound[name] = field
     return bound
+
+
+def _field_of(name: str, kind: str, keys: Mapping[str, str], values: Sequence[Any], bound: Mapping[str, str]) -> str:
+    """Return the field that stands for a class, "" without one. bound: fields that stand for others."""
+    fields = [field for field in names.all_of(name, keys) if field and field not in bound.values()]
+    for field in fields if kind in _SEARCHED else fields[:1]:
+        if not kind or _KINDS[kind]([value.get(field) for value in values], field):
+            return field
+    return ""
 
 
 def _filled(expression: str, bound: Mapping[str, str], values: Sequence[Mapping[str, Any]]) -> str:
@@ -253,7 +289,6 @@ def _are_marked(parts: Sequence[Any], field: str) -> bool:
 _SEARCHED = ("flag", "marked", "texts", "twos", "utterances")  # in all fields of a class; else the first decides
 # What the values of a field, or the values themselves, must be.
 _KINDS: dict[str, Callable[[Sequence[Any], str], bool]] = {
-    "": lambda parts, field: True,
     "answers": _are_answers,
     "asks": _are_asked,
     "flag": _are_flags,

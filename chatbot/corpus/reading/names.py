@@ -1,21 +1,21 @@
 """The tables beside the modules: names of fields and roles (names.yaml), and words around texts (wordings.yaml)."""
 
 import functools
-import importlib.resources
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import yaml
 
+TABLES = Path(__file__).parent
 Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # PyYAML may be installed without its C extension
 
 
 @functools.cache
 def table_of(name: str) -> Any:
-    """Return the content of a YAML file beside this module."""
-    content = importlib.resources.files(__package__).joinpath(name).read_text(encoding="utf-8")
-    return Loader(content).get_single_data()
+    """Return the content of one of the YAML files in TABLES."""
+    return Loader((TABLES / name).read_text(encoding="utf-8")).get_single_data()
 
 
 @functools.cache

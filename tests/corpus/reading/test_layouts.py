@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from chatbot.corpus.reading import heads, layouts, places, tables
+from chatbot.corpus.reading import heads, layouts, names, places, tables
 from chatbot.corpus.reading.layouts import Layout, declared, exists
 from chatbot.corpus.reading.mapping import compiled, flag, written
 from chatbot.corpus.reading.report import Report
@@ -44,6 +44,37 @@ def test_each_row_and_text_has_a_file_and_no_file_has_two_rows(tmp_path: Path, m
         used.update(id(row) for rows in found for row in rows)
     assert [row.name for _, row in layouts.table() if id(row) not in used] == []
     assert heads.texts().keys() <= formats
+
+
+ROW = """
+- name: pigeon
+  source: a program of a stranger
+  signature: [pigeon, "letters[].by", "letters[].words"]
+  map: 'letters[].{speaker: by, text: words, time: sent, kind: sort}'
+  notices: [ring]
+
+named:
+"""
+
+
+def test_a_row_is_all_that_another_program_needs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    said = [("Anna", "说"), ("Anna", "ring"), ("Ben", "听"), ("Anna", "走")]
+    letters = [{"by": by, "words": words, "sort": "ring" if words == "ring" else "note"} for by, words in said]
+    path = sample_files.written(tmp_path, "a.json", json.dumps({"pigeon": 2, "letters": letters}))
+    with pytest.raises(UserError, match=r"these fields are not known"):
+        sample_files.pairs_of(path)
+    table = (names.TABLES / "layouts.yaml").read_text(encoding="utf-8").replace("\nnamed:\n", ROW)
+    sample_files.written(tmp_path, "layouts.yaml", table)
+    with monkeypatch.context() as patch:
+        patch.setattr(names, "TABLES", tmp_path)
+        _forget_tables()
+        assert sample_files.conversations_of(path, me="ben")[0] == [["说", "听"]]
+    _forget_tables()
+
+
+def _forget_tables() -> None:
+    names.table_of.cache_clear()
+    layouts.table.cache_clear()
 
 
 VALUE = {"a": {"b": "x"}, "l": [{"n": 1}, {"m": "2"}], "e": []}
