@@ -46,7 +46,6 @@ DOCUMENTS = frozenset(("[Content_Types].xml", "META-INF/container.xml", "META-IN
 ZSTANDARD_BLOCK = 2**10  # bytes of input at once, which expand to 32 MiB at most
 ZSTANDARD_WINDOW = 2**31  # bytes; large dumps are compressed with --long=31
 UTF_8_NAME = 0x800  # the flag of a zip file's member whose name is in UTF-8
-TAR_HEADER = 512  # bytes
 
 
 class OpenFile(NamedTuple):
@@ -102,7 +101,18 @@ class Allowance:
             )
 
 
-class Stream(io.RawIOBase):
+class _Readable(io.RawIOBase):
+    closed = False  # an attribute, since a text looks at it for each line
+
+    def readable(self) -> bool:
+        return True
+
+    def close(self) -> None:
+        super().close()
+        self.closed = True
+
+
+class Stream(_Readable):
     """The bytes of these chunks. Raises UserError for damaged data, and for more of it than the allowance."""
 
     def __init__(self, chunks: Iterator[bytes], place: str, allowed: Allowance | None = None) -> None:
@@ -110,9 +120,6 @@ class Stream(io.RawIOBase):
         self._place = place
         self._allowed = allowed
         self._unread = bytearray()
-
-    def readable(self) -> bool:
-        return True
 
     def readinto(self, buffer) -> int:  # type: ignore[no-untyped-def]  # any writable buffer, named only since 3.12
         """Fill the buffer, but for the end of the stream."""
@@ -133,19 +140,16 @@ class Stream(io.RawIOBase):
         return count
 
 
-class _File(io.RawIOBase):
+class _File(_Readable):
     """A file that is opened for what is beyond its beginning. report.read_bytes grows by what is read."""
 
     def __init__(self, path: Path, report: Report) -> None:
         self._path = path
         self._size = path.stat().st_size
         self._beginning = beginning(path)
-        self._file: io.BufferedReader | None = None
+        self._file: io.FileIO | None = None
         self._position = 0
         self._report = report
-
-    def readable(self) -> bool:
-        return True
 
     def seekable(self) -> bool:
         return True
@@ -154,19 +158,22 @@ class _File(io.RawIOBase):
         place = offset + (0, self._position, self._size)[whence]
         self._report.read_bytes += place - self._position
         self._position = place
+        if self._file:
+            self._file.seek(place)
         return place
 
     def readinto(self, buffer) -> int:  # type: ignore[no-untyped-def]
-        count = 0
-        if self._position < len(self._beginning):
+        if self._file is None and self._position >= len(self._beginning) == BEGINNING:
+            self._file = self._path.open("rb", buffering=0)
+            self._file.seek(self._position)
+        if self._file:
+            count = self._file.readinto(buffer)
+        else:
             part = self._beginning[self._position : self._position + len(buffer)]
             count = len(part)
             buffer[:count] = part
-        elif len(self._beginning) == BEGINNING:
-            self._file = self._file or self._path.open("rb")
-            self._file.seek(self._position)
-            count = self._file.readinto(buffer)
-        self.seek(count, io.SEEK_CUR)
+        self._position += count
+        self._report.read_bytes += count
         return count
 
     def close(self) -> None:
@@ -227,15 +234,18 @@ def _plain(container: Container) -> Iterator[Content]:
     yield OpenFile("", container.name, container.stream)
 
 
-def _compressed(open_stream: Callable[..., Any], container: Container) -> Iterator[Content]:
-    yield from _decompressed(container, _chunks(open_stream(container.stream).read))
+def _compressed(decompressed: Callable[[Container], Iterator[bytes]], container: Container) -> Iterator[Content]:
+    """Yield a file with the content that is decompressed, or if it is a tar file, the files in it."""
+    stream = _sampled(Stream(decompressed(container), container.name, container.allowed))
+    opener = _tar if is_tar(stream.peek()) else _plain
+    yield from opener(container._replace(stream=stream))
 
 
-def _zstandard(container: Container) -> Iterator[Content]:
-    yield from _decompressed(container, _zstandard_chunks(container))
+def _opened_by(open_stream: Callable[..., Any]) -> Callable[[Container], Iterator[bytes]]:
+    return lambda container: _chunks(open_stream(container.stream).read)
 
 
-def _zstandard_chunks(container: Container) -> Iterator[bytes]:
+def _zstandard(container: Container) -> Iterator[bytes]:
     """Yield the content of a Zstandard file. Raises EOFError if it ends within a frame, ValueError if it is damaged."""
     try:
         import zstandard
@@ -253,13 +263,6 @@ def _zstandard_chunks(container: Container) -> Iterator[bytes]:
         raise ValueError(str(error)) from None
     if frame is not None:
         raise EOFError
-
-
-def _decompressed(container: Container, chunks: Iterator[bytes]) -> Iterator[Content]:
-    """Yield a file with this content, or if it is a tar file, the files in it."""
-    stream = _sampled(Stream(chunks, container.name, container.allowed))
-    opener = _tar if is_tar(stream.peek()) else _plain
-    yield from opener(container._replace(stream=stream))
 
 
 def is_hidden(name: str) -> bool:
@@ -298,7 +301,7 @@ def _zip(container: Container) -> Iterator[Content]:
     """Yield the files of a zip file, sorted by name, or the sheets of a workbook."""
     with _damaged(container.name, "zip"), zipfile.ZipFile(container.stream) as archive:
         if WORKBOOK in archive.namelist():
-            yield _sheets(container, archive)
+            yield from _workbook(container, archive)
             return
         infos = [(_name_in_zip(info), info) for info in archive.infolist() if info.file_size]  # a name may come twice
         if not DOCUMENTS.isdisjoint(member for member, _ in infos):
@@ -317,15 +320,11 @@ def _name_in_zip(info: zipfile.ZipInfo) -> str:
     return info.filename if is_unicode else name_of(info.orig_filename.encode("cp437"))
 
 
-def _xls(container: Container) -> Iterator[Content]:
-    yield _sheets(container, None)
-
-
-def _sheets(container: Container, archive: zipfile.ZipFile | None) -> Sheets:
+def _workbook(container: Container, archive: zipfile.ZipFile | None = None) -> Iterator[Content]:
     from chatbot.corpus.reading.binary_tables import open_workbook, sheets
 
     book = open_workbook(container.stream, archive, container.name)
-    return Sheets(book.sheet_names, sheets(book, archive, container.name, container.report, container.members))
+    yield Sheets(book.sheet_names, sheets(book, archive, container.name, container.report, container.members))
 
 
 def _columnar(kind: str, container: Container) -> Iterator[Content]:
@@ -349,7 +348,7 @@ class _TarInfo(tarfile.TarInfo):
 def is_tar(head: bytes) -> bool:
     """Return whether content that begins with these bytes is a tar file: the checksum of its first header."""
     try:
-        tarfile.TarInfo.frombuf(head[:TAR_HEADER], "utf-8", "surrogateescape")
+        tarfile.TarInfo.frombuf(head[: tarfile.BLOCKSIZE], "utf-8", "surrogateescape")
     except (tarfile.TarError, ValueError):
         return False
     return True
@@ -379,11 +378,11 @@ Opener = Callable[[Container], Iterator[Content]]
 CONTAINERS: dict[bytes, Opener] = {
     b"PK\3\4": _zip,
     b"PK\5\6": _zip,  # without a member
-    b"\x1f\x8b": functools.partial(_compressed, gzip.open),
-    b"BZh": functools.partial(_compressed, bz2.open),
-    b"\xfd7zXZ\0": functools.partial(_compressed, lzma.open),
-    b"\x28\xb5\x2f\xfd": _zstandard,
-    b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1": _xls,  # Office documents of before 2007
+    b"\x1f\x8b": functools.partial(_compressed, _opened_by(gzip.open)),
+    b"BZh": functools.partial(_compressed, _opened_by(bz2.open)),
+    b"\xfd7zXZ\0": functools.partial(_compressed, _opened_by(lzma.open)),
+    b"\x28\xb5\x2f\xfd": functools.partial(_compressed, _zstandard),
+    b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1": _workbook,  # Office documents of before 2007
     b"PAR1": functools.partial(_columnar, "parquet"),
     b"ARROW1\0\0": functools.partial(_columnar, "arrow"),  # a Feather file, too
     b"\xff\xff\xff\xff": functools.partial(_columnar, "arrow"),  # a stream, as `datasets` saves it

@@ -1,4 +1,4 @@
-"""Parquet, Arrow and workbooks: damaged files, missing packages, what is read at once, bombs. Others are in `wild`."""
+"""Parquet, Arrow and workbooks: damaged files, missing packages, lazy reading, and bombs; others are in `wild`."""
 
 import io
 import sys
