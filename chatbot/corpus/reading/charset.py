@@ -35,37 +35,12 @@ FOREIGN = 0.05
 ASCII, UNKNOWN = math.log(1 / 64), -14.0  # log-probabilities of one character, the same in every language
 MARGIN = 5.0  # between the log-probabilities of a known charset and of any other, which is less probable by 150 times
 
+LATIN = "latin"  # a key of charsets.yaml
+OTHER = "other_alphabets"
 PUNCTUATION = "’“”‘„–—…«»·°§€№×²\xa0"  # of all alphabets
-# The letters beyond ASCII of each language that is written in a charset: the frequent ones, and after a bar others.
-_CENTRAL = ("áíéýřščžě|ůúťďňó", "ąćęłńóśźż", "áéíóöőü|úű", "áíéýčšžľ|ťúäďĺňóôŕ", "čćđšž", "ăâîşţ")
-_CYRILLIC = ("оеаинтсрвлкм|дпуяыьгзбчйхжшюцщэфъё", "оаинвіертсклу|мдпязьбгйчхцжїюшєщфґ")
-LATIN = {
-    "cp1252": (
-        *("’“”", "éèàêç|ùâîôûœëïü", "äöüß", "áéíóúñ¿¡|ü", "ãáçéêíó|õúâàô", "àèéìòù", "åäö|é", "æøå|é", "éëï|öüèê"),
-        "éèàêçäöüßáíóúñ¿¡|ãåæøâîôûëïìòùõœÿ",  # several of these languages
-    ),
-    "cp1250": _CENTRAL,
-    "iso8859_2": _CENTRAL,
-    "cp1254": ("ışğçöüİ|âîû",),
-}
-NOT_LATIN = {  # no word has letters of ASCII, too
-    "cp1251": _CYRILLIC,
-    "koi8_r": _CYRILLIC,
-    "cp1253": ("αεηιορσςντπκλμυω|άέήίόύώβγδζθξφχψ",),
-    "cp1255": ("יוהלאמתרבשנ|גדזחטךכםןסעףפץצק־״׳₪",),
-    "cp1256": ("اليمنرتبوهةدس|عحقفكأجشصطخذزضغثىإءآئؤظ،؟؛ـًٌٍَُِّْپچژگکیے",),
-    "cp874": ("านรอกเงมยลวดทสต่้|ะัาำิีึืุู็๊๋์โใไแๆขคจชซฐณบปผฝพฟภศษหฬธถญฎฏฑฒฆฉฌฮฃฅฤ",),
-}
 # What no text of such a language has: letters of two alphabets in a word, quotes inside one, GB18030's four bytes.
 _MIXED = re.compile("[A-Za-z]X|X[A-Za-z]".replace("X", f"[^\0-\x7f{PUNCTUATION}]"))
 _BROKEN = re.compile("[A-Za-z][“”„«»][A-Za-z]|[^\0-\x7f][0-9][^\0-\x7f][0-9]")
-CHAT = (  # simplified and traditional
-    "的一是不了我你他她们在有这那个人来到说要就会着没看好自己去过想知道什么为都吗吧呢啊哦得上下大小里生日天时地出能对子"
-    "也和可以还很真多少谁怎样点做给让吃喜欢爱谢见早晚安今明后年月工作学家心事话起问回再把被从前老师朋友高兴开关中国"
-    "們這個來說會著沒過麼為嗎裡時對還樣點給讓歡愛謝見後學話問從師興開關國覺買賣聽讀寫電無現號錢請幾誰長當嘿哈，。？！"
-)
-CANTONESE = "佢喺嘅咗哋啲嚟唔咁啩㗎嗰冇揾乜嘢畀"  # most are in HKSCS alone
-HANGUL = "이다는을에가의하고지를은한로사기아리어나들도대시인그자서라수해만게일요안네습니세까"
 
 
 class Candidate(NamedTuple):
@@ -75,30 +50,35 @@ class Candidate(NamedTuple):
     codec: str  # the largest superset: GBK and GB2312 are in GB18030, Shift JIS in cp932, EUC-KR in cp949
     required: frozenset[str]  # of which a text has some
     known: dict[str, float]  # log-probabilities of all
+    alphabet: str = ""  # LATIN or OTHER
 
 
 @functools.cache
 def _candidates() -> tuple[Candidate, ...]:
+    from chatbot.corpus.reading.wordings import table_of  # for a text that is not in Unicode
+
+    table = table_of("charsets.yaml")
+    chinese, cantonese, hangul = table["frequent"].values()
     kana = _rows("euc_jp", 0xA4, 0xA5) + "ー"
     common = _rows("gb2312", 0xA1, 0xA3) + _rows("gb2312", 0xB0, 0xD7)
-    simplified = _known(CHAT, common, _rows("gb2312", 0xD8, 0xF7) + _rows("big5", 0xA4, 0xC6))
-    traditional = _known(
-        CHAT + CANTONESE, _rows("big5", 0xA1, 0xA3) + _rows("big5", 0xA4, 0xC6), _rows("big5", 0xC9, 0xF9)
-    )
+    simplified = _known(chinese, common, _rows("gb2312", 0xD8, 0xF7) + _rows("big5", 0xA4, 0xC6))
+    written = chinese + cantonese
+    traditional = _known(written, _rows("big5", 0xA1, 0xA3) + _rows("big5", 0xA4, 0xC6), _rows("big5", 0xC9, 0xF9))
     japanese = _known(kana, _rows("euc_jp", 0xA1, 0xA3) + _rows("euc_jp", 0xB0, 0xCF), _rows("euc_jp", 0xD0, 0xF4))
-    korean = _known(HANGUL, _rows("euc_kr", 0xA1, 0xA4) + _rows("euc_kr", 0xB0, 0xC8))
+    korean = _known(hangul, _rows("euc_kr", 0xA1, 0xA4) + _rows("euc_kr", 0xB0, 0xC8))
     candidates = [
-        Candidate("GB18030", "gb18030", frozenset(CHAT + common), simplified),
+        Candidate("GB18030", "gb18030", frozenset(chinese + common), simplified),
         Candidate("Big5", "cp950", frozenset(traditional), traditional),
         Candidate("Big5-HKSCS", "big5hkscs", frozenset(traditional), traditional),
         Candidate("shift_jis", "cp932", frozenset(kana), japanese),
         Candidate("euc_jp", "euc_jp", frozenset(kana), japanese),
-        Candidate("euc_kr", "cp949", frozenset(HANGUL), korean),
+        Candidate("euc_kr", "cp949", frozenset(hangul), korean),
     ]
-    for codec, languages in (LATIN | NOT_LATIN).items():
-        for frequent, _, others in (letters.partition("|") for letters in languages):
-            known = _known(frequent, others + (frequent + others).upper() + PUNCTUATION)
-            candidates.append(Candidate(codec, codec, frozenset(frequent + frequent.upper()), known))
+    for alphabet in (LATIN, OTHER):
+        for codec, languages in table[alphabet].items():
+            for frequent, _, others in (letters.partition("|") for letters in languages):
+                known = _known(frequent, others + (frequent + others).upper() + PUNCTUATION)
+                candidates.append(Candidate(codec, codec, frozenset(frequent + frequent.upper()), known, alphabet))
     return tuple(candidates)
 
 
@@ -199,8 +179,8 @@ def _fitting(sample: bytes) -> list[tuple[float, Candidate]]:
         beyond = {character: count for character, count in Counter(text).items() if not character.isascii()}
         total = sum(beyond.values())
         foreign = sum(count for character, count in beyond.items() if character not in candidate.known)
-        if candidate.codec in LATIN | NOT_LATIN:
-            foreign += len(_BROKEN.findall(text)) + len(_MIXED.findall(text)) * (candidate.codec in NOT_LATIN)
+        if candidate.alphabet:
+            foreign += len(_BROKEN.findall(text)) + len(_MIXED.findall(text)) * (candidate.alphabet == OTHER)
         required = sum(count for character, count in beyond.items() if character in candidate.required)
         if required >= REQUIRED * total and foreign <= FOREIGN * total:
             probability = ASCII * (len(text) - total)

@@ -36,19 +36,15 @@ _PERSONA = re.compile(r"(?:your|partner's) persona: ")
 _PARLAI = re.compile(r"text:.*\t(?:eval_)?labels:", re.DOTALL)
 
 
-def _filled(text: TextFile) -> list[str]:
-    return [line.rstrip("\r\n") for line in text.first_lines if line.strip()]
-
-
 def is_conv(text: TextFile) -> bool:
     """Return whether all lines but a few damaged ones begin with E or M."""
-    filled = [line.strip() for line in _filled(text)]
-    return sum(line in ("E", "M") or line.startswith("M ") for line in filled) >= 0.9 * len(filled)
+    marked = sum(line.strip() in ("E", "M") or line.lstrip().startswith("M ") for line in text.filled)
+    return marked >= 0.9 * len(text.filled)
 
 
 def read_conv(text: TextFile, options: ReadOptions, report: Report) -> Iterator[Pair]:
     """Yield adjacent utterances of each conversation, without the slashes between words."""
-    utterances = [line[2:] for line in _filled(text) if line.startswith("M ") and len(line) > _LONGER + 2]
+    utterances = [line[2:] for line in text.filled if line.startswith("M ") and len(line) > _LONGER + 2]
     slashed = (
         sum("/" in words and words.strip("/ ") != "" for words in utterances) >= _SLASHED_SHARE * len(utterances) > 0
     )
@@ -67,7 +63,7 @@ def read_conv(text: TextFile, options: ReadOptions, report: Report) -> Iterator[
 
 def is_douban(text: TextFile) -> bool:
     """Return whether the lines have a label, 0 or 1, and two or more turns."""
-    rows = [line.split("\t") for line in _filled(text)]
+    rows = [line.split("\t") for line in text.filled]
     return any(row[0] == "1" for row in rows) and all(len(row) > 2 and row[0] in ("0", "1") for row in rows)
 
 
@@ -91,30 +87,29 @@ def read_douban(text: TextFile, options: ReadOptions, report: Report) -> Iterato
 
 def is_eou(text: TextFile) -> bool:
     """Return whether the lines are conversations whose turns end in __eou__, of which a few may be damaged."""
-    filled = [line.rstrip() for line in _filled(text)]
-    return sum(line.endswith(END) for line in filled) * 2 > len(filled)
+    return sum(line.rstrip().endswith(END) for line in text.filled) * 2 > len(text.filled)
 
 
 def read_turns(text: TextFile, options: ReadOptions, report: Report) -> Iterator[Pair]:
     """Yield the adjacent turns of each line, between marks such as __eou__ or between tabs."""
-    for number, dialogue in lines(text, report):
-        turns = separated(dialogue or "") or [turn for turn in (dialogue or "").split("\t") if turn.strip()]
-        if len(turns) > 1:
-            yield from pairs_of_texts(turns)
-        elif dialogue and dialogue.strip():
+    for number, line in lines(text, report):
+        if not line or line.isspace():
+            continue
+        turns = separated(line) or [turn for turn in line.split("\t") if turn.strip()]
+        if len(turns) < 2:
             report.drop("lines without two turns", f"{text.place}, line {number}")
+        yield from pairs_of_texts(turns)
 
 
 def is_parlai(text: TextFile) -> bool:
     """Return whether the lines have ParlAI's fields, or numbers that count the turns of each conversation from 1."""
-    filled = _filled(text)
-    if all(map(_PARLAI.match, filled)):
-        return bool(filled)
-    matches = [_NUMBERED.match(line) for line in filled]
+    if all(map(_PARLAI.match, text.filled)):
+        return bool(text.filled)
+    matches = [_NUMBERED.match(line) for line in text.filled]
     counted_turns = [int(match[1]) for match in matches if match]
-    if len(counted_turns) < max(2, len(filled)) or counted_turns[0] != 1:
+    if len(counted_turns) < max(2, len(text.filled)) or counted_turns[0] != 1:
         return False
-    turns = [line for line in filled if not _PERSONA.match(line.partition(" ")[2])]
+    turns = [line for line in text.filled if not _PERSONA.match(line.partition(" ")[2])]
     one_by_one = all(b in (1, a + 1) for a, b in pairwise(counted_turns))
     return one_by_one and all("\t" in line for line in turns) and counted_turns.count(1) > 1
 
@@ -165,7 +160,7 @@ def are_lines(text: TextFile) -> bool | str:
         return "each two lines may be a pair"
     if not all(len(block) > 1 for block in blocks):
         return False
-    if {line.strip() for line in _filled(text) if is_rule(line)} == {DEEPQA}:
+    if {line.strip() for line in text.filled if is_rule(line)} == {DEEPQA}:
         return True
     doubt = "each line may be a turn, and each block a conversation"
     if any(len(block) > 2 for block in blocks):

@@ -54,19 +54,19 @@ def is_srt(text: TextFile) -> bool:
 
 def _kind_of(text: TextFile) -> str:
     """Return what pysubs2 calls the format of subtitles, other than .ass: by times with an arrow, tags or frames."""
-    filled = [line for line in text.first_lines if line.strip()]
+    filled = text.filled
     if filled[0].strip().casefold().startswith("<sami>"):
         return "sami"
     if all(map(_FRAMES.match, filled)):
         return "microdvd"
-    times = [number for number, line in enumerate(filled) if _TIMES.fullmatch(line.rstrip("\r\n"))]
+    times = [number for number, line in enumerate(filled) if _TIMES.fullmatch(line)]
     is_vtt = filled[0].startswith("WEBVTT")
     return ("vtt" if is_vtt else "srt") if times and (is_vtt or times[0] <= 3) else ""
 
 
 def is_ass(text: TextFile) -> bool:
     """Return whether the lines are those of an .ass or .ssa file."""
-    starts = [line.strip().casefold() for line in text.first_lines if line.strip()]
+    starts = [line.strip().casefold() for line in text.filled]
     has_events = "[events]" in starts and any(line.startswith("dialogue:") for line in starts)
     return starts[0].startswith("[script info]") or has_events
 

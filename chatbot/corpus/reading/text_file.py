@@ -48,6 +48,11 @@ class TextFile:
         is_rest = len(lines) > FIRST_LINES or not self.whole or lines[-1] == "\n"
         return lines[:-1] if is_rest and len(lines) > 1 else lines
 
+    @functools.cached_property
+    def filled(self) -> list[str]:
+        """The first lines that are not blank, without their line ends."""
+        return [line.rstrip("\r\n") for line in self.first_lines if line.strip()]
+
 
 def open_text_files(path: Path, report: Report, charset: str | None = None) -> Generator[TextFile, None, None]:
     """Yield the text of a file, or the texts in an archive, as `open_files` and `text_of` do."""

@@ -9,12 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chatbot.corpus.reading.charset import CHAT, damage_of, detect_charset
+from chatbot.corpus.reading.charset import damage_of, detect_charset
+from chatbot.corpus.reading.wordings import table_of
 from chatbot.errors import UserError
 from tests.corpus.reading.sample_files import dropped, pairs_of, written
 
 # Simplified and traditional chat, simplified couplets, and sentences by the charset that they were saved in.
 SENTENCES: dict[str, list[str]] = json.loads(Path(__file__).with_name("sentences.json").read_text(encoding="utf-8"))
+CHAT = table_of("charsets.yaml")["frequent"]["chinese"]
 SIMPLIFIED, TRADITIONAL, COUPLETS = (SENTENCES.pop(name) for name in ("simplified", "traditional", "couplets"))
 
 
