@@ -93,17 +93,14 @@ def test_five_percent_of_a_large_enough_corpus_are_held_out(pairs: int, least: i
     assert least <= len(split(random_questions(pairs))[1]) <= most
 
 
-def test_no_question_is_in_both_parts() -> None:
-    questions = random_questions(1_000)
-    training, validation = split(questions * 3)
+@pytest.mark.parametrize(("before", "after"), [(1_000, 1_000), (3_000, 9_000), (30_000, 90_000)])
+def test_no_question_is_in_both_parts_and_a_grown_file_does_not_hold_out_what_was_trained_on(
+    before: int, after: int
+) -> None:
+    questions = random_questions(after)
+    training, validation = split(questions[:before] * 3)[0], split(questions * 3)[1]
     assert len(validation) > 60
     assert not set(training) & set(validation)
-
-
-@pytest.mark.parametrize(("before", "after"), [(3_000, 9_000), (30_000, 90_000)])
-def test_grown_file_does_not_hold_out_what_was_trained_on(before: int, after: int) -> None:
-    questions = random_questions(after)
-    assert not set(split(questions[:before])[0]) & set(split(questions)[1])
 
 
 def test_frequent_question_does_not_take_most_of_a_small_corpus() -> None:
