@@ -187,15 +187,6 @@ def test_command_compares_with_other_corpora(
     assert f"警告：{known} 参与过该模型的训练" in page
 
 
-@pytest.mark.parametrize("flag", ["--data", "--baseline-data", "--fluency-corpus"])
-def test_missing_files_are_errors_before_anything_is_loaded(command: Any, flag: str) -> None:
-    Path("checkpoints/default").mkdir(parents=True)
-    Path("checkpoints/default/config.json").write_text("{}")
-    Path("x").write_text("你好\t你好呀\n", encoding="utf-8")
-    with pytest.raises(UserError, match=r"none\.tsv: no such file"):
-        command("--data", "x", flag, "none.tsv")
-
-
 def test_each_reply_is_compared_with_its_own_reference(
     model: Seq2Seq, work_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -145,16 +145,18 @@ def test_files_are_checked_before_tensorflow_is_imported(work_dir: Path) -> None
     attempt = Path("checkpoints/default/config.json")
     attempt.parent.mkdir(parents=True)
     attempt.write_text("{}")
+    Path("x").write_text("你好\t你好呀\n", encoding="utf-8")
     program = """
 import sys
 from chatbot import commands
-try:
-    commands.run("evaluate", ["--data", "none.tsv", "--report", "report.html"])
-except commands.UserError as error:
-    sys.exit(f"{error} {'tensorflow' in sys.modules}")
+for flags in ["none.tsv"], ["x", "--baseline-data", "none.tsv"], ["x", "--fluency-corpus", "none.tsv"]:
+    try:
+        commands.run("evaluate", ["--report", "report.html", "--data", *flags])
+    except commands.UserError as error:
+        print(error, "tensorflow" in sys.modules)
 """
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, encoding="utf-8", check=False)
-    assert done.stderr == "none.tsv: no such file; check the path False\n"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, encoding="utf-8", check=True)
+    assert done.stdout == "none.tsv: no such file; check the path False\n" * 3
 
 
 def test_report_replaces_nothing_but_a_report(work_dir: Path) -> None:
