@@ -194,14 +194,6 @@ def test_copies_are_every_run_that_the_question_has(reply: str, question: str) -
     assert [*filter(None, parts.split("\n"))] == [*filter(None, "".join(marked).split("\n"))]
 
 
-def test_what_is_beside_a_copy_stays_apart() -> None:
-    """Joined, these characters would be a pair of the question."""
-    assert without_copies("我喜欢你", "你喜欢吗我你") == "我\n你"
-    assert without_copies("你 好", "你好吗") == "\n"
-    assert without_copies("I like cheap pizza, too", "do you like cheap pizza?") == "I\n,too"
-    assert without_copies("", "你好") == without_copies("", "") == ""
-
-
 def test_table_shows_distinct_beside_relevance_and_is_aligned() -> None:
     """Without a column of what no row has."""
     values = measure(["问"], ["嗯"], ["嗯"])

@@ -12,17 +12,14 @@ from chatbot.corpus.reading.report import ReadOptions, Report
 from chatbot.corpus.reading.text_file import FIRST_LINES
 from chatbot.corpus.reading.texts import plain_text
 from chatbot.corpus.reading.turns import MAX_TURN, TOO_LONG, Message, pairs_of_messages
-from chatbot.errors import UserError
 from tests.corpus.reading.sample_files import conversations, conversations_of, dropped, written
 
 
-def talks_of(
-    said: Sequence[tuple[str, str, str] | None], me: str | None = None, dates: str | None = None
-) -> tuple[list[list[str]], Report]:
+def talks_of(said: Sequence[tuple[str, str, str] | None], me: str | None = None) -> tuple[list[list[str]], Report]:
     """The conversations of messages: (name, time, text)."""
     report = Report()
     found = (each and Message(each[0], (each[0],), each[1], each[2]) for each in said)
-    return conversations(pairs_of_messages(found, ReadOptions(me=me, dates=dates), report, "a")), report
+    return conversations(pairs_of_messages(found, ReadOptions(me=me), report, "a")), report
 
 
 def test_the_end_of_a_chat_ends_its_conversation() -> None:
@@ -126,18 +123,6 @@ def test_all_dates_of_a_chat_decide_which_order_they_have(layout: str) -> None:
     found, report = talks_of(days(1, 20, layout))
     assert [len(turns) for turns in found] == [30] * 20
     assert report.unused == {}
-
-
-def test_the_order_of_dates_is_asked_for_where_it_matters() -> None:
-    said = [("A", "11/12/2024 23:59", "0"), ("B", "12/12/2024 00:01", "1")]
-    with pytest.raises(
-        UserError, match=r"a: times such as '11/12/2024 23:59' .*; give --dates dmy or --dates mdy"
-    ) as error:
-        talks_of(said)
-    assert error.value.details == ("11/12/2024 23:59", "12/12/2024 00:01")
-    assert talks_of(said, dates="dmy")[0] == [["0", "1"]]
-    assert talks_of(said, dates="mdy")[0] == []
-    assert len(talks_of(days(1, 12))[0]) == 12  # each evening ends a conversation, in either order
 
 
 def test_messages_that_wait_for_a_date_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
