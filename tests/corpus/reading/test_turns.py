@@ -9,7 +9,6 @@ import pytest
 from chatbot.corpus.reading import turns
 from chatbot.corpus.reading.names import ROLES, key_of, table_of
 from chatbot.corpus.reading.turns import MAX_TURN, TOO_LONG, Said, pairs_of_turns
-from chatbot.errors import UserError
 from tests.corpus.reading.sample_files import conversations, conversations_of, dropped, written
 
 
@@ -104,24 +103,6 @@ def test_roles_are_read_alike_in_every_layout(tmp_path: Path, roles: str, expect
     assert dropped(report) == ({turns.OF_PROGRAMS: len(unheard)} if unheard else {})
 
 
-@pytest.mark.parametrize("form", ["messages", "csv", "labels"])
-def test_roles_of_which_only_some_are_known_are_asked_about(tmp_path: Path, form: str) -> None:
-    messages = rows_of("system customer waiter customer waiter")
-    content = json.dumps([{"messages": messages}] * 2)
-    if form == "csv":
-        content = "\n".join(["role,content", *(f"{each['role']},{each['content']}" for each in messages)])
-    elif form == "labels":
-        content = json.dumps([[f"{each['role']}: {each['content']}" for each in messages]] * 2)
-    path = written(tmp_path, "a.csv" if form == "csv" else "a", content)
-    with pytest.raises(
-        UserError, match="the role 'waiter' is not known; if the pairs above are right, give --map '"
-    ) as error:
-        conversations_of(path)
-    assert error.value.details[1:3] == ("  2  ->  3", "  4  ->  5")
-    accepted = str(error.value).partition("--map '")[2].removesuffix("'")
-    assert conversations_of(path, map=accepted)[0][0] == ["2", "3", "4", "5"]
-
-
 def test_role_that_appears_late_is_left_out_and_counted(tmp_path: Path) -> None:
     """It stands between the turns around it."""
     rows = rows_of("user assistant " * 100 + "user narrator assistant user assistant")
@@ -150,24 +131,3 @@ def test_flag_is_a_role(tmp_path: Path, field: str, yes: object, no: object, for
     found, report = conversations_of(written(tmp_path, "a.csv" if form == "csv" else "a", content + "\n"))
     assert found == [["1", "2", "3 4", "5"]]
     assert dropped(report) == {}
-
-
-def test_flag_beside_names_is_asked_about(tmp_path: Path) -> None:
-    rows = [{"name": "AB"[asks], "is_bot": not asks, "text": text} for asks, text in FLAGS]
-    with pytest.raises(UserError, match="nothing is known of is_bot"):
-        conversations_of(written(tmp_path, "a", "\n".join(map(json.dumps, rows))))
-
-
-@pytest.mark.parametrize(("me", "expected"), [("Agent", [["2", "3", "4", "5"]]), ("customer", [["3", "4"]])])
-def test_me_is_the_role_that_answers(tmp_path: Path, me: str, expected: list[list[str]]) -> None:
-    path = written(tmp_path, "a", "\n".join(map(json.dumps, rows_of("system customer agent customer agent"))))
-    assert conversations_of(path, me=me)[0] == expected
-    with pytest.raises(UserError, match=r"nobody is called x; give --me one of: agent, customer$"):
-        conversations_of(path, me="x")
-
-
-def test_placeholders_are_no_text_where_people_write_and_stay_in_replies_of_models(tmp_path: Path) -> None:
-    for roles, expected in (("customer agent", []), ("user assistant", [["1", "[Image]"]])):
-        rows = rows_of(roles)
-        rows[1]["content"] = "[Image]"
-        assert conversations_of(written(tmp_path, "a", "\n".join(map(json.dumps, rows))))[0] == expected
