@@ -15,20 +15,6 @@ from chatbot.errors import UserError
 from tests.corpus.encoded import PAIRS, encoded_corpus, settings, texts
 
 
-def test_pairs_are_encoded_and_dropped_pairs_are_counted(tmp_path: Path) -> None:
-    """The most frequent reason comes first."""
-    corpus = encoded_corpus(settings(tmp_path, [*PAIRS, PAIRS[0]]))
-    assert texts(corpus) == [PAIRS[0], PAIRS[1], ("hello world", "hi there"), PAIRS[6]]
-    (report,) = corpus.reports
-    assert (report.pairs, corpus.pairs, report.formats, report.charsets) == (8, 4, ["tsv"], ["UTF-8"])
-    assert report.lines() == [
-        "duplicate pairs: 2",
-        f"pairs with an empty side: 1 (first: {tmp_path / 'pairs.tsv'}, pair 6)",
-        "pairs whose answer equals the question: 1",
-    ]
-    assert corpus.shards[0].characters.tolist() == [3, 4, 7, 3]  # spaces left out
-
-
 def rows(pairs: EncodedPairs) -> list[tuple[int, int]]:
     """The lengths of each pair."""
     return list(zip(pairs.sources.lengths.tolist(), pairs.targets.lengths.tolist(), strict=True))
