@@ -55,7 +55,7 @@ class Candidate(NamedTuple):
 
 @functools.cache
 def _candidates() -> tuple[Candidate, ...]:
-    from chatbot.corpus.reading.wordings import table_of  # for a text that is not in Unicode
+    from chatbot.corpus.reading.names import table_of  # for a text that is not in Unicode
 
     table = table_of("charsets.yaml")
     chinese, cantonese, hangul = table["frequent"].values()

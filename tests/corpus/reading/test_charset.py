@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chatbot.corpus.reading.charset import damage_of, detect_charset
-from chatbot.corpus.reading.wordings import table_of
+from chatbot.corpus.reading.names import table_of
 from chatbot.errors import UserError
 from tests.corpus.reading.sample_files import dropped, pairs_of, written
 
