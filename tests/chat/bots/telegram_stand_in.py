@@ -1,14 +1,18 @@
 """A stand-in for Telegram's Bot API on loopback: its methods that a bot calls, with its limits."""
 
+import asyncio
 import contextlib
-import json
 import re
 import threading
 import time
 import urllib.parse
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.responses import JSONResponse
+
+from tests.chat.server.running import running
 
 TOKEN = "110201543:AAHdqTcvCH1vGWJxfSeofSAs0K5PALDsaw"
 BOT = {"id": 110201543, "is_bot": True, "first_name": "Talk", "username": "TalkBot"}
@@ -17,23 +21,14 @@ LONGEST_POLL = 0.5  # seconds; Telegram waits as long as the bot asks it to
 
 
 class StandIn:
-    """Serves one bot. failures: (method, HTTP status, parameters) that the next calls of a method get."""
+    """Answers one bot. failures: (method, HTTP status, parameters) that the next calls of a method get."""
 
     def __init__(self) -> None:
         self.calls: list[tuple[str, dict[str, Any]]] = []
         self.failures: list[tuple[str, int, dict[str, Any]]] = []
         self._updates: list[dict[str, Any]] = []
         self._changed = threading.Condition()
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), handler_of(self))
-        self._server.daemon_threads = True
-        self.url = f"http://127.0.0.1:{self._server.server_port}"
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.02,))
-        self._thread.start()
-
-    def close(self) -> None:
-        self._server.shutdown()
-        self._thread.join()
-        self._server.server_close()
+        self.url = ""
 
     def write(self, text: str | None, chat: int = 1, **fields: Any) -> None:
         """A user writes a message. A name such as @TalkBot or a command becomes an entity, as in Telegram's clients."""
@@ -95,25 +90,17 @@ def error(code: int, description: str, **parameters: Any) -> dict[str, Any]:
     return {"ok": False, "error_code": code, "description": description, "parameters": parameters}
 
 
-def handler_of(stand_in: StandIn) -> type[BaseHTTPRequestHandler]:
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-        timeout = 5.0
+@contextlib.contextmanager
+def stand_in() -> Iterator[StandIn]:
+    """A stand-in that serves one bot."""
+    api, app = StandIn(), FastAPI()
 
-        def do_POST(self) -> None:
-            _, bot, method = self.path.split("/")
-            form = self.rfile.read(int(self.headers.get("Content-Length", 0))).decode()
-            parameters = {name: values[0] for name, values in urllib.parse.parse_qs(form).items()}
-            status, answer = stand_in.called(bot.removeprefix("bot"), method, parameters)
-            body = json.dumps(answer).encode()
-            with contextlib.suppress(OSError):  # the bot was stopped
-                self.send_response(status)
-                self.send_header("Content-Type", "application/json")
-                self.send_header("Content-Length", str(len(body)))
-                self.end_headers()
-                self.wfile.write(body)
+    @app.post("/bot{token}/{method}")
+    async def call(token: str, method: str, request: Request) -> JSONResponse:
+        form = urllib.parse.parse_qs((await request.body()).decode())
+        parameters = {name: values[0] for name, values in form.items()}
+        status, answer = await asyncio.to_thread(api.called, token, method, parameters)
+        return JSONResponse(answer, status)
 
-        def log_message(self, *arguments: object) -> None:
-            pass
-
-    return Handler
+    with running(app) as api.url:
+        yield api

@@ -14,7 +14,7 @@ from chatbot.chat.loading import LoadedModel, ModelCard
 from chatbot.config.bots import TELEGRAM
 from chatbot.errors import UserError
 from tests.chat.bots.engines import echo
-from tests.chat.bots.telegram_stand_in import TOKEN, StandIn
+from tests.chat.bots.telegram_stand_in import TOKEN, stand_in
 from tests.chat.server.fake_models import FakeEngine
 from tests.chat.server.running import run_until_sigterm
 
@@ -36,18 +36,15 @@ def token_file(folder: Path, token: str = TOKEN) -> str:
 
 
 def test_telegram_answers_until_sigterm(tmp_path: Path, engine: FakeEngine, capsys: pytest.CaptureFixture[str]) -> None:
-    api = StandIn()
+    with stand_in() as api:
 
-    def session() -> None:
-        api.write("hello")
-        assert api.sent(1)[0]["text"] == "hello"
+        def session() -> None:
+            api.write("hello")
+            assert api.sent(1)[0]["text"] == "hello"
 
-    arguments = ["--token-file", token_file(tmp_path), "--api-url", api.url, "--attempt", f"{tmp_path}/."]
-    try:
+        arguments = ["--token-file", token_file(tmp_path), "--api-url", api.url, "--attempt", f"{tmp_path}/."]
         assert run_until_sigterm(lambda: commands.run("bot telegram", arguments), session) == 0
         assert len(api.sent(1, timeout=0)) == 1
-    finally:
-        api.close()
     assert [question.text for question in engine.questions] == ["a", "hello"]  # the first one warms it up
     assert engine.closed.is_set()
     assert TOKEN not in capsys.readouterr().err

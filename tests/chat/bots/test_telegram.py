@@ -15,14 +15,13 @@ from chatbot.chat.bots import telegram_bot
 from chatbot.chat.bots.conversations import Answer, RefusedError
 from chatbot.chat.bots.telegram_bot import ONLY_TEXT, application_of, run
 from chatbot.errors import UserError
-from tests.chat.bots.telegram_stand_in import BOT, TOKEN, USER, StandIn
+from tests.chat.bots.telegram_stand_in import BOT, TOKEN, USER, StandIn, stand_in
 
 
 @pytest.fixture
 def api() -> Iterator[StandIn]:
-    stand_in = StandIn()
-    yield stand_in
-    stand_in.close()
+    with stand_in() as api:
+        yield api
 
 
 def serve(api: StandIn, answer: Answer, session: Callable[[], Any], token: str = TOKEN) -> Any:
