@@ -141,6 +141,14 @@ class Browser:
                 value,
             )
 
+    def choose(self, model: str) -> None:
+        """Choose a model in the header."""
+        self.js(
+            "const s = document.getElementById('model'); s.value = arguments[0];"
+            "s.dispatchEvent(new Event('change', {bubbles: true}))",
+            model,
+        )
+
     def expect_error(self, part: str) -> None:
         """An error that the browser will report, since a request of the test fails."""
         self._expected.append(part)

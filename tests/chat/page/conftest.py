@@ -23,13 +23,15 @@ CHROMIUM_FLAGS = (
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     """A server for all tests, without and with a key."""
     folder = tmp_path_factory.mktemp("page")
-    fake, with_key = fake_server(folder), fake_server(folder / "key", names=["weibo"])
+    models, engines = fake_server(folder)
+    (folder / "key").mkdir()
+    with_key, _ = fake_server(folder / "key", names=["weibo"])
     ratings, limits = folder / "ratings.jsonl", Limits(keys=[KEY.encode()])
     with (
-        running(create_app(fake.models, ratings=ratings)) as address,
-        running(create_app(with_key.models, limits, ratings=ratings)) as key_address,
+        running(create_app(models, ratings=ratings)) as address,
+        running(create_app(with_key, limits, ratings=ratings)) as key_address,
     ):
-        yield Served(address, key_address, ratings, fake.engines)
+        yield Served(address, key_address, ratings, engines)
 
 
 @pytest.fixture(scope="session")

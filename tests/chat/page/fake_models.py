@@ -1,18 +1,16 @@
 """Models whose replies are known, behind the real app."""
 
-import dataclasses
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from chatbot.attempts.files import LAST
 from chatbot.chat.loading import ModelCard
 from chatbot.chat.server.models import Models, ServedModel
 from chatbot.chat.server.questions import Searches
 from chatbot.config.decoding import DecodingSettings
 from chatbot.inference.engine import BusyError
 from chatbot.inference.questions import Message, Piece, Question, TokenLogProb, Usage
-from tests.chat.server.fake_models import Answer, FakeEngine, FakeResponder, served
+from tests.chat.server.fake_models import Answer, FakeEngine, FakeResponder, fake_models, served
 
 CARDS = {
     "weibo": ModelCard(
@@ -70,26 +68,15 @@ def replies_of(name: str) -> Answer:
     return answer
 
 
-@dataclasses.dataclass
-class FakeServer:
-    """The models of a server, and their engines."""
-
-    models: Models
-    engines: dict[str, FakeEngine]
-
-
-def fake_server(folder: Path, names: Sequence[str] = tuple(CARDS)) -> FakeServer:
-    """Return models that the names name."""
-    for name in names:
-        (folder / name).mkdir(parents=True, exist_ok=True)
-        (folder / name / LAST).touch()
+def fake_server(folder: Path, names: Sequence[str] = tuple(CARDS)) -> tuple[Models, dict[str, FakeEngine]]:
+    """Return the models of a server that the names name, and their engines."""
     engines = {name: FakeEngine(replies_of(name), has_thread=True) for name in names}
 
     def open_model(directory: Path) -> ServedModel:
         name = directory.name
         return served(engines[name], turns=TURNS[name], searches=SEARCHES, card=CARDS[name])
 
-    models = Models(lambda: {name: folder / name for name in names}, open_model, 2**40)
+    models = fake_models(engines, folder, 2**40, open_model)
     for name in names:  # in memory, so that no card is read from files
         models.put(name, folder / name, open_model(folder / name))
-    return FakeServer(models, engines)
+    return models, engines

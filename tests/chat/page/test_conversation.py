@@ -261,10 +261,7 @@ def test_model_that_the_server_no_longer_has(browser: Browser) -> None:
     browser.ask("again")
     assert browser.texts(".state") == ["The reply failed."]
     assert browser.notice == "The model gone is not on the server any more. Choose another."
-    browser.js(
-        "const s = document.getElementById('model'); s.value = 'weibo';"
-        "s.dispatchEvent(new Event('change', {bubbles: true}))"
-    )
+    browser.choose("weibo")
     browser.ask("你好")
     assert browser.replies[-1] == "你好呀，今天过得怎么样？"
 

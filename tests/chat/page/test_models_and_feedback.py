@@ -24,15 +24,6 @@ def last_rating(path: Path) -> dict[str, Any]:
     return record
 
 
-def choose(browser: Browser, name: str) -> None:
-    """Choose a model in the header."""
-    browser.js(
-        "const s = document.getElementById('model'); s.value = arguments[0];"
-        "s.dispatchEvent(new Event('change', {bubbles: true}))",
-        name,
-    )
-
-
 def test_card_of_the_model(browser: Browser) -> None:
     assert browser.texts("#card") == ["Learned from 1,098,275 question-answer pairs"]
     assert browser.texts("#empty-name") == ["Say something to a chatbot that learned from weibo"]
@@ -44,13 +35,13 @@ def test_card_of_the_model(browser: Browser) -> None:
     browser.click("summary")
     line = "Model weibo; weibo.conv.gz; checkpoint of step 12,400; 3.87 nats per character on held-out pairs"
     assert browser.one("#technical").text == line
-    choose(browser, "chatterbot")
+    browser.choose("chatterbot")
     assert browser.texts("#facts dd")[1:] == [
         "Unknown: it was not tested on questions it has never seen.",
         "Each message by itself",
     ]
     browser.ask("你好")
-    choose(browser, "weibo")
+    browser.choose("weibo")
     browser.ask("今天天气真好")
     assert browser.replies == ["你好", "是啊，出去走走吧"]
     assert browser.served.engines["weibo"].questions[-1].history == ("你好", "你好")
@@ -60,8 +51,9 @@ def test_card_of_the_model(browser: Browser) -> None:
 
 def test_card_follows_a_newer_checkpoint(tmp_path: Path, chromium: webdriver.Chrome) -> None:
     """By the next reply, and when the reader comes back to the page; the server is behind a proxy with a prefix."""
-    fake, ratings = fake_server(tmp_path, names=["weibo"]), tmp_path / "ratings.jsonl"
-    app = create_app(fake.models, ratings=ratings)
+    models, engines = fake_server(tmp_path, names=["weibo"])
+    ratings = tmp_path / "ratings.jsonl"
+    app = create_app(models, ratings=ratings)
 
     async def behind_prefix(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
@@ -70,16 +62,16 @@ def test_card_follows_a_newer_checkpoint(tmp_path: Path, chromium: webdriver.Chr
         await app(scope, receive, send)
 
     def train(step: int) -> None:
-        model = fake.models.loaded["weibo"]
+        model = models.loaded["weibo"]
         card = dataclasses.replace(model.loaded.card, step=step)
         newer = dataclasses.replace(model, loaded=dataclasses.replace(model.loaded, card=card), turns=1)
-        fake.models.put("weibo", tmp_path / "weibo", newer)
+        models.put("weibo", tmp_path / "weibo", newer)
 
     def shown_step() -> str:
         return browser.one("#card").get_attribute("title") or ""
 
     with running(behind_prefix) as address:
-        browser = Browser(chromium, Served(f"{address}/our/chat", address, ratings, fake.engines))
+        browser = Browser(chromium, Served(f"{address}/our/chat", address, ratings, engines))
         browser.open()
         train(10_000)
         browser.reload()
@@ -96,9 +88,9 @@ def test_questions_to_try(browser: Browser) -> None:
     """Those that the model has learned."""
     assert browser.one("#questions").accessible_name == "Try one of its questions"
     assert browser.texts("#questions button") == ["今天天气真好", "你好"]
-    choose(browser, "chatterbot")
+    browser.choose("chatterbot")
     assert not browser.one("#try").is_displayed()
-    choose(browser, "weibo")
+    browser.choose("weibo")
     browser.write("a draft")
     browser.click("#questions li:nth-child(2) button")
     browser.until(lambda: browser.replies == ["你好呀，今天过得怎么样？"] and not browser.running)

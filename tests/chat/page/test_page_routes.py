@@ -31,7 +31,7 @@ def ratings(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def client(tmp_path: Path, ratings: Path) -> Iterator[TestClient]:
-    app = create_app(fake_server(tmp_path).models, ratings=ratings)
+    app = create_app(fake_server(tmp_path)[0], ratings=ratings)
     with TestClient(app, raise_server_exceptions=False) as client:
         yield client
 
@@ -174,7 +174,7 @@ def test_ratings_have_an_effect_with_a_key_or_as_the_operator_says(
     tmp_path: Path, ratings: Path, limits: dict[str, Any], has_effect: bool, is_operator: bool
 ) -> None:
     """Each client is told apart, and has a share of its own."""
-    app = create_app(fake_server(tmp_path).models, Limits(**limits), ratings=ratings)
+    app = create_app(fake_server(tmp_path)[0], Limits(**limits), ratings=ratings)
     addresses = ("10.0.0.1", "10.0.0.2")
     with TestClient(app, client=(addresses[0], 1)) as first, TestClient(app, client=(addresses[1], 1)) as second:
         for client, key in ((first, b"one"), (second, limits.get("keys", [b"one"])[-1])):
@@ -202,7 +202,7 @@ def test_rating_is_replaced(client: TestClient, ratings: Path) -> None:
 
 
 def test_only_the_page_itself_needs_no_key(tmp_path: Path, ratings: Path) -> None:
-    app = create_app(fake_server(tmp_path).models, Limits(keys=[b"secret"]), ratings=ratings)
+    app = create_app(fake_server(tmp_path)[0], Limits(keys=[b"secret"]), ratings=ratings)
     with TestClient(app) as client:
         for path in page_files():
             assert client.get(f"/{path}").status_code == 200

@@ -5,7 +5,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from chatbot.attempts.opening import write_attempt
 from chatbot.attempts.trained import load_trained
 from chatbot.config.learning import NATS
 from chatbot.corpus.vocabulary import BYTES, Vocabulary
@@ -18,7 +17,6 @@ from chatbot.training.replica import TrainState
 from tests.training.attempts import metrics
 from tests.training.checkpoints.step_checkpoints import (
     DIRECTORY,
-    fill,
     flip_a_bit,
     model_of,
     save,
@@ -36,26 +34,6 @@ NO_STATE = TrainState([np.zeros(3)])
 def model() -> Seq2Seq:
     """An untrained model."""
     return built_model(small_settings().model, len(VOCABULARY), seed=1)
-
-
-def test_best_checkpoint_replies_and_last_one_resumes(model: Seq2Seq, work_dir: Path) -> None:
-    """Every weight and slot is the number of its step. Step 2 is the best, step 3 the last."""
-    settings, progress = small_settings(), Progress()
-    checkpoints = Checkpoints(settings.run.directory, model)
-    write_attempt(settings, VOCABULARY, {})
-    for step, nats in ((1, 5.0), (2, 3.0), (3, 4.0)):
-        fill(model, step)
-        progress.step = step
-        checkpoints.save(progress, TrainState([np.full(3, step)]))
-        checkpoints.amend(progress, progress.validated({NATS: nats}))
-    checkpoints.finish()
-    checkpoints.load_best(progress)
-    assert values_of(model.trainable_variables) == {2.0}
-    loaded = load_trained(settings.run.directory)
-    assert (loaded.step, values_of(loaded.model.trainable_variables)) == (2, {2.0})
-    restored, state = checkpoints.restore(NO_STATE)
-    assert restored == Progress(step=3, best_step=2, best_nats=3.0, without_best=1, best_value=3.0)
-    assert (values_of(model.trainable_variables), state.optimizer[0].tolist()) == ({3.0}, [3.0] * 3)
 
 
 @pytest.mark.parametrize(("what", "number"), [("a weight", np.nan), ("a state of the optimizer", np.inf)])
