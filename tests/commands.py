@@ -41,5 +41,5 @@ def python(
         encoding="utf-8",
         env=environment,
         check=False,
-        timeout=300,
+        timeout=540,
     )

@@ -14,6 +14,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
 from chatbot.attempts.checkpoint import DamagedError, read_pointer
+from chatbot.attempts.opening import has_checkpoint
+from chatbot.config.training import Settings
 from chatbot.training.checkpoints.manifest import Progress
 from chatbot.training.checkpoints.store import Checkpoints
 from tests.training.checkpoints.step_checkpoints import (
@@ -27,7 +29,8 @@ from tests.training.checkpoints.step_checkpoints import (
     values_of,
 )
 
-CALLS = st.integers(0, 30)  # a save and the result of a validation sync, name and remove about 25 files
+MOST_CALLS = 30  # a save and the result of a validation sync, name and remove about 25 files
+CALLS = st.integers(0, MOST_CALLS)
 
 
 def pointed() -> dict[str, int]:
@@ -84,8 +87,9 @@ class Store(RuleBasedStateMachine):
         assert pointed() == {"last": step, "best": self.progress.best_step}
         newest = sorted({number for number in before if number < step} | {step})[-self.keep :]
         kept = {*newest, step, self.progress.best_step} - {0}
-        files = {DIRECTORY / f"ckpt-{number}.{ending}" for number in kept for ending in ("json", "safetensors")}
-        assert {*DIRECTORY.glob("ckpt-*")} == {path for path in files if path.exists()}
+        names = {f"ckpt-{number}.{ending}" for number in kept for ending in ("json", "safetensors")}
+        files = {DIRECTORY / name for name in (*names, "last", "best", "config.json")}
+        assert {*DIRECTORY.glob("[!.]*")} == {path for path in files if path.exists()}
         assert self.is_whole(step)
 
     @rule(is_best=st.booleans())
@@ -140,6 +144,8 @@ class Store(RuleBasedStateMachine):
         """The newest whole checkpoint up to `last` is resumed; without one, nothing is changed."""
         self.checkpoints = Checkpoints(DIRECTORY, self.model, self.keep)
         named = pointed()
+        (DIRECTORY / "config.json").touch()
+        assert has_checkpoint(Settings()) == bool(named["last"])
         step = max((step for step in range(1, named["last"] + 1) if self.is_whole(step)), default=0)
         if named["last"] and not step:
             self.refuse(named["last"])
@@ -182,3 +188,20 @@ class Store(RuleBasedStateMachine):
 
 TestStore = Store.TestCase
 TestStore.settings = settings(max_examples=12, stateful_step_count=15, deadline=None)
+
+
+@pytest.mark.parametrize("saves", [0, 1])
+def test_process_killed_at_any_call_keeps_a_whole_checkpoint(saves: int) -> None:
+    """At the first save it can begin again."""
+    is_saved = False
+    for calls in range(MOST_CALLS + 1):
+        store = Store()
+        store.begin(keep=1)
+        for _ in range(saves):
+            store.save_whole(is_best=True)
+        store.save_and_be_killed(is_best=True, calls=calls)
+        is_saved = pointed()["last"] == saves + 1
+        store.talk()
+        store.save_whole(is_best=True)
+        store.teardown()
+    assert is_saved, "it was killed at each call"

@@ -1,18 +1,13 @@
-"""Checkpoints: the order of the writes, a process killed between them, a full disk, and files of other versions."""
+"""Checkpoints: the order of the writes, a full disk, and files of other versions."""
 
 import json
-import shutil
 from collections import namedtuple
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from chatbot.attempts.checkpoint import read_group, read_pointer
-from chatbot.attempts.opening import has_checkpoint
-from chatbot.config.training import Settings
 from chatbot.errors import UserError
 from chatbot.training.checkpoints import store
 from chatbot.training.checkpoints.manifest import Progress, read_progress
@@ -20,12 +15,9 @@ from chatbot.training.checkpoints.store import Checkpoints
 from chatbot.training.replica import TrainState
 from tests.training.checkpoints.step_checkpoints import (
     DIRECTORY,
-    KilledError,
     kill_at,
     model_of,
-    restored,
     save,
-    steps_on_disk,
 )
 
 
@@ -51,53 +43,6 @@ def test_data_are_synced_before_they_are_named_and_old_files_go_last() -> None:
         *("sync a part", "name best", "sync default"),
     ]
     assert sorted(calls[20:]) == ["remove ckpt-1.json", "remove ckpt-1.safetensors", "remove saving"]
-
-
-def killed_at_each_call(step: int) -> Iterator[None]:
-    """Save a step in the folder as it is, killed at each of its calls in turn."""
-    shutil.copytree(DIRECTORY, "before")
-    with kill_at() as calls:
-        save(step)
-    for limit in range(len(calls)):
-        shutil.rmtree(DIRECTORY)
-        shutil.copytree("before", DIRECTORY)
-        with kill_at(limit), pytest.raises(KilledError):
-            save(step)
-        yield
-
-
-@pytest.mark.usefixtures("attempt")
-def test_process_killed_at_any_call_keeps_a_whole_checkpoint() -> None:
-    save(1)
-    steps = []
-    for _ in killed_at_each_call(2):
-        progress = restored()
-        steps.append(progress.step)
-        # `best` names a whole checkpoint, and after a restart the one that the progress says.
-        best = read_pointer(DIRECTORY / "best")["step"]
-        assert best == progress.best_step
-        assert best in (1, progress.step)
-        read_group(DIRECTORY / f"ckpt-{best}", "optimizer", [()])
-        read_group(DIRECTORY / f"ckpt-{progress.step}", "optimizer", [()])
-        save(3)
-        assert steps_on_disk() == {3}
-    assert steps == sorted(steps)
-    assert set(steps) == {1, 2}
-
-
-@pytest.mark.usefixtures("attempt")
-def test_process_killed_during_the_first_save_can_begin_again() -> None:
-    for name in ("config.json", "vocabulary.txt"):
-        (DIRECTORY / name).touch()
-    resumed = []
-    for _ in killed_at_each_call(1):
-        resumed.append(has_checkpoint(Settings()))
-        progress = restored() if (DIRECTORY / "last").exists() else Progress()
-        assert progress.step == int(resumed[-1])
-        save(2)
-        assert {path.name for path in DIRECTORY.glob("[!c.]*")} == {"best", "last", "vocabulary.txt"}
-    assert resumed == sorted(resumed)
-    assert set(resumed) == {False, True}
 
 
 def test_progress_with_other_fields_or_types_is_refused(work_dir: Path) -> None:
