@@ -4,6 +4,7 @@ import asyncio
 import json
 import re
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +12,27 @@ import pytest
 
 from chatbot.chat.bots import conversations as module
 from chatbot.chat.bots.conversations import Conversations, RefusedError
+from chatbot.config.bots import BotSettings
 from chatbot.decoding.reply_text import Origin
+from chatbot.flags import compose
 from chatbot.inference.questions import Message, Piece, Question, Usage
 from chatbot.inference.text_responder import EMPTY_QUESTION_REPLY
-from tests.chat.bots.engines import conversations, echo
 from tests.chat.server.fake_models import FakeEngine, nothing
 
 TOO_MANY = r"Too many messages; wait (29|30) seconds\. .*请等 \1 秒。"
+
+
+def echo(question: Question) -> Iterator[Message]:
+    """Reply with the history and the question, in two pieces."""
+    for text in ("".join(f"{turn}/" for turn in question.history), question.text):
+        yield Piece(0, text)
+    yield Usage(1, 2)
+
+
+def conversations(engine: FakeEngine | None = None, turns: int = 2, **settings: Any) -> Conversations:
+    """The conversations of a bot with these settings, by default with an echo."""
+    submit = (engine or FakeEngine(echo)).submit
+    return Conversations(submit, compose(BotSettings, token_file="token", **settings), "talk", 9000, turns)
 
 
 def talk(bot: Conversations, *messages: tuple[str, str]) -> list[str]:

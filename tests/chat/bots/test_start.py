@@ -13,8 +13,8 @@ from chatbot.chat.bots import start as bots
 from chatbot.chat.loading import LoadedModel, ModelCard
 from chatbot.config.bots import TELEGRAM
 from chatbot.errors import UserError
-from tests.chat.bots.engines import echo
 from tests.chat.bots.telegram_stand_in import TOKEN, stand_in
+from tests.chat.bots.test_conversations import echo
 from tests.chat.server.fake_models import FakeEngine
 from tests.chat.server.running import run_until_sigterm
 

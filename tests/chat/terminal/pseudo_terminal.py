@@ -97,9 +97,3 @@ class PseudoTerminal:
             self.child.read_nonblocking(1 << 16, timeout=LIMIT)
         except (pexpect.TIMEOUT, pexpect.EOF) as error:
             raise AssertionError(f"{wanted!r} did not come: {type(error).__name__}\n{self.text}") from None
-
-
-def resize(terminal: PseudoTerminal, columns: int) -> None:
-    """Give the terminal another width."""
-    terminal.child.setwinsize(24, columns)
-    terminal.screen.resize(24, columns)

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.chat.terminal.fake_model import RAW, SLOW
-from tests.chat.terminal.pseudo_terminal import FAKE, PseudoTerminal, resize
+from tests.chat.terminal.pseudo_terminal import FAKE, PseudoTerminal
 
 pytestmark = pytest.mark.system
 
@@ -33,7 +33,8 @@ def test_chat_at_40_columns(tmp_path: Path) -> None:
         terminal.wait("> /settings")
         terminal.ask("", "no_repeat_ngram")
         terminal.ask("/help", "//text")
-        resize(terminal, 60)
+        terminal.child.setwinsize(24, 60)
+        terminal.screen.resize(24, 60)
         terminal.ask(PASTE.format("a\x1b[31m\nb\r\n"), "a\ufffd[31m b/1+2")
         terminal.ask(UP + "c", "a\ufffd[31m bc/1+2")
         terminal.ask("/set beam_size=2", "beam_size")

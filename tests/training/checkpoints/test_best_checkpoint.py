@@ -27,7 +27,6 @@ from tests.training.small_run import small_settings
 from tests.training.untraced_update import train_untraced
 
 VOCABULARY = Vocabulary(["你", "好", *BYTES])
-NO_STATE = TrainState([np.zeros(3)])
 
 
 @pytest.fixture

@@ -144,17 +144,11 @@ def test_warning_is_shown_everywhere(
     assert "Warning: gpu_1 takes 300 ms.\n" in capsys.readouterr().err
 
 
-@pytest.fixture
-def _offline(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The environment of a user who has set nothing."""
+@pytest.mark.slow
+def test_wandb_has_the_curves_of_tensorboard(pairs_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each start of an attempt is a run of its own, with the steps of this start. The user has set nothing."""
     for name in [name for name in os.environ if name.startswith("WANDB_")]:
         monkeypatch.delenv(name)
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("_offline")
-def test_wandb_has_the_curves_of_tensorboard(pairs_file: Path) -> None:
-    """Each start of an attempt is a run of its own, with the steps of this start."""
     wandb = pytest.importorskip("wandb")
     for steps in (2, 4):
         train_untraced(attempt="a", steps=steps, report_to="wandb")
