@@ -28,9 +28,8 @@ from chatbot.corpus.shards import PAIRS_PER_SHARD
 from chatbot.display import counted, visible
 from chatbot.durable import read_json, write_file, write_json
 from chatbot.errors import UserError
-from chatbot.evaluation.baseline import baseline_of
 from chatbot.evaluation.evaluate import reply
-from chatbot.evaluation.held_out import held_out_corpus, load_and_read
+from chatbot.evaluation.held_out import baseline_of, held_out_corpus, load_and_read
 from chatbot.evaluation.measures import SEED, samples_of
 from chatbot.evaluation.report import turns_before
 from chatbot.flags import setting

@@ -96,15 +96,15 @@ COMMANDS = {
     ),
     "data": Command("inspect, write or encode pairs, or prune a model to their tokens", script="-m chatbot.corpus"),
     "data inspect": Command(
-        "report what files contain, and what training would drop", "config.corpus.INSPECT", "corpus.start.inspect"
+        "report what files contain, and what training would drop", "config.corpus.INSPECT", "corpus.inspection.inspect"
     ),
     "data pairs": Command(
-        "write the pairs that training would read, one on each line", "config.corpus.PAIRS", "corpus.start.write"
+        "write the pairs that training would read, one on each line", "config.corpus.PAIRS", "corpus.conversion.convert"
     ),
     "data encode": Command(
         "encode pairs into the cache, on this machine or with Apache Beam",
         "config.corpus.ENCODE",
-        "corpus.start.encode",
+        "corpus.dataset.encode_now",
     ),
     "data prune": Command("write a model with the tokens of pairs", "config.corpus.PRUNE", "pretrained.pruning.prune"),
     "evaluate": Command(
@@ -147,7 +147,7 @@ COMMANDS = {
     ),
     "bot": Command("answer messages on Telegram", script="-m chatbot.chat.bots"),
     "bot telegram": Command(
-        "answer messages on Telegram, by long polling", "config.bots.TELEGRAM", "chat.bots.start.telegram"
+        "answer messages on Telegram, by long polling", "config.chat.TELEGRAM", "chat.bots.start.telegram"
     ),
     "init-config": Command(
         "write a commented file of all settings, for train --config FILE",
@@ -155,7 +155,7 @@ COMMANDS = {
         "config.template.init_config",
     ),
     "completion": Command(
-        "print the completion script of bash or zsh", "config.completion.COMPLETION", "completion.print_script"
+        "print the completion script of bash or zsh", "completion.COMPLETION", "completion.print_script"
     ),
 }
 # Commands of earlier versions: what replaces them.

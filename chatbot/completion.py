@@ -1,11 +1,11 @@
 """Completion of the command `duida` in bash and zsh, by a script that is made from the declarations of the flags."""
 
+import dataclasses
 from typing import Any
 
 from chatbot.command_line import CommandLine
 from chatbot.commands import COMMANDS, names_within
-from chatbot.config.completion import CompletionSettings
-from chatbot.flags import flag_of
+from chatbot.flags import Flags, flag_of, setting
 
 # $before: the words between `duida` and the one that is completed. $last: the last flag and its values. Each of these
 # words has a space behind it; bash makes a word of the = in --flag=value. $flags: what is offered where the word begins
@@ -27,6 +27,22 @@ complete -o default -F _duida duida"""
 HELP = ["--help", "--version"]
 FOR_ZSH = (
     "(( $+functions[compdef] )) || { autoload -Uz compinit && compinit }\nautoload -Uz bashcompinit && bashcompinit\n"
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class CompletionSettings(Flags):
+    """The settings of duida completion."""
+
+    shell: str = setting(..., "bash or zsh", group="output", choices=("bash", "zsh"), metavar="SHELL")
+
+
+COMPLETION = CommandLine(
+    CompletionSettings,
+    "completion",
+    'In ~/.bashrc: eval "$(duida completion bash)"',
+    "bash",
+    positional="shell",
 )
 
 

@@ -120,7 +120,7 @@ def imported_at_once(*modules: str) -> set[str]:
     [
         ({"chatbot.training.start"}, "training", {"tensorflow", "keras", "matplotlib"}),
         (ATTEMPTS, "attempts", {"tensorflow", "keras", "matplotlib"}),
-        ({"chatbot.chat.bots.start"}, "bots", {"tensorflow", "keras", "telegram", "uvicorn", "starlette"}),
+        ({"chatbot.chat.bots.start"}, "chat", {"tensorflow", "keras", "telegram", "uvicorn", "starlette"}),
     ],
 )
 def test_commands_start_without_slow_packages(modules: set[str], settings: str, later: set[str]) -> None:

@@ -17,9 +17,7 @@ import pytest
 import yaml
 
 from chatbot.chat.server.app import create_app
-from chatbot.config.bots import TELEGRAM, BotSettings
-from chatbot.config.chat import CHAT
-from chatbot.config.serve import ServeSettings
+from chatbot.config.chat import CHAT, TELEGRAM, BotSettings, ServeSettings
 from tests.chat.server.fake_models import fake_models
 from tests.test_kubernetes import CLAIM, DEPLOYMENT, FILES, JOB, documents
 

@@ -3,6 +3,7 @@
 import html
 import json
 import shutil
+import sys
 import tempfile
 from collections.abc import Collection, Iterable, Iterator
 from itertools import chain, compress, cycle
@@ -10,9 +11,10 @@ from typing import TextIO
 
 import numpy as np
 
+from chatbot.config.corpus import PairsSettings
 from chatbot.corpus.chunks import clean_pairs, hashes_of
 from chatbot.corpus.cleaning import cleaner
-from chatbot.corpus.files import CorpusFiles, read_in_chunks
+from chatbot.corpus.files import CorpusFiles, read_in_chunks, training_files, without_word_spaces
 from chatbot.corpus.history import pair_hashes
 from chatbot.corpus.reading.conversation import NEW, NEXT, OVERLAP, Pair
 from chatbot.corpus.reading.marked_text import labelled
@@ -24,6 +26,11 @@ from chatbot.errors import UserError
 
 _MEMORY = 2**24  # characters that wait in memory; more wait on the disk
 _SPACES = str.maketrans(dict.fromkeys("\t\n\r\v\f\x1c\x1d\x1e\x85\u2028\u2029", " "))
+
+
+def convert(settings: PairsSettings) -> None:
+    """Write the pairs to standard output, and what was left out to standard error. Raises UserError."""
+    write_pairs(training_files(without_word_spaces(settings.corpus, sys.stderr)), settings.json, sys.stdout, sys.stderr)
 
 
 def write_pairs(files: CorpusFiles, as_json: bool, output: TextIO, notes: TextIO) -> None:

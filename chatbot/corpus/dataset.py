@@ -11,10 +11,17 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from chatbot.config.corpus import AUTO, NONE, CorpusSettings, EncodingSettings
+from chatbot.config.corpus import AUTO, NONE, CorpusSettings, EncodeSettings, EncodingSettings
 from chatbot.corpus.cache import content_key, key_of, make_once
 from chatbot.corpus.chunks import load_chunk
-from chatbot.corpus.files import CorpusFiles, TokenisedFiles, tokenise, training_files, validation_files
+from chatbot.corpus.files import (
+    CorpusFiles,
+    TokenisedFiles,
+    tokenise,
+    training_files,
+    validation_files,
+    without_word_spaces,
+)
 from chatbot.corpus.pair_ids import NO_PAIRS, Lengths, Mask, lengths_of
 from chatbot.corpus.reading.report import Report
 from chatbot.corpus.reading.sources import TRAINING, VALIDATION
@@ -28,8 +35,9 @@ from chatbot.corpus.shards import (
     shards_needed,
     write_shards,
 )
+from chatbot.corpus.tokenizer import check_no_pieces, print_unused_words
 from chatbot.corpus.vocabulary import Vocabulary, build_vocabulary, load_vocabulary
-from chatbot.corpus.workers import Processes, worker_pool
+from chatbot.corpus.workers import BeamPool, Processes, worker_pool
 from chatbot.display import counted
 from chatbot.errors import UserError
 
@@ -51,6 +59,19 @@ class Corpus:
     reports: list[Report]
     pairs: int
     fingerprint: str  # equal for corpora with the same pairs, order and ids
+
+
+def encode_now(settings: EncodeSettings) -> None:
+    """Write the encoded pairs to the cache, where training finds them. Raises UserError."""
+    check_no_pieces(settings.corpus)
+    corpus_settings = without_word_spaces(settings.corpus)
+    print_unused_words(corpus_settings)
+    pool = None
+    if settings.runner:
+        pool = BeamPool(settings.runner, settings.runner_options, Path(settings.corpus.cache))
+    corpus = training_set(corpus_settings, settings.encoding, pool=pool)
+    print_reports(corpus.reports)
+    print(f"Encoded: {counted(corpus.pairs, 'pair')}, shards: {len(corpus.shards):,}, in {corpus.shards.folder}")
 
 
 def training_set(

@@ -12,12 +12,21 @@ import numpy as np
 import numpy.typing as npt
 
 from chatbot.commands import program
-from chatbot.config.corpus import CorpusSettings
+from chatbot.config.corpus import CorpusSettings, InspectSettings
 from chatbot.config.model import ModelSettings
 from chatbot.config.run import RunSettings
+from chatbot.corpus.cache import temporary_folder
 from chatbot.corpus.chunks import load_chunk
 from chatbot.corpus.dataset import count_tokens, described, kept_pairs
-from chatbot.corpus.files import CorpusFiles, TokenisedFiles, tokenise
+from chatbot.corpus.files import (
+    CorpusFiles,
+    TokenisedFiles,
+    left_out,
+    tokenise,
+    training_files,
+    validation_files,
+    without_word_spaces,
+)
 from chatbot.corpus.pair_ids import SOURCE, TARGET, Hashes, Mask
 from chatbot.corpus.reading.lines import FALSE_RESPONSES
 from chatbot.corpus.reading.read import NO_DATA
@@ -26,6 +35,7 @@ from chatbot.corpus.reading.subtitles import NO_SPEECH
 from chatbot.corpus.reading.turns import NO_TEXT, NOT_TEXT, NOTICES, OF_PROGRAMS
 from chatbot.corpus.selection import Selection
 from chatbot.corpus.shards import encode_chunk
+from chatbot.corpus.tokenizer import check_no_pieces, print_unused_words
 from chatbot.corpus.vocabulary import Vocabulary, build_vocabulary
 from chatbot.corpus.workers import worker_pool
 from chatbot.display import counted, visible
@@ -71,6 +81,23 @@ class Measurements:
     def top_share(self) -> float:
         """The share of the pairs that have one of the most frequent replies."""
         return sum(count for _, count in self.top_replies) / self.pairs
+
+
+def inspect(settings: InspectSettings) -> int:
+    """Print a report on the files, and return the exit code; no file is left on disk. Raises UserError."""
+    check_no_pieces(settings.corpus)
+    corpus = without_word_spaces(settings.corpus)
+    print_unused_words(corpus)
+    with temporary_folder() as folder:
+        measured = measure(training_files(dataclasses.replace(corpus, cache=str(folder))))
+    print("\n".join(report_lines(measured, corpus)))
+    if validation := validation_files(corpus):
+        print("For validation, not counted above: " + ", ".join(source.name for source in validation.sources))
+    if names := left_out(corpus):
+        print("For tests, not read: " + ", ".join(names))
+    if settings.json:
+        print("\n".join(json_line(file) for file in measured.files))
+    return 1 if settings.fail_on_warnings and warnings(measured, corpus) else 0
 
 
 def measure(files: CorpusFiles) -> Measurements:

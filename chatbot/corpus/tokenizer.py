@@ -79,6 +79,12 @@ def tokens_of(settings: CorpusSettings) -> Callable[[str], list[str]]:
     return lambda text: tokenise(clean(text))
 
 
+def check_no_pieces(corpus: CorpusSettings) -> None:
+    """Raise UserError for the tokens of a published model, which training alone knows."""
+    if corpus.tokenizer == PIECES:
+        raise UserError(f"--tokenizer {PIECES}: train.py --init-from encodes with the tokens of the published model")
+
+
 def without_pair_rules(settings: CorpusSettings) -> CorpusSettings:
     """Return the settings without the rules that drop pairs, for validation and evaluation."""
     return dataclasses.replace(

@@ -13,8 +13,8 @@ from chatbot.config.evaluation import AUTO_TOKENIZE
 from chatbot.corpus.dataset import Corpus
 from chatbot.corpus.tokenizer import tokens_of
 from chatbot.decoding.reply_text import Reply
-from chatbot.evaluation.baseline import Baseline
 from chatbot.evaluation.choice import choice_shares
+from chatbot.evaluation.held_out import Baseline
 from chatbot.evaluation.likelihood import Scorer
 from chatbot.evaluation.measures import Fluency, Measurer, Sample, Values, precision_measures, samples_of
 from chatbot.evaluation.report import Words, entries_of, report_page

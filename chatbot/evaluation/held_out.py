@@ -1,4 +1,4 @@
-"""The pairs to evaluate, as a model reads them, and whether it was trained on them."""
+"""The pairs of an evaluation, as a model reads them, whether it was trained on them, and those it is compared with."""
 
 import contextlib
 import dataclasses
@@ -10,7 +10,7 @@ from typing import Any
 from chatbot.attempts.trained import Trained, load_trained
 from chatbot.config.corpus import CorpusSettings, EncodingSettings, FileSettings
 from chatbot.config.evaluation import HeldOutSettings
-from chatbot.corpus.dataset import Corpus, encode
+from chatbot.corpus.dataset import Corpus, encode, training_set
 from chatbot.corpus.files import corpus_files, read_as
 from chatbot.corpus.history import question_of
 from chatbot.corpus.reading import sources as files
@@ -18,11 +18,14 @@ from chatbot.corpus.selection import Selection
 from chatbot.corpus.tokenizer import tokens_of, without_pair_rules
 from chatbot.display import counted
 from chatbot.errors import UserError
-from chatbot.evaluation.measures import Fluency
+from chatbot.evaluation.measures import Fluency, Sample, samples_of
 from chatbot.evaluation.report import Words
+from chatbot.retrieval.characters import character_index
 
 # The share of training pairs among those to evaluate from which on there is a warning. Greetings may be in both.
 LEAST_KNOWN = 0.05
+# Of more pairs, the baseline has this many, drawn by a seed, which bounds the memory.
+MOST_PAIRS = 200_000
 
 
 def load_and_read(
@@ -53,6 +56,37 @@ def fluency_of(trained: Trained, corpus: Sequence[files.Source], settings: HeldO
     of_characters = dataclasses.replace(as_pairs, tokenizer="char", dictionary=None)
     usual = encode(corpus_files(corpus, of_characters), Selection(), EncodingSettings.vocabulary_size)
     return Fluency(usual, tokens_of(of_characters))
+
+
+class Baseline:
+    """Answers with the reply to the most similar question, by BM25 over characters and pairs of characters."""
+
+    def __init__(self, samples: Sequence[Sample]) -> None:
+        """samples: questions and replies, at least one."""
+        self._replies = [sample.answer for sample in samples]
+        self._index = character_index([sample.question for sample in samples])
+
+    def reply(self, question: str) -> str:
+        """Return the reply to the most similar question; of equally similar ones, to the first."""
+        numbers, _ = self._index.nearest(question, 1)
+        return self._replies[numbers[0] if len(numbers) else 0]
+
+
+def baseline_of(trained: Trained, corpus: Sequence[files.Source] | None, settings: HeldOutSettings) -> Baseline:
+    """Return the baseline on the pairs of files, or for None on the training pairs of the attempt. Raises UserError."""
+    if corpus is not None:
+        as_pairs = read_as(reading_settings(trained, settings), FileSettings())
+        encoded = encode(corpus_files(corpus, as_pairs), Selection(), trained.vocabulary)
+        return Baseline(samples_of(encoded, MOST_PAIRS))
+    own = dataclasses.replace(trained.settings.corpus, cache=settings.cache)
+    try:
+        encoded = training_set(own, trained.settings.encoding, trained.vocabulary)
+    except UserError as error:
+        raise UserError(
+            f"--baseline: the training pairs of the attempt cannot be read ({error}); "
+            "give pairs with --baseline-data FILE"
+        ) from None
+    return Baseline(samples_of(encoded, MOST_PAIRS))
 
 
 def held_out_corpus(trained: Trained, held_out: Sequence[files.Source], settings: HeldOutSettings) -> Corpus:

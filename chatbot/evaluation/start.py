@@ -55,9 +55,8 @@ def _measures(settings: EvaluationSettings, inputs: Inputs) -> dict[str, Any]:
 
     import_tensorflow()
     let_gpu_memory_grow()
-    from chatbot.evaluation.baseline import baseline_of
     from chatbot.evaluation.evaluate import Evaluation, evaluate
-    from chatbot.evaluation.held_out import fluency_of, load_and_read
+    from chatbot.evaluation.held_out import baseline_of, fluency_of, load_and_read
     from chatbot.evaluation.report import summary
 
     trained, corpus, warning = load_and_read(inputs.directory, inputs.held_out, settings)

@@ -9,9 +9,9 @@ import pytest
 from chatbot import commands
 from chatbot.config.corpus import EncodeSettings
 from chatbot.corpus import files, selection, shards
-from chatbot.corpus.beam import BeamPool
 from chatbot.corpus.dataset import Corpus, training_set
 from chatbot.corpus.selection import HELD_OUT
+from chatbot.corpus.workers import BeamPool
 from chatbot.errors import UserError
 from chatbot.flags import compose, replace
 from tests.commands import run

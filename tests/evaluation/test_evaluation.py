@@ -18,6 +18,7 @@ from chatbot import commands
 from chatbot.attempts.trained import Trained
 from chatbot.config.corpus import LEAST_VOCABULARY, CorpusSettings
 from chatbot.config.decoding import DecodingSettings
+from chatbot.config.evaluation import HeldOutSettings
 from chatbot.config.training import Settings
 from chatbot.corpus.dataset import encode
 from chatbot.corpus.files import training_files
@@ -28,10 +29,11 @@ from chatbot.corpus.vocabulary import BYTES, Vocabulary
 from chatbot.decoding.reply_text import Reply
 from chatbot.errors import UserError
 from chatbot.evaluation import evaluate as evaluate_module
-from chatbot.evaluation.baseline import Baseline, corpus_of
+from chatbot.evaluation import held_out
 from chatbot.evaluation.evaluate import Evaluation, evaluate
+from chatbot.evaluation.held_out import Baseline, baseline_of
 from chatbot.evaluation.likelihood import Likelihood, Scorer
-from chatbot.evaluation.measures import ORDER, Fluency, Sample, samples_of
+from chatbot.evaluation.measures import ORDER, Fluency, Sample
 from chatbot.flags import compose
 from chatbot.inference.replier import Replier
 from chatbot.inference.responder import replier_of
@@ -237,20 +239,24 @@ def test_reply_to_the_most_similar_question() -> None:
     assert Baseline(samples[:1]).reply("") == "下雨了"
 
 
-def test_training_pairs_of_an_attempt_exclude_its_validation_pairs(work_dir: Path) -> None:
+def test_training_pairs_of_an_attempt_exclude_its_validation_pairs(
+    work_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     Path("pairs.tsv").write_text("".join(f"{q}\t{a}\n" for q, a in [*PAIRS, PAIRS[0]]))
     Path("held_out.tsv").write_text("".join(f"{q}\t{a}\n" for q, a in PAIRS[1:2]))
     settings = compose(Settings, data=("pairs.tsv",), validation="held_out.tsv")
-    vocabulary = Vocabulary(BYTES)
-    corpus = corpus_of(settings, vocabulary, "cache")
+    trained: Any = SimpleNamespace(settings=settings, vocabulary=Vocabulary(BYTES))
+    given = HeldOutSettings(data=("held_out.tsv",), cache="cache")
+    monkeypatch.setattr(held_out, "Baseline", lambda samples: [sample[1:] for sample in samples])
     expected = [PAIRS[0], *PAIRS[2:]]  # duplicates are dropped, too
-    assert [sample[1:] for sample in samples_of(corpus)] == expected
-    drawn = [sample[1:] for sample in samples_of(corpus, 2)]
+    assert [*baseline_of(trained, None, given)] == expected  # type: ignore[misc]
+    monkeypatch.setattr(held_out, "MOST_PAIRS", 2)
+    drawn = [*baseline_of(trained, None, given)]  # type: ignore[misc]
     assert len(drawn) == 2
     assert [pair for pair in expected if pair in drawn] == drawn
     Path("pairs.tsv").unlink()
     with pytest.raises(UserError, match=r"--baseline: .*pairs\.tsv.*; give pairs with --baseline-data FILE"):
-        corpus_of(settings, vocabulary, "cache")
+        baseline_of(trained, None, given)
 
 
 REPLIES = ["丙乙", "甲乙丁丁", "乙丙甲", "丁乙丙丙", "甲乙丙"]

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from chatbot.chat.conversation import Conversation, rate_last
 from chatbot.chat.service import RateLimit, Submit, answers
-from chatbot.config.bots import BotSettings
+from chatbot.config.chat import BotSettings
 from chatbot.decoding.reply_text import Origin
 from chatbot.display import counted
 from chatbot.errors import UserError

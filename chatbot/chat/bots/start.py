@@ -6,7 +6,7 @@ import re
 import signal
 from pathlib import Path
 
-from chatbot.config.bots import BotSettings
+from chatbot.config.chat import BotSettings
 from chatbot.errors import UserError
 
 LARGEST_FILE = 1000  # bytes, of the token

@@ -12,7 +12,7 @@ import pytest
 
 from chatbot.chat.bots import conversations as module
 from chatbot.chat.bots.conversations import Conversations, RefusedError
-from chatbot.config.bots import BotSettings
+from chatbot.config.chat import BotSettings
 from chatbot.decoding.reply_text import Origin
 from chatbot.flags import compose
 from chatbot.inference.questions import Message, Piece, Question, Usage

@@ -11,7 +11,7 @@ from chatbot.attempts.files import CONFIG
 from chatbot.chat import loading
 from chatbot.chat.bots import start as bots
 from chatbot.chat.loading import LoadedModel, ModelCard
-from chatbot.config.bots import TELEGRAM
+from chatbot.config.chat import TELEGRAM
 from chatbot.errors import UserError
 from tests.chat.bots.telegram_stand_in import TOKEN, stand_in
 from tests.chat.bots.test_conversations import echo

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 from chatbot.config.corpus import ENCODE, PAIRS, CorpusSettings, EncodingSettings
-from chatbot.corpus import start
 from chatbot.corpus.chunks import load_chunk
-from chatbot.corpus.dataset import training_set
+from chatbot.corpus.conversion import convert
+from chatbot.corpus.dataset import encode_now, training_set
 from chatbot.corpus.files import CorpusFiles, left_out, tokenise, training_files, validation_files
 from chatbot.corpus.reading import containers, sources
 from chatbot.corpus.reading.read import read
@@ -172,7 +172,7 @@ def test_each_archive_of_a_folder_is_unpacked_once_for_its_names(
 
 
 @pytest.mark.parametrize(
-    ("command", "settings", "most"), [(start.encode, ENCODE, 3), (start.write, PAIRS, 2)], ids=["encode", "pairs"]
+    ("command", "settings", "most"), [(encode_now, ENCODE, 3), (convert, PAIRS, 2)], ids=["encode", "pairs"]
 )
 def test_a_file_is_opened_once_for_each_pass(tmp_path: Path, command: Any, settings: Any, most: int) -> None:
     """For what it is and whether spaces are between its words, for its hash, and for its pairs."""
