@@ -64,14 +64,14 @@ Row = dict[str, Any]
 class GpuBenchmark(SizeFlags):
     """The flags of python -m benchmarks gpu."""
 
-    data: str | None = setting(None, "question-answer pairs", default_text="made-up ones", group="data", metavar="FILE")
+    data: str | None = setting(None, "question-answer pairs", unset="made-up ones", group="data", metavar="FILE")
     batch_sizes: tuple[int, ...] = setting((64, 512), "pairs in a step, for the rows of speed", group="measuring")
     steps: int = setting(400, "steps of a row of speed", least=20)
-    parts: tuple[str, ...] = setting((), "parts of the report", default_text="all", metavar="PART")
+    parts: tuple[str, ...] = setting((), "parts of the report", unset="all", metavar="PART")
     pytorch: str | None = setting(
         None,
         "environment with PyTorch for these GPUs, to compare with",
-        default_text="none",
+        unset="none",
         group="peers",
         metavar="FOLDER",
     )

@@ -46,7 +46,7 @@ class ServeBenchmark(Recorded):
     attempt: str | None = setting(
         None,
         "the folder of an attempt that learned both directions",
-        default_text="train one for 300 steps, which looks no replies up",
+        unset="train one for 300 steps, which looks no replies up",
         group="model",
         metavar="FOLDER",
     )

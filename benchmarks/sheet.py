@@ -67,7 +67,7 @@ class SheetBenchmark(HeldOutSettings, Recorded):
     data: tuple[str, ...] = setting(
         (),
         "held-out question-answer pairs, in any usual format",
-        default_text="none, only to count a --sheet",
+        unset="none, only to count a --sheet",
         group=DATA,
         metavar="FILE",
     )

@@ -39,7 +39,7 @@ class Flag:
     many: bool  # whether it takes several values
     text: str  # the help
     group: str = ""  # the heading in --help; "": that of the flag before in its class
-    default_text: str = ""  # what the help states as the default; "": the value itself, or none
+    unset: str = ""  # what is done without the flag, as the help states it; "": the default itself, or none
     count: int | None = None  # the exact number of values of a flag that takes several
     choices: tuple[str, ...] = ()  # none: any value
     least: float | None = None
@@ -66,8 +66,8 @@ class Flag:
     @property
     def shown_default(self) -> str:
         """The default for readers."""
-        if self.default_text or self.default in (None, "", ()):
-            return self.default_text or "none"
+        if self.unset or self.default in (None, "", ()):
+            return self.unset or "none"
         if self.kind is bool:
             return "on" if self.default else "off"
         return " ".join(map(str, self.default)) if self.many else str(self.default)

@@ -18,7 +18,7 @@ from chatbot.flags import Flags, compose, flags_for, flags_of, flatten, nearest,
 class Inner(Flags, fixed=True):
     """Settings of a part."""
 
-    ratio: float = setting(0.5, "a number", default_text="by the corpus, or 0.5", group="numbers", above=0, most=1)
+    ratio: float = setting(0.5, "a number", unset="by the corpus, or 0.5", group="numbers", above=0, most=1)
     limit: int | None = setting(None, "a whole number", least=0)
     free: bool = setting(False, "switched on", fixed=False)
     internal: int = 3

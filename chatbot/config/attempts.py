@@ -46,7 +46,7 @@ class CompareSettings(Flags):
         ..., "two attempts or more: their names, or the paths of their folders", group=ATTEMPTS, metavar="ATTEMPT"
     )
     plot: str | None = setting(
-        None, "picture of the curves", default_text="curves-ATTEMPT-ATTEMPT.png", group=OUTPUT, metavar="FILE"
+        None, "picture of the curves", unset="curves-ATTEMPT-ATTEMPT.png", group=OUTPUT, metavar="FILE"
     )
 
     def __post_init__(self) -> None:

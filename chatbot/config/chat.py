@@ -23,7 +23,7 @@ class ServeSettings(Flags):
     serve: str | None = setting(
         None,
         "serve OpenAI's API and a page at this address",
-        default_text="none, of `serve` 127.0.0.1:8000",
+        unset="none, of `serve` 127.0.0.1:8000",
         group="server",
         metavar="HOST:PORT",
     )
@@ -39,16 +39,10 @@ class ServeSettings(Flags):
         (), "origins of web pages that may use the API, such as https://example.org", metavar="ORIGIN"
     )
     allowed_host: tuple[str, ...] = setting(
-        (),
-        "names for this server beside localhost and addresses",
-        default_text="any, on 127.0.0.1 none",
-        metavar="NAME",
+        (), "names for this server beside localhost and addresses", unset="any, on 127.0.0.1 none", metavar="NAME"
     )
     trusted_proxy: tuple[str, ...] = setting(
-        (),
-        "addresses or networks of proxies whose X-Forwarded-For names the client",
-        default_text="none",
-        metavar="ADDRESS",
+        (), "addresses or networks of proxies whose X-Forwarded-For names the client", metavar="ADDRESS"
     )
     rate_limit: int = setting(
         0, "replies a minute of one client; beyond it status 429; 0: no limit", least=0, most=10**6
@@ -56,7 +50,7 @@ class ServeSettings(Flags):
     queue: int = setting(256, "requests that are computed or wait at once; beyond it status 429", least=1, most=10**5)
     request_timeout: float = setting(60.0, "seconds for a request, also while the server stops", above=0, most=3600)
     serve_memory: int | None = setting(
-        None, "megabytes for models in memory at once", default_text="half of the machine's", least=1, metavar="MB"
+        None, "megabytes for models in memory at once", unset="half of the machine's", least=1, metavar="MB"
     )
     log_access: bool = setting(False, "print each request as one line to standard error, with its X-Request-ID")
     log_conversations: bool = setting(False, "print each question and its replies as one JSON object a line")
@@ -113,10 +107,7 @@ class ChatSettings(Flags):
         (), "an export to talk to, if it ends in .zip; or a question, whose reply is printed", metavar="WORD"
     )
     history: int | None = setting(
-        None,
-        "number of turns that are read with a question, at most the attempt's",
-        default_text="the attempt's",
-        least=0,
+        None, "number of turns that are read with a question, at most the attempt's", unset="the attempt's", least=0
     )
     follow: bool = setting(False, "take the newer checkpoints of an attempt that is being trained, between replies")
     decoding: DecodingSettings = dataclasses.field(default_factory=DecodingSettings)

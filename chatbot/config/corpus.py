@@ -47,26 +47,22 @@ class FileSettings(Flags):
     data: tuple[str, ...] = setting(
         (),
         "files, folders or globs of pairs, in any usual format",
-        default_text="the Chinese ChatterBot corpus",
+        unset="the Chinese ChatterBot corpus",
         group=DATA,
         metavar="FILE",
     )
     columns: tuple[str, ...] = setting(
         (),
         "columns or fields of the question and the answer, by name or by number from 1",
-        default_text="detected",
+        unset="detected",
         count=2,
         metavar="COLUMN",
     )
     encoding: str | None = setting(
-        None, "encoding of all files, such as gb18030, big5 or utf-16", default_text="detected", metavar="CODEC"
+        None, "encoding of all files, such as gb18030, big5 or utf-16", unset="detected", metavar="CODEC"
     )
     format: str | None = setting(
-        None,
-        f"format of all files: {', '.join(FORMATS)}",
-        default_text="detected",
-        choices=FORMATS,
-        metavar="FORMAT",
+        None, f"format of all files: {', '.join(FORMATS)}", unset="detected", choices=FORMATS, metavar="FORMAT"
     )
     map: str | None = setting(
         None,
@@ -91,7 +87,7 @@ class FileSettings(Flags):
     me: str | None = setting(
         None,
         "only this person's turns are answers: a name, a number or me; 1 or 2 where turns have no names",
-        default_text="all",
+        unset="all",
         metavar="NAME",
     )
 
@@ -137,7 +133,7 @@ class CorpusSettings(FileSettings):
         metavar="RULE",
     )
     max_reply_frequency: int | None = setting(
-        None, "keep at most this many pairs with the same answer", default_text="all", least=1
+        None, "keep at most this many pairs with the same answer", unset="all", least=1
     )
     block_list: str | None = setting(
         None, "file of words, one per line; pairs that contain one are dropped", metavar="FILE"

@@ -27,7 +27,7 @@ class DecodingSettings(Flags):
     beam_size: int | None = setting(
         None,
         "beam search: keep the N best hypotheses at each token; 1: greedy search",
-        default_text="5 without sampling",
+        unset="5 without sampling",
         group=SEARCH,
         least=1,
         most=100,
@@ -38,28 +38,20 @@ class DecodingSettings(Flags):
     temperature: float | None = setting(
         None,
         "sampling: below 1, probable tokens become more probable, above 1 less",
-        default_text="1",
+        unset="1",
         above=0,
         most=100,
         remedy="for greedy search, set --beam-size 1",
     )
-    top_k: int | None = setting(None, "sample from the N most probable tokens", default_text="all", least=1)
+    top_k: int | None = setting(None, "sample from the N most probable tokens", unset="all", least=1)
     top_p: float | None = setting(
-        None,
-        "sample from the fewest tokens whose probabilities sum to R (nucleus)",
-        default_text="all",
-        above=0,
-        most=1,
+        None, "sample from the fewest tokens whose probabilities sum to R (nucleus)", unset="all", above=0, most=1
     )
     min_p: float | None = setting(
-        None,
-        "sample from tokens at least R times as probable as the most probable one",
-        default_text="all",
-        above=0,
-        most=1,
+        None, "sample from tokens at least R times as probable as the most probable one", unset="all", above=0, most=1
     )
     candidates: int | None = setting(
-        None, "sample N replies and give the one with the best score", default_text="1", least=1, most=1000
+        None, "sample N replies and give the one with the best score", unset="1", least=1, most=1000
     )
     seed: int = setting(1, "seed of sampling: the same seed and question give the same reply", least=0, most=2**31 - 1)
     repetition_penalty: float = setting(
@@ -96,7 +88,7 @@ class DecodingSettings(Flags):
     min_score: float | None = setting(
         None,
         "say so where no reply has this score, of a search that compares several",
-        default_text="give any",
+        unset="give any",
         least=-1000,
         most=1000,
     )

@@ -27,10 +27,7 @@ class HeldOutSettings(FileSettings):
     )
     cache: str = setting(str(CACHE), "folder for encoded pairs; may be deleted at any time", metavar="FOLDER")
     baseline_data: tuple[str, ...] = setting(
-        (),
-        "pairs in which the baseline finds the most similar question",
-        default_text="those of the attempt",
-        metavar="FILE",
+        (), "pairs in which the baseline finds the most similar question", unset="those of the attempt", metavar="FILE"
     )
     attempt: str = setting("default", "the training run to measure: its name, or the path of its folder", group=RUN)
     decoding: DecodingSettings = dataclasses.field(default_factory=DecodingSettings)

@@ -42,7 +42,7 @@ class ExportSettings(Flags):
     output: str | None = setting(
         None,
         "folder to write, which must not exist yet",
-        default_text=f"{EXPORTS}/ATTEMPT-FORMAT, with -WEIGHTS for smaller ones",
+        unset=f"{EXPORTS}/ATTEMPT-FORMAT, with -WEIGHTS for smaller ones",
         metavar="FOLDER",
     )
     zip: str | None = setting(
@@ -50,11 +50,7 @@ class ExportSettings(Flags):
     )
     overwrite: bool = setting(False, "replace the export that is there")
     data: tuple[str, ...] = setting(
-        (),
-        "pairs that measure the exported weights",
-        default_text="the attempt's validation",
-        group=DATA,
-        metavar="FILE",
+        (), "pairs that measure the exported weights", unset="the attempt's validation", group=DATA, metavar="FILE"
     )
     decoding: DecodingSettings = dataclasses.field(default_factory=DecodingSettings)
 

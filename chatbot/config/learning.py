@@ -29,7 +29,7 @@ class LearningSettings(Flags):
 
     optimizer: str = setting("adam", "update rule", group=LEARNING, choices=("adam", "sgd", "momentum"), fixed=True)
     learning_rate: float = setting(
-        0.002, "learning rate of the optimizer, after the warm-up", default_text="by --preset, or 0.002", above=0
+        0.002, "learning rate of the optimizer, after the warm-up", unset="by --preset, or 0.002", above=0
     )
     scale_learning_rate: str = setting(
         "none", "multiply the rate by batch size / 64, or by its square root", choices=("linear", "sqrt", "none")
@@ -37,7 +37,7 @@ class LearningSettings(Flags):
     warm_up: int | None = setting(
         None,
         "steps of rising rate",
-        default_text="by --preset, or 0, with --scale-learning-rate an epoch, at most 1,000 steps",
+        unset="by --preset, or 0, with --scale-learning-rate an epoch, at most 1,000 steps",
         least=0,
     )
     schedule: str = setting(
@@ -55,26 +55,24 @@ class LearningSettings(Flags):
     average: float = setting(
         0.0,
         "use an exponential moving average of the weights with this decay, such as 0.999",
-        default_text="by --preset, or 0",
+        unset="by --preset, or 0",
         least=0,
     )
     freeze: str | None = setting(
         None, f"parts that are not trained, joined by commas, of {', '.join(PARTS)}", fixed=True, metavar="PARTS"
     )
-    batch_size: int = setting(
-        64, "pairs in a step, over all towers", default_text="by --preset, or 64", least=1, fixed=True
-    )
+    batch_size: int = setting(64, "pairs in a step, over all towers", unset="by --preset, or 64", least=1, fixed=True)
     accumulate: int = setting(
         1, "sum the gradients of N batches before an update: a larger batch in the same memory", least=1, fixed=True
     )
     batch_tokens: int | None = setting(
         None, "instead of --batch-size: pairs in a step times their longest question or reply", least=1, fixed=True
     )
-    steps: int | None = setting(None, "stop after this many steps", default_text="by --epochs", least=1)
+    steps: int | None = setting(None, "stop after this many steps", unset="by --epochs", least=1)
     epochs: int | None = setting(
         None,
         "stop after this many passes over the training pairs",
-        default_text="with validation by --patience, else 10 and at least 1,000 steps",
+        unset="with validation by --patience, else 10 and at least 1,000 steps",
         least=1,
     )
     patience: int = setting(3, "stop after N validations in a row without a new best, from step 1,000 on", least=1)

@@ -33,8 +33,8 @@ class ModelSettings(Flags, fixed=True):
         1024, "with --architecture transformer: units between the two products of a layer", least=1
     )
     cell: str = setting("lstm", "type of the recurrent layers", choices=("lstm", "gru"))
-    rnn_size: int = setting(256, "units of each recurrent layer", default_text="by --preset, or 256", least=1)
-    num_layers: int = setting(1, "layers of the encoder and of the decoder", default_text="by --preset, or 1", least=1)
+    rnn_size: int = setting(256, "units of each recurrent layer", unset="by --preset, or 256", least=1)
+    num_layers: int = setting(1, "layers of the encoder and of the decoder", unset="by --preset, or 1", least=1)
     residual: bool = setting(False, "from the second recurrent layer on, add the inputs of a layer to its outputs")
     embedding_size: int = setting(256, "size of the embedding vector of a token", least=1)
     word_vectors: str | None = setting(
@@ -50,27 +50,23 @@ class ModelSettings(Flags, fixed=True):
     copy: bool = setting(
         False,
         "a reply may copy tokens of the question, or single characters of them",
-        default_text="by --preset, or off",
+        unset="by --preset, or off",
         negatable=True,
     )
     ngrams: int = setting(
         0,
         "mix in the probabilities of the n-grams of the training pairs, of up to N tokens; 0: none",
-        default_text="by --preset, or 0",
+        unset="by --preset, or 0",
         least=0,
         most=5,
     )
     ngram_weight: float = setting(
-        0.35,
-        "with --ngrams: weight of the n-grams in the mixture",
-        default_text="by --preset, or 0.35",
-        above=0,
-        most=0.99,
+        0.35, "with --ngrams: weight of the n-grams in the mixture", unset="by --preset, or 0.35", above=0, most=0.99
     )
     keep_prob: float = setting(
         0.5,
         "fraction of units that dropout keeps; 1: no dropout",
-        default_text="by --preset, or 0.5",
+        unset="by --preset, or 0.5",
         above=0,
         most=1,
         fixed=False,

@@ -17,11 +17,9 @@ class ParallelSettings(Flags, stored=False):
     """Devices and machines. A resumed run may change every setting except --staged-variables."""
 
     gpus: str | None = setting(
-        None, "GPUs to train on, by their ids in nvidia-smi", default_text="all GPUs", group=DEVICES, metavar="0,1,2,3"
+        None, "GPUs to train on, by their ids in nvidia-smi", unset="all GPUs", group=DEVICES, metavar="0,1,2,3"
     )
-    towers: int | None = setting(
-        None, "split the CPU, or a single GPU, into this many towers", default_text="1", least=1
-    )
+    towers: int | None = setting(None, "split the CPU, or a single GPU, into this many towers", unset="1", least=1)
     selftest: bool = setting(
         False, "check that several towers on these devices train as one does, print the verdict and exit"
     )
@@ -29,8 +27,7 @@ class ParallelSettings(Flags, stored=False):
     variable_update: str | None = setting(
         None,
         f"where variables live and how gradients are summed: {', '.join(UPDATES)}",
-        default_text="replicated with several GPUs, distributed_replicated with several machines, else "
-        "parameter_server",
+        unset="replicated with several GPUs, distributed_replicated with several machines, else parameter_server",
         group=PARALLEL,
         choices=UPDATES,
         metavar="UPDATE",
@@ -39,7 +36,7 @@ class ParallelSettings(Flags, stored=False):
         "auto", "how the gradients of copies are summed", choices=("auto", "nccl", "hierarchical", "one_device")
     )
     local_parameter_device: str | None = setting(
-        None, "device of the variables with parameter_server", default_text="the first tower's", choices=("cpu", "gpu")
+        None, "device of the variables with parameter_server", unset="the first tower's", choices=("cpu", "gpu")
     )
     staged_variables: bool = setting(
         False, "apply gradients one step late: their exchange overlaps with the next step", fixed=True, stored=True
@@ -52,7 +49,7 @@ class ParallelSettings(Flags, stored=False):
     worker_hosts: str | None = setting(
         None,
         "workers, in the same order on every machine",
-        default_text="by TF_CONFIG or Slurm",
+        unset="by TF_CONFIG or Slurm",
         group=MACHINES,
         metavar="A:P,B:P",
     )
@@ -60,10 +57,7 @@ class ParallelSettings(Flags, stored=False):
     chief_host: str | None = setting(None, "with --asynchronous: address of the chief", metavar="A:P")
     job_name: str | None = setting(None, "with --asynchronous: job of this process", choices=("chief", "worker", "ps"))
     task_index: int | None = setting(
-        None,
-        "index of this machine among the hosts, from 0",
-        default_text="by TF_CONFIG, Slurm, MPI or Kubernetes",
-        least=0,
+        None, "index of this machine among the hosts, from 0", unset="by TF_CONFIG, Slurm, MPI or Kubernetes", least=0
     )
     local_workers: int | None = setting(None, "start this many workers on this machine, to try out a cluster", least=1)
     restarts: int = setting(0, "restart from the last checkpoint up to N times after a machine is lost", least=0)
@@ -73,7 +67,7 @@ class ParallelSettings(Flags, stored=False):
     least_workers: int | None = setting(
         None,
         "go on with N workers, worker 0 among them, if no more have come within --start-timeout",
-        default_text="all",
+        unset="all",
         least=1,
     )
     step_timeout: float = setting(

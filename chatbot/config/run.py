@@ -72,12 +72,7 @@ class RunSettings(Flags):
         "keep up to N training pairs in the attempt, so that it can give replies of people, by --retrieve; 0: none",
         least=0,
     )
-    embeddings: str | None = setting(
-        None,
-        EMBEDDINGS,
-        default_text="as the attempt has it",
-        metavar="e5|FOLDER|none",
-    )
+    embeddings: str | None = setting(None, EMBEDDINGS, unset="as the attempt has it", metavar="e5|FOLDER|none")
     log_every: int = setting(10, "steps between two lines of metrics.jsonl", least=1)
     save_every: int = setting(500, "steps between two checkpoints", least=1)
     save_minutes: float | None = setting(
@@ -85,7 +80,7 @@ class RunSettings(Flags):
     )
     keep: int = setting(1, "number of newest checkpoints that are kept, beside the best one", least=1)
     validate_every: int | None = setting(
-        None, "steps between two validations", default_text="an epoch, at least 100 and usually at most 2,000", least=1
+        None, "steps between two validations", unset="an epoch, at least 100 and usually at most 2,000", least=1
     )
     report_to: str = setting(
         TENSORBOARD,
