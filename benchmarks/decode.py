@@ -65,7 +65,7 @@ def _replying_worker(flags: DecodeBenchmark, pairs: TokenisedPairs, questions: T
     """Train for --steps steps, then reply as chat.py does. A request has the size of the beam and of a batch."""
     towers = open_towers([], None)
     from chatbot.inference.replier import Replier
-    from chatbot.inference.responder import TensorFlowModel
+    from chatbot.inference.tensorflow_model import TensorFlowModel
     from chatbot.training.new_model import start_from_frequencies
 
     training = pairs.encoded()

@@ -239,7 +239,7 @@ def measured(corpus: Corpus, directory: Path, flags: QualityBenchmark) -> dict[s
     from chatbot.evaluation.evaluate import reply
     from chatbot.evaluation.likelihood import Scorer
     from chatbot.evaluation.measures import Measurer, samples_of
-    from chatbot.inference.responder import TensorFlowModel, replier_of
+    from chatbot.inference.tensorflow_model import TensorFlowModel, replier_of
 
     trained = load_trained(directory)
     encoded = _encoded(trained, corpus)

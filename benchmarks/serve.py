@@ -17,7 +17,6 @@ from typing import Any, NamedTuple
 
 from benchmarks.benchmark import ROOT, Benchmark, Recorded, log
 from benchmarks.processes import output_of, python, spread
-from chatbot.attempts.settings import with_default_search
 from chatbot.config.corpus import NONE
 from chatbot.config.decoding import DecodingSettings
 from chatbot.flags import setting
@@ -154,14 +153,10 @@ def asked(flags: ServeBenchmark, questions: Sequence[str], seed: int) -> tuple[l
 @contextlib.contextmanager
 def _engine(attempt: Path, search: str) -> Iterator[Connect]:
     from chatbot.chat.loading import limit_threads, load_model
-    from chatbot.inference.engine import Engine
-    from chatbot.inference.questions import Piece, Question
+    from chatbot.inference.request import Piece, Question
 
     limit_threads()  # as the server
-    decoding = DecodingSettings(**SEARCHES[search])
-    engine = Engine(
-        load_model(attempt).responder_of(with_default_search(decoding, attempt) if search == DEFAULT else decoding)
-    )
+    engine = load_model(attempt, DecodingSettings(**SEARCHES[search])).engine
 
     async def ask(text: str) -> None:
         loop = asyncio.get_running_loop()

@@ -33,7 +33,7 @@ from chatbot.evaluation.held_out import baseline_of, held_out_corpus, load_and_r
 from chatbot.evaluation.measures import SEED, samples_of
 from chatbot.evaluation.report import turns_before
 from chatbot.flags import setting
-from chatbot.inference.responder import replier_of
+from chatbot.inference.tensorflow_model import replier_of
 from chatbot.memory import let_gpu_memory_grow
 
 # The sources of replies on a sheet, beside other attempts and files.

@@ -9,6 +9,7 @@ bot.reply("你好")
 
 import os
 import sys
+import weakref
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,7 +24,8 @@ from chatbot.flags import compose, flag_of, flags_of, nearest, settings_by_name
 from chatbot.training.result import INTERRUPTED, TrainingResult
 
 if TYPE_CHECKING:
-    from chatbot.inference.text_responder import TextResponder
+    from chatbot.chat.loading import LoadedModel
+    from chatbot.inference.request import Piece
 
 # Of the keywords of `train` and `load`.
 NAMES = {*flags_of(Settings), *flags_of(DecodingSettings)}
@@ -35,10 +37,12 @@ class Bot:
     directory: of the attempt or the export. step: the step of the loaded checkpoint.
     """
 
-    def __init__(self, directory: Path, step: int, responder: "TextResponder") -> None:
+    def __init__(self, directory: Path, model: "LoadedModel") -> None:
         self.directory = directory
-        self.step = step
-        self._responder = responder
+        self.step = model.card.step
+        self._engine = model.engine
+        self._n_best = model.responder.decoding.n_best
+        weakref.finalize(self, model.engine.close)
 
     def reply(self, question: str, history: Sequence[str] = ()) -> str:
         """Return the best reply, one line of text. The reply to a question without visible characters asks for text.
@@ -50,7 +54,7 @@ class Bot:
         >>> bot = chatbot.load("checkpoints/weibo")
         >>> reply = bot.reply("你呢", history=["你好吗", "我很好"])
         """
-        return self._responder.reply(_question(question), _turns(history))
+        return "".join(self.stream(question, history))
 
     def replies(self, questions: Iterable[str]) -> list[str]:
         """Return the reply to each question. Questions are batched, which is faster than one `reply` per question.
@@ -62,7 +66,8 @@ class Bot:
         """
         if isinstance(questions, str):
             raise UserError(f"replies({questions!r}): give a list of questions, or call reply for a single one")
-        return self._responder.replies([*map(_question, questions)])
+        asked = [self._pieces(question) for question in [*map(_question, questions)]]
+        return ["".join(piece.text for piece in pieces) for pieces in asked]
 
     def stream(self, question: str, history: Sequence[str] = ()) -> Iterator[str]:
         """Yield the reply in pieces, as its tokens are found; joined, they are `reply(question, history)`.
@@ -73,7 +78,7 @@ class Bot:
         >>> "".join(bot.stream("你好")) == bot.reply("你好")
         True
         """
-        return self._responder.stream(_question(question), _turns(history))
+        return (piece.text for piece in self._pieces(question, history) if piece.text)
 
     def n_best(self, question: str, history: Sequence[str] = ()) -> list[tuple[str, float]]:
         """Return the best replies with their scores, the best first; at most as many as n_best of `load`.
@@ -83,7 +88,14 @@ class Bot:
         >>> bot = chatbot.load("checkpoints/weibo", beam_size=5, n_best=3)
         >>> replies = bot.n_best("你好")
         """
-        return [(reply.text, reply.score) for reply in self._responder.n_best(_question(question), _turns(history))]
+        return [(piece.text, piece.score or 0.0) for piece in self._pieces(question, history, self._n_best)]
+
+    def _pieces(self, question: str, history: Sequence[str] = (), n_best: int = 0) -> "Iterator[Piece]":
+        from chatbot.inference.request import Question
+
+        turns = _turns(history)
+        last_reply = turns[-1] if turns else ""
+        return self._engine.pieces(Question(_question(question), turns, last_reply, n_best=n_best))
 
 
 def _question(text: str) -> str:
@@ -92,10 +104,10 @@ def _question(text: str) -> str:
     return text
 
 
-def _turns(history: Sequence[str]) -> Sequence[str]:
+def _turns(history: Sequence[str]) -> tuple[str, ...]:
     if isinstance(history, str):
         raise UserError(f"history={history!r}: give a list of turns, such as [{history!r}]")
-    return [*map(_question, history)]
+    return tuple(map(_question, history))
 
 
 def load(directory: str | os.PathLike[str], **decoding: Any) -> Bot:
@@ -116,8 +128,7 @@ def load(directory: str | os.PathLike[str], **decoding: Any) -> Bot:
         settings = compose(DecodingSettings, **_values(DecodingSettings, decoding))
         from chatbot.chat.loading import load_model
 
-        model = load_model(Path(directory), ratings=None)
-        return Bot(Path(directory), model.card.step, model.responder_of(settings))
+        return Bot(Path(directory), load_model(Path(directory), settings, ratings=None, most_waiting=sys.maxsize))
 
 
 def train(**settings: Any) -> TrainingResult:

@@ -14,6 +14,7 @@ import chatbot
 import chatbot.api
 from chatbot.errors import EXIT_INTERRUPTED
 from tests.commands import python, run
+from chatbot.inference.text_responder import TextResponder
 from tests.in_process import call
 
 SIZES: dict[str, Any] = {"rnn_size": 8, "embedding_size": 8, "steps": 2}
@@ -92,11 +93,11 @@ def test_turns_and_questions_are_lists_and_every_reply_takes_turns(
         bot.replies("你好")
     read: list[list[str]] = []
 
-    def source(text: str, history: list[str]) -> list[int]:
+    def source(self: TextResponder, text: str, history: tuple[str, ...]) -> list[int]:
         read.append([*history, text])
         return []
 
-    monkeypatch.setattr(bot._responder, "source", source)
+    monkeypatch.setattr(TextResponder, "source", source)
     _ = bot.reply("丙", ["甲", "乙"]), [*bot.stream("丙", ["甲", "乙"])], bot.n_best("丙", ["甲", "乙"])
     assert read == [["甲", "乙", "丙"]] * 3
 

@@ -136,7 +136,7 @@ def test_corpus_does_not_import_tensorflow() -> None:
 
 def test_answers_of_an_export_do_not_import_tensorflow() -> None:
     """Only imports within functions may, and the tokenizer imports jieba where it is used."""
-    found = imported_at_once("chatbot.export.runtime", "chatbot.chat.terminal.start")
+    found = imported_at_once("chatbot.export.runtime", "chatbot.chat.start")
     assert {"chatbot.decoding.search", "numpy"} <= found
     assert not {"tensorflow", "keras", "rjieba", "jieba"} & found
     assert not {name for name in found if name.startswith(("prompt_toolkit", "rich."))}  # for a terminal only
@@ -148,7 +148,7 @@ def test_packages_of_the_server_are_imported_by_the_server_alone() -> None:
     importing = {path.parent.name for path in FILES if packages & {name.split(".")[0] for name in imports(path)}}
     assert "server" in importing
     assert importing <= {"server", "page", "bots"}
-    found = imported_at_once("chatbot.commands", "chatbot.chat.terminal.start", "chatbot.chat.loading")
+    found = imported_at_once("chatbot.commands", "chatbot.chat.start")
     assert not {name for name in found if name.startswith(("chatbot.chat.server", "chatbot.chat.page"))}
 
 

@@ -21,7 +21,7 @@ from chatbot.chat.page import page_files
 from chatbot.chat.server.app import create_app
 from chatbot.chat.server.connection import server_config
 from chatbot.chat.server.state import MOST_BYTES, Limits
-from chatbot.inference.questions import Piece, Question, Receive, Request, Usage
+from chatbot.inference.request import Piece, Question, Receive, Request, Usage
 from tests.chat.server.fake_models import FakeEngine, fake_models
 
 SITE = (Path(__file__).parents[1] / "deploy" / "nginx.conf").read_text(encoding="utf-8")

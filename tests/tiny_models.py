@@ -24,7 +24,7 @@ from chatbot.decoding.ngrams import ngrams_of
 from chatbot.decoding.sampling import uniform_numbers
 from chatbot.decoding.search import new_search, search_arrays
 from chatbot.flags import compose
-from chatbot.inference.replier import Replier
+from chatbot.inference.tensorflow_model import TensorFlowModel
 from chatbot.inference.text_responder import TextResponder
 from chatbot.model.copying import spelling_table
 from chatbot.model.seq2seq import Seq2Seq
@@ -96,6 +96,9 @@ class Table:
             search(*batch, is_wanted) for batch in zip(batches, seeds, strict=True)
         ]
 
+    def attention(self, question: Ids, reply: Ids) -> Any:
+        return np.full((len(reply) + 1, len(question)), 1 / len(question), np.float32)
+
     def log_probabilities(self, sources: Sequence[Ids], targets: Sequence[Ids], begin: int) -> Any:
         pairs = zip(sources, targets, strict=True)
         return np.array([likelihood(self.next_id, *pair, begin) for pair in pairs], np.float32)
@@ -108,8 +111,13 @@ class Table:
     ) -> TextResponder:
         """Return what answers texts by this model. retrieval: what can be looked up. settings: of its attempt."""
         whole = compose(Settings, **{"max_length": length, "tokenizer": "char", "both_directions": "on", **settings})
-        replier = Replier(cast(Model, self), self._vocabulary, whole.model, decoding, retrieval)
-        return TextResponder(replier, self._vocabulary, whole, None)
+        return TextResponder(cast(Model, self), self._vocabulary, whole, decoding, retrieval)
+
+
+def responder_of(trained: Trained, decoding: DecodingSettings, model: Model | None = None) -> TextResponder:
+    """What answers texts by a trained model. model: its graphs, which others may share."""
+    model = model or TensorFlowModel(trained.model)
+    return TextResponder(model, trained.vocabulary, trained.settings, decoding, trained.retrieval)
 
 
 # Each kind of cell, attention, direction and option of the layers.

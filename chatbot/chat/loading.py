@@ -3,21 +3,24 @@
 import dataclasses
 import logging
 import os
-from collections.abc import Callable
 from pathlib import Path
 
 from chatbot.attempts.description import read_attempt
 from chatbot.attempts.files import BEST, LAST, RETRIEVAL, learned_questions, trained_directory
-from chatbot.attempts.settings import with_default_search
-from chatbot.config.decoding import DecodingSettings
+from chatbot.config.decoding import DecodingSettings, default_search
 from chatbot.config.run import RunSettings
 from chatbot.corpus.workers import cores
+from chatbot.decoding.model import Model
 from chatbot.display import counted
 from chatbot.export.manifest import MANIFEST, Manifest, folder_of
-from chatbot.export.runtime import THREADS_VARIABLE, ExportedResponder, load_export
+from chatbot.export.runtime import THREADS_VARIABLE, load_export
+from chatbot.inference.engine import MOST_WAITING, Engine
 from chatbot.inference.text_responder import TextResponder
 from chatbot.retrieval.rated_replies import RatedRetrieval
 from chatbot.retrieval.ratings import RATINGS
+
+# What changes when a model has a newer checkpoint: the name of its pointer, and when and how it was written.
+Version = tuple[str, int, int]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,6 +46,11 @@ class ModelCard:
         if self.format is not None:
             parts.append(self.format)
         return "; ".join(parts)
+
+    @property
+    def fingerprint(self) -> str:
+        """What changes with the weights."""
+        return f"{self.name}-step-{self.step}"
 
     @property
     def sources(self) -> list[str]:
@@ -74,71 +82,80 @@ def card_of_export(manifest: Manifest) -> ModelCard:
     return ModelCard(of.attempt, of.step, validated=of.validated, format=of.format, questions=questions)
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(eq=False)
 class LoadedModel:
-    """A model in memory.
+    """A model in memory, which answers by its engine.
 
-    directory: of the attempt or the export. turns: the number of turns before a question that the model reads.
-    responder_of: returns a responder for decoding settings, with the model's default search if they choose none. It
-    raises UserError for settings that the model does not admit. All responders share the weights.
+    directory: of the attempt or the export. turns: the number of turns before a question that it reads. responder: has
+    the decoding settings of questions without their own. version: of the checkpoint, see `version_of`. The rest is what
+    a server knows of its use of memory: users: requests that it answers. used: the end of the last one. is_retired:
+    whether another one has taken its place. refused: the version of a newer checkpoint that could not be loaded.
     """
 
     directory: Path
     card: ModelCard
     turns: int
-    responder_of: Callable[[DecodingSettings], TextResponder]
+    responder: TextResponder
+    engine: Engine
+    version: Version | None = None
+    bytes: int = 0
+    users: int = 0
+    used: float = 0.0
+    is_retired: bool = False
+    refused: Version | None = None
 
 
-def load_chosen(attempt: str, export: str | None, ratings: Path = RATINGS) -> LoadedModel:
+def load_chosen(attempt: str, export: str | None, decoding: DecodingSettings, ratings: Path = RATINGS) -> LoadedModel:
     """Load the export of --export, or without one the attempt of --attempt, as `load_model` does."""
-    return load_model(trained_directory(attempt), ratings) if export is None else load_exported(Path(export), ratings)
+    directory = trained_directory(attempt) if export is None else Path(export)
+    return load_model(directory, decoding, ratings, is_export=export is not None)
 
 
-def load_model(directory: Path, ratings: Path | None = RATINGS) -> LoadedModel:
-    """Load an export, or the best checkpoint of an attempt, by its directory.
+def load_model(
+    directory: Path,
+    decoding: DecodingSettings = DecodingSettings(),  # noqa: B008  # immutable
+    ratings: Path | None = RATINGS,
+    most_waiting: int = MOST_WAITING,
+    is_export: bool = False,
+) -> LoadedModel:
+    """Load an export, a folder or a zip, without TensorFlow, or the best checkpoint of an attempt.
 
-    ratings: the file whose ratings change what is looked up; None: there is none. Raises UserError for a missing
-    or damaged directory.
+    decoding: of questions that have none of their own, with the model's default search if it chooses none. ratings: the
+    file whose ratings change what is looked up; None: there is none. most_waiting: as for `Engine`. is_export: whether
+    it must be an export. Raises UserError for a missing or damaged directory, and for settings that the model does not
+    admit.
     """
-    if directory.is_file() or (directory / MANIFEST).exists():
-        return load_exported(directory, ratings)
-    from chatbot.memory import let_gpu_memory_grow
-    from chatbot.quiet import import_tensorflow
+    version = version_of(directory)
+    model: Model
+    if is_export or directory.is_file() or (directory / MANIFEST).exists():
+        directory = folder_of(directory)
+        manifest, settings, vocabulary, model, retrieval = load_export(directory)
+        card = card_of_export(manifest)
+        names = [manifest.attempt, directory.name]
+    else:
+        from chatbot.memory import let_gpu_memory_grow
+        from chatbot.quiet import import_tensorflow
 
-    import_tensorflow()
-    let_gpu_memory_grow()
-    logging.getLogger("tensorflow").setLevel(logging.ERROR)  # it warns of many graphs, but each setting has its own
-    from chatbot.attempts.trained import load_trained
-    from chatbot.inference.responder import Responder, TensorFlowModel
+        import_tensorflow()
+        let_gpu_memory_grow()
+        logging.getLogger("tensorflow").setLevel(logging.ERROR)  # it warns of many graphs, but each setting has its own
+        from chatbot.attempts.trained import load_trained
+        from chatbot.inference.tensorflow_model import TensorFlowModel
 
-    trained = load_trained(directory)
-    trained.model.freeze()
-    if trained.retrieval is not None and ratings is not None:
-        of_attempt = trained.vocabulary, trained.settings, ratings, directory.name
-        trained = dataclasses.replace(trained, retrieval=RatedRetrieval(directory / RETRIEVAL, *of_attempt))
-    model = TensorFlowModel(trained.model)  # traced once for all settings
-    return LoadedModel(
-        directory,
-        card_of_attempt(directory, trained.step),
-        trained.settings.encoding.history,
-        lambda decoding: Responder(trained, with_default_search(decoding, directory), model),
-    )
-
-
-def load_exported(folder: Path, ratings: Path | None = RATINGS) -> LoadedModel:
-    """Load an export for ONNX Runtime, a folder or a zip, without TensorFlow. Raises UserError as `load_export`.
-
-    ratings: as for `load_model`, of the attempt or of the export.
-    """
-    folder = folder_of(folder)
-    export = load_export(folder)
-    if export.retrieval is not None and ratings is not None:
-        names = export.manifest.attempt, folder.name
-        rated = RatedRetrieval(folder / RETRIEVAL, export.vocabulary, export.settings, ratings, *names)
-        export = export._replace(retrieval=rated)
-    card = card_of_export(export.manifest)
-    turns = export.settings.encoding.history
-    return LoadedModel(folder, card, turns, lambda decoding: ExportedResponder(export, decoding))
+        trained = load_trained(directory)
+        trained.model.freeze()
+        model = TensorFlowModel(trained.model)
+        settings = trained.settings
+        vocabulary = trained.vocabulary
+        retrieval = trained.retrieval
+        card = card_of_attempt(directory, trained.step)
+        names = [directory.name]
+    if retrieval is not None and ratings is not None:
+        retrieval = RatedRetrieval(directory / RETRIEVAL, vocabulary, settings, ratings, *names)
+    default = default_search(retrieval is not None)
+    responder = TextResponder(model, vocabulary, settings, decoding, retrieval, default)
+    engine = Engine(responder, most_waiting)
+    return LoadedModel(directory, card, settings.encoding.history, responder, engine, version)
 
 
 def pointer_of(directory: Path) -> Path:
@@ -146,7 +163,7 @@ def pointer_of(directory: Path) -> Path:
     return next((directory / name for name in (MANIFEST, BEST) if (directory / name).exists()), directory / LAST)
 
 
-def version_of(directory: Path) -> tuple[str, int, int] | None:
+def version_of(directory: Path) -> Version | None:
     """Return what changes when a model has a newer checkpoint; None without one."""
     path = pointer_of(directory)
     try:

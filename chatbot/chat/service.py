@@ -4,17 +4,12 @@ import asyncio
 import contextlib
 import functools
 import math
-import queue
 import time
 from collections import OrderedDict
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping, Sequence
+from typing import Any, NamedTuple, TypeVar
 
-from chatbot.config.decoding import DecodingSettings
-from chatbot.inference.questions import Message, Piece, Question, Receive, Request, Usage
-
-if TYPE_CHECKING:
-    from chatbot.inference.engine import Engine
+from chatbot.inference.request import Message, Piece, Question, Receive, Request, Usage
 
 # As Engine.submit.
 Submit = Callable[[Question, Receive], Request]
@@ -149,17 +144,3 @@ async def answers(
             watching.cancel()
         for request in requests:
             request.cancel()
-
-
-def warm_up(engine: "Engine", searches: Iterable[DecodingSettings | None]) -> None:
-    """Ask a question by each search, and wait for the replies: the first one of a kind takes seconds longer.
-
-    Raises what the engine gives in place of a reply, after it was closed.
-    """
-    for decoding in searches:
-        answers: queue.Queue[Message] = queue.Queue()
-        engine.submit(Question("a", decoding=decoding), answers.put)
-        while not isinstance(item := answers.get(), Usage):
-            if isinstance(item, Exception):
-                engine.close()
-                raise item

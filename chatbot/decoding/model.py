@@ -52,6 +52,12 @@ class Model(Protocol):
     def searcher(self, decoding: DecodingSettings, automaton: BoundedAutomaton) -> Searcher:
         """Return the search of decoding settings, but for their seed."""
 
+    def attention(self, question: Sequence[int], reply: Sequence[int]) -> Floats:
+        """Return the weights of a question's ids at each id of a reply and at its end, [reply + 1, question].
+
+        The model must have attention.
+        """
+
     def log_probabilities(self, sources: Rows, targets: Rows, begin: int) -> Floats:
         """Return log P(target | source) of each pair in nats, the end symbol included and n-grams left out: [pairs].
 

@@ -20,7 +20,7 @@ from chatbot.evaluation.measures import Fluency, Measurer, Sample, Values, preci
 from chatbot.evaluation.report import Words, entries_of, report_page
 from chatbot.flags import flags_for
 from chatbot.inference.replier import BATCH, Replier
-from chatbot.inference.responder import TensorFlowModel, replier_of
+from chatbot.inference.tensorflow_model import TensorFlowModel, replier_of
 from chatbot.quiet import no_bars
 
 

@@ -16,7 +16,7 @@ from chatbot.display import aligned, counted
 from chatbot.evaluation.likelihood import Scorer
 from chatbot.evaluation.measures import Sample, ranked_first
 from chatbot.inference.replier import BATCH
-from chatbot.inference.responder import word_attention
+from chatbot.inference.tensorflow_model import word_attention
 from chatbot.inference.text_responder import WordAttention
 
 # The columns: heading, measure, the factor and decimals of its values, and the heading in Chinese.

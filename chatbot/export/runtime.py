@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from chatbot.attempts.files import CONFIG, DICTIONARY, NGRAMS, RETRIEVAL, VOCABULARY
 from chatbot.attempts.settings import stored_settings
-from chatbot.config.decoding import DecodingSettings, default_search, over_default
+from chatbot.config.decoding import DecodingSettings
 from chatbot.config.export import ONNX
 from chatbot.config.training import Settings
 from chatbot.corpus.vocabulary import BOS, EOS, PAD, Vocabulary, load_vocabulary
@@ -24,9 +24,7 @@ from chatbot.decoding.search import OF_HYPOTHESES, State, new_search, search_arr
 from chatbot.errors import UserError
 from chatbot.export.manifest import Manifest, damaged, read_manifest
 from chatbot.flags import replace
-from chatbot.inference.replier import Replier, for_attempt
 from chatbot.inference.rows import LEAVING_SHARE
-from chatbot.inference.text_responder import TextResponder
 from chatbot.retrieval.index import Retrieval, load_retrieval
 
 Array = npt.NDArray[Any]
@@ -97,7 +95,7 @@ class OnnxModel:
         return {name: rows_of(name) for name in states[0]}
 
     def attention(self, question: Sequence[int], reply: Sequence[int]) -> Floats:
-        """Return the weights of a question's ids at each id of a reply and at its end, [reply + 1, question]."""
+        """See `Model`."""
         state = self.encode([question])
         rows = []
         for last in (BOS, *reply):
@@ -216,18 +214,3 @@ def load_export(folder: Path) -> Export:
     return Export(
         manifest, settings, vocabulary, OnnxModel(folder, mixture), load_retrieval(folder / RETRIEVAL, vocabulary)
     )
-
-
-class ExportedResponder(TextResponder):
-    """Answers questions in text form by an export; it is used as `chatbot.inference.responder.Responder`.
-
-    decoding: the search of the export's attempt, if it chooses none. Raises UserError for decoding settings that the
-    attempt does not admit.
-    """
-
-    def __init__(self, export: Export, decoding: DecodingSettings) -> None:
-        _, settings, vocabulary, model, retrieval = export
-        decoding = over_default(decoding, default_search(retrieval is not None))
-        replier = Replier(model, vocabulary, settings.model, for_attempt(decoding, settings), retrieval)
-        shown = None if settings.model.attention == "none" else model.attention
-        super().__init__(replier, vocabulary, settings, shown)

@@ -14,7 +14,7 @@ import tensorflow as tf
 from chatbot.attempts.files import VOCABULARY
 from chatbot.attempts.trained import Trained
 from chatbot.config.decoding import ONE_SAMPLE, TOKENS, DecodingSettings
-from chatbot.corpus.tokenizer import SPACE
+from chatbot.corpus.pieces import SPACE
 from chatbot.corpus.vocabulary import ASK, EOS, PAD, SPECIALS, UNK, PieceVocabulary, Vocabulary
 from chatbot.decoding.hypotheses import length_penalty
 from chatbot.decoding.ngram_mixture import NgramMixture
@@ -22,7 +22,7 @@ from chatbot.decoding.ngrams import Ngrams, Order
 from chatbot.export.model import Stored, plain_model, sequences_in_graph, with_weights
 from chatbot.flags import flags_of
 from chatbot.inference.replier import check_decoding, for_attempt, reply_automaton
-from chatbot.inference.responder import log_probabilities, search_graph
+from chatbot.inference.tensorflow_model import log_probabilities, search_graph
 from chatbot.model.seq2seq import Seq2Seq
 
 # Of the signature `beam`, if the search of `reply` is another one.

@@ -1,22 +1,25 @@
 """Answers questions of many threads in batches, in threads of its own."""
 
 import math
+import queue
 import threading
 import time
 from collections import OrderedDict, defaultdict, deque
-from collections.abc import Sequence
+from collections.abc import Generator, Iterable, Sequence
 
 import numpy as np
 
-from chatbot.config.decoding import one_sample
+from chatbot.config.decoding import DecodingSettings, one_sample
 from chatbot.corpus.vocabulary import BOS
 from chatbot.decoding.reply_text import MAX_CHARACTERS, Reply, ReplyText, before_stop, good_enough
-from chatbot.inference.questions import FinishReason, Piece, Question, Receive, Request, TokenLogProb
 from chatbot.inference.replier import Replier
+from chatbot.inference.request import FinishReason, Message, Piece, Question, Receive, Request, TokenLogProb
 from chatbot.inference.rows import RowBatch, UnfinishedReply, token_log_prob
 from chatbot.inference.text_responder import TextResponder
 from chatbot.retrieval.judge import LEAST_SCORE
 
+# The number of questions of a client that may wait.
+MOST_WAITING = 256
 # Threads that search: with half of the cores for each operation, two keep all cores busy.
 SEARCH_THREADS = 2
 # The largest number of replies in a batch, but for a question that wants more.
@@ -125,6 +128,7 @@ class Engine:
     """Answers the questions of many threads by one model, those that arrive together in batches.
 
         engine = Engine(responder)
+        reply = "".join(piece.text for piece in engine.pieces(Question("你好")))
         request = engine.submit(Question("你好"), receive)  # receive gets pieces, at last a Usage or an exception
         request.cancel()  # when who asked has gone, or a time limit is over; receive gets nothing more
         engine.close()
@@ -136,7 +140,7 @@ class Engine:
     responder: its search is that of questions without settings. most_waiting: of a client, see `Waiting`.
     """
 
-    def __init__(self, responder: TextResponder, most_waiting: int = 256) -> None:
+    def __init__(self, responder: TextResponder, most_waiting: int = MOST_WAITING) -> None:
         self._decoding = responder.decoding
         self._rows, self._searches = Waiting(most_waiting), Waiting(most_waiting)
         most = max(1, responder.replier.answered_at_once // SEARCH_THREADS)
@@ -149,8 +153,41 @@ class Engine:
     def submit(self, question: Question, receive: Receive) -> Request:
         """Give a question to the engine, from any thread. Raises BusyError if too many wait, or after `close`."""
         request = Request(question, receive)
-        (self._rows if (question.decoding or self._decoding).streams else self._searches).put(request)
+        streams = (question.decoding or self._decoding).streams and not question.n_best
+        (self._rows if streams else self._searches).put(request)
         return request
+
+    def pieces(self, question: Question) -> Generator[Piece, None, None]:
+        """Ask now, and yield the pieces of the replies. Who ends early, such as by Ctrl-C, waits for no more.
+
+        Raises BusyError, and what the engine gives in place of a reply.
+        """
+        messages: queue.SimpleQueue[Message] = queue.SimpleQueue()
+        request = self.submit(question, messages.put)
+
+        def found() -> Generator[Piece, None, None]:
+            try:
+                while isinstance(message := messages.get(), Piece):
+                    yield message
+                if isinstance(message, Exception):
+                    raise message
+            finally:
+                request.cancel()
+
+        return found()
+
+    def warm_up(self, searches: Iterable[DecodingSettings | None] = (None,)) -> None:
+        """Ask a question by each search: the first one of a kind takes seconds longer, since graphs are traced.
+
+        Raises what the engine gives in place of a reply, after it was closed.
+        """
+        try:
+            for decoding in searches:
+                for _ in self.pieces(Question("a", decoding=decoding)):
+                    pass
+        except BaseException:
+            self.close()
+            raise
 
     @property
     def waiting(self) -> int:
@@ -174,7 +211,7 @@ class RowLane:
         self._responder = responder
         self._waiting = waiting
         self._max_length = responder.settings.model.max_length
-        self.batch = RowBatch(responder.replier.model, self._max_length)
+        self.batch = RowBatch(responder.model, self._max_length)
         self._tokens = 0  # of a reply, since questions last joined
 
     def run(self) -> None:
@@ -210,9 +247,9 @@ class RowLane:
             return []
         try:
             source = responder.source(question.text, question.history)
-            if (fixed := responder.fixed_reply(question.text, source)) is None:
+            if (fixed := responder.fixed_reply(question.text, source, question.decoding)) is None:
                 request.read = responder.part_read(question, source)
-                return responder.rule_book.begin(request, source, question.decoding or responder.decoding)
+                return responder.begin(request, source, question.decoding or responder.decoding)
             give_fixed_reply(request, fixed)
         except Exception as error:  # of this question: the others go on
             request.give(error)
@@ -261,7 +298,9 @@ class SearchLane:
             for one in requests
             if not one.is_over
         ]
-        fixed = [self._responder.fixed_reply(one.question.text, source) for one, source in of_all]
+        fixed = [
+            self._responder.fixed_reply(one.question.text, source, one.question.decoding) for one, source in of_all
+        ]
         asked = [
             (source, one.question.last_reply, one.question.seed)
             for (one, source), reply in zip(of_all, fixed, strict=True)
@@ -281,10 +320,11 @@ class SearchLane:
                 give_fixed_reply(request, reply)
             elif others := self._give(request, source, next(candidates), replier):
                 samples.append(others)
-        batch = RowBatch(self._responder.replier.model, self._max_length)
-        batch.change([others for others in samples if not others[0].request.is_over])
-        while batch.unfinished:
-            batch.advance()
+        if samples:
+            batch = RowBatch(self._responder.model, self._max_length)
+            batch.change([others for others in samples if not others[0].request.is_over])
+            while batch.unfinished:
+                batch.advance()
 
     def _give(
         self, request: Request, source: Sequence[int], found: Sequence[Reply], replier: Replier
@@ -302,13 +342,14 @@ class SearchLane:
         replies = good_enough([x for x in stopped if x.text] or stopped, least, fallback)
         if question.repeats:
             replies = [another_good(replies, question.repeats)]
-        best = replies[: question.replies]
+        best = replies[: question.n_best or question.replies]
+        number = len(best) if question.n_best else question.replies
         request.question_tokens = len(source)
-        request.unfinished = question.replies
+        request.unfinished = number
         samples = list[UnfinishedReply]()
-        if replier.generates and least is None and len(best) < question.replies:
-            samples = responder.rule_book.begin(request, source, one_sample(decoding))[len(best) :]
-        best += [Reply(fallback, best[0].score)] * (question.replies - len(best) - len(samples))
+        if replier.generates and least is None and len(best) < number:
+            samples = responder.begin(request, source, one_sample(decoding))[len(best) :]
+        best += [Reply(fallback, best[0].score)] * (number - len(best) - len(samples))
         request.read = responder.part_read(question, source)
         for number, reply in enumerate(best):
             text = reply.text
@@ -330,7 +371,7 @@ class SearchLane:
         """Return the log-probabilities of a reply that was found, if they are needed."""
         if (top := request.question.top_log_probs) is None:
             return ()
-        model = self._responder.replier.model
+        model = self._responder.model
         tokens = []
         state = model.encode([source])
         for last, token in zip((BOS, *ids), ids, strict=False):

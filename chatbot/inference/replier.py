@@ -58,10 +58,13 @@ class Replier:
         self.automaton = reply_automaton(decoding, vocabulary, settings.max_length)
         self.search = model.searcher(decoding, self.automaton)
 
-    def looking_up(self, retrieve: str) -> "Replier":
-        """Return a replier with the same search and another --retrieve. Raises UserError without an index."""
+    def looking_up(self, decoding: DecodingSettings) -> "Replier":
+        """Return a replier with the same search, and other settings of what is looked up, and of the seed.
+
+        Raises UserError without an index.
+        """
         other = copy.copy(self)
-        other._look_up(dataclasses.replace(self.decoding, retrieve=retrieve))
+        other._look_up(decoding)
         return other
 
     def _look_up(self, decoding: DecodingSettings) -> None:

@@ -4,7 +4,6 @@ A reply that is compared with no others comes from this loop wherever somebody w
 """
 
 import dataclasses
-import functools
 from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -13,18 +12,16 @@ import numpy as np
 import numpy.typing as npt
 
 from chatbot.config.decoding import DecodingSettings
-from chatbot.config.training import Settings
-from chatbot.corpus.tokenizer import SPACE
+from chatbot.corpus.pieces import SPACE
 from chatbot.corpus.vocabulary import BOS, EOS, PAD, Vocabulary
 from chatbot.decoding.array_functions import NumpyFunctions
 from chatbot.decoding.automaton import BoundedAutomaton
 from chatbot.decoding.model import EMPTY_QUESTION, NOT_FINITE, Model
 from chatbot.decoding.processors import Prefix, processed
 from chatbot.decoding.reply_text import ReplyText
-from chatbot.decoding.sampling import picked, uniform_numbers
+from chatbot.decoding.sampling import picked
 from chatbot.errors import UserError
-from chatbot.inference.questions import FinishReason, Piece, Request, TokenLogProb
-from chatbot.inference.replier import Replier, check_decoding, for_attempt, reply_automaton
+from chatbot.inference.request import FinishReason, Piece, Request, TokenLogProb
 
 # Rows that are not needed any more are left out when they are a quarter of all: the others are copied then.
 LEAVING_SHARE = 0.25
@@ -48,7 +45,7 @@ class Rows(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Rules:
+class TokenChoice:
     """Chooses the next ids of rows by decoding settings of one reply."""
 
     decoding: DecodingSettings
@@ -85,7 +82,7 @@ class UnfinishedReply:
     request: Request
     number: int
     source: Sequence[int]
-    rules: Rules
+    choice: TokenChoice
     uniform: Floats
     text: ReplyText
     limit: int
@@ -132,50 +129,6 @@ def token_log_prob(vocabulary: Vocabulary, token: int, logits: Floats, top: int)
 def token_text(vocabulary: Vocabulary, token: int) -> str:
     """Return the text of an id. A byte that is no character is a surrogate, as `surrogateescape` has it."""
     return vocabulary.tokens_of([token], "surrogateescape")[0].replace(SPACE, " ")
-
-
-class RuleBook:
-    """Begins replies, by the rules of their decoding settings, and keeps the last rules.
-
-    replier: of the model; settings with the banned words of its own share its automaton. settings: of the attempt.
-    """
-
-    def __init__(self, replier: Replier, vocabulary: Vocabulary, settings: Settings) -> None:
-        self._replier = replier
-        self._vocabulary = vocabulary
-        self._settings = settings
-        self._rules_of = functools.lru_cache(maxsize=64)(self._make)
-
-    def begin(self, request: Request, source: Sequence[int], decoding: DecodingSettings) -> list[UnfinishedReply]:
-        """Return the replies to a question before their first id.
-
-        source: the ids of the question, at least one. decoding: settings of one reply. Raises UserError for settings
-        that the model does not admit.
-        """
-        question = request.question
-        length = self._settings.model.max_length
-        rules = self._rules_of(decoding)
-        uniform = np.zeros((question.replies, length), np.float32)
-        if decoding.samples:
-            seed = decoding.seed if question.seed is None else question.seed
-            (uniform,) = uniform_numbers([seed], [source], question.replies, length)
-        request.question_tokens = len(source)
-        request.unfinished = question.replies
-        stops = (*decoding.stop, *question.stop)
-        limit = min(question.max_tokens or length, length)
-        return [
-            UnfinishedReply(request, number, source, rules, row, ReplyText(self._vocabulary, stops, []), limit)
-            for number, row in enumerate(uniform)
-        ]
-
-    def _make(self, decoding: DecodingSettings) -> Rules:
-        decoding = for_attempt(decoding, self._settings)
-        if decoding.top_k is not None:  # of a request, whose client does not know the vocabulary
-            decoding = dataclasses.replace(decoding, top_k=min(decoding.top_k, len(self._vocabulary)))
-        check_decoding(decoding, self._vocabulary, self._settings.model)
-        if decoding.ban == self._replier.decoding.ban:
-            return Rules(decoding, self._replier.automaton)
-        return Rules(decoding, reply_automaton(decoding, self._vocabulary, self._settings.model.max_length))
 
 
 class RowBatch:
@@ -227,7 +180,7 @@ class RowBatch:
             return
         # The rows of the next state, as numbers of rows of the present one and of the questions behind it.
         numbers = [unfinished, *(np.full(len(of_question), width + i) for i, of_question in enumerate(new))]
-        needing = [len(unfinished) + i for i, reply in enumerate(arrived) if reply.rules.generic_tokens]
+        needing = [len(unfinished) + i for i, reply in enumerate(arrived) if reply.choice.generic_tokens]
         numbers += [old + generic, np.full(len(needing), width + len(new))]
         states = [] if self._state is None else [self._state]
         rows = np.concatenate(numbers)
@@ -254,7 +207,7 @@ class RowBatch:
             raise UserError(NOT_FINITE)
         groups = defaultdict(list)
         for row, reply in enumerate(self._replies):
-            groups[reply.rules].append(row)
+            groups[reply.choice].append(row)
         generic = None
         needed = self._unfinished_generic()
         if len(needed):
@@ -263,11 +216,11 @@ class RowBatch:
         ids = np.full(number, EOS, np.int64)
         states = np.zeros(number, np.int64)
         with np.errstate(all="ignore"):  # logarithms of 0 and differences of infinities are meant
-            for rules, of_group in groups.items():
+            for choice, of_group in groups.items():
                 # A view of all rows is not copied.
                 places: Any = slice(None) if len(of_group) == number else np.array(of_group)
                 of_generic = None if generic is None else generic[places]
-                ids[places], states[places] = rules.choose(logits[:number][places], rows.of(places), of_generic)
+                ids[places], states[places] = choice.choose(logits[:number][places], rows.of(places), of_generic)
         rows.ids[np.arange(number), rows.positions] = ids
         for row in np.flatnonzero(~self._has_ended).tolist():
             reply = self._replies[row]
@@ -276,7 +229,7 @@ class RowBatch:
 
     def _unfinished_generic(self) -> npt.NDArray[np.intp]:
         """Return which rows without the question are still needed, as numbers from 0."""
-        tokens = np.array([self._replies[row].rules.generic_tokens for row in self._generic], np.int64)
+        tokens = np.array([self._replies[row].choice.generic_tokens for row in self._generic], np.int64)
         return np.flatnonzero(~self._has_ended[self._generic] & (self._rows.positions[self._generic] < tokens))
 
     def _new_rows(self, replies: Sequence[UnfinishedReply]) -> Rows:
@@ -285,6 +238,6 @@ class RowBatch:
             ids=np.full((number, self._max_length), PAD, np.int64),
             positions=np.zeros(number, np.int64),
             last=np.full(number, BOS, np.int64),
-            states=np.array([reply.rules.automaton.start for reply in replies], np.int64),
+            states=np.array([reply.choice.automaton.start for reply in replies], np.int64),
             uniform=np.array([reply.uniform for reply in replies], np.float32).reshape(number, self._max_length),
         )

@@ -4,31 +4,37 @@ import bisect
 import dataclasses
 import functools
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+import re
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from chatbot.config.corpus import AUTO
-from chatbot.config.decoding import DecodingSettings
+from chatbot.config.decoding import DecodingSettings, over_default
 from chatbot.config.training import Settings
 from chatbot.corpus.history import question_of, source_of
 from chatbot.corpus.tokenizer import tokens_of
 from chatbot.corpus.vocabulary import Vocabulary
-from chatbot.decoding.reply_text import MAX_CHARACTERS, Origin, Reply, good_enough
-from chatbot.inference.questions import Message, Piece, Question, Request
-from chatbot.inference.replier import Replier, for_attempt
-from chatbot.inference.rows import RowBatch, RuleBook
-from chatbot.inference.rules import fixed_answer, read_rules
+from chatbot.decoding.model import Floats, Model
+from chatbot.decoding.reply_text import MAX_CHARACTERS, Origin, ReplyText
+from chatbot.decoding.sampling import uniform_numbers
+from chatbot.errors import UserError
+from chatbot.inference.replier import Replier, check_decoding, for_attempt, reply_automaton
+from chatbot.inference.request import Question, Request
+from chatbot.inference.rows import TokenChoice, UnfinishedReply
+from chatbot.retrieval.index import Retrieval
 
 # The reply to a text without visible characters.
 EMPTY_QUESTION_REPLY = "（请说点什么 / please say something）"
 # Searches of requests that are kept, which choose among 10 sizes of beams.
 MOST_SEARCHES = 16
-
-Weights = npt.NDArray[np.float32]
+# Settings on which the graph of a search does not depend, with values that need nothing else.
+BESIDE_SEARCH = {
+    **{name: getattr(DecodingSettings, name) for name in ("seed", "min_score", "fallback", "rules", "n_best")},
+    "retrieve": AUTO,
+}
 
 # The label of the end symbol.
 END = "<eos>"
@@ -39,71 +45,145 @@ class WordAttention(NamedTuple):
 
     question: list[str]
     reply: list[str]  # the last one is END
-    weights: Weights  # [reply, question]; those of each word of the reply add up to 1
+    weights: Floats  # [reply, question]; those of each word of the reply add up to 1
 
 
-# (the ids of a question, of a reply) -> their attention weights, [reply + 1, question]
-AttentionWeights = Callable[[Sequence[int], Sequence[int]], Weights]
+class Rule(NamedTuple):
+    """A pattern that is searched for anywhere in a question, and the answer to that question."""
+
+    pattern: re.Pattern[str]
+    answer: str
+
+
+def read_rules(path: Path) -> list[Rule]:
+    """Return the rules in a UTF-8 file, one `PATTERN<TAB>ANSWER` a line.
+
+    PATTERN is a regular expression of Python, in which upper and lower case are the same. Blank lines, and those that
+    begin with #, are left out. Raises UserError for a file that cannot be read, and names the line that is wrong.
+    """
+    try:
+        lines = path.read_text(encoding="utf-8-sig").split("\n")
+    except (OSError, ValueError) as error:
+        reason = (isinstance(error, OSError) and error.strerror) or "it is not UTF-8"
+        raise UserError(f"--rules {path}: cannot be read ({reason}); give a text file of PATTERN<TAB>ANSWER") from None
+    rules = []
+    for number, line in enumerate(lines, start=1):
+        if not line.strip() or line.startswith("#"):
+            continue
+        pattern, _, answer = (part.strip() for part in line.partition("\t"))
+        if not pattern or not answer or "\t" in answer:
+            raise UserError(f"--rules {path}: line {number:,} is not PATTERN<TAB>ANSWER; correct it")
+        try:
+            rules.append(Rule(re.compile(pattern, re.IGNORECASE), answer))
+        except (re.error, OverflowError, RecursionError) as error:
+            raise UserError(f"--rules {path}: line {number:,}: {error}; correct the pattern") from None
+    return rules
+
+
+def fixed_answer(rules: list[Rule], question: str) -> str | None:
+    """Return the answer of the first rule whose pattern is in the question, None if there is none."""
+    return next((rule.answer for rule in rules if rule.pattern.search(question)), None)
 
 
 class TextResponder:
-    """Answers questions in text form, each by one line of text.
+    """What a model makes of any text: the ids that it reads, the search that answers them, and fixed replies.
 
-    settings: those of the attempt. attention: None for a model that shows no attention.
+    Any thread may use it. settings: those of the attempt. decoding: of questions that have none of their own.
+    retrieval: the training pairs, if they can be looked up. default: the search of decoding settings that choose none.
+    Raises UserError for decoding settings that the attempt does not admit.
+
+    chosen, decoding: the settings as they were given, and with the default search if they choose none.
     """
 
     def __init__(
-        self, replier: Replier, vocabulary: Vocabulary, settings: Settings, attention: AttentionWeights | None
+        self,
+        model: Model,
+        vocabulary: Vocabulary,
+        settings: Settings,
+        decoding: DecodingSettings,
+        retrieval: Retrieval | None = None,
+        default: Mapping[str, Any] | None = None,
     ) -> None:
-        self.replier = replier
-        self.decoding = replier.decoding
+        self.model = model
         self.vocabulary = vocabulary
         self.settings = settings
-        self._attention = attention
+        self.retrieval = retrieval
+        self.chosen = decoding
+        self._default = default or {}
         self._tokens = tokens_of(settings.corpus)
         self._max_length = settings.model.max_length
         self._turns = settings.encoding.history
-        self._rules = [] if replier.decoding.rules is None else read_rules(Path(replier.decoding.rules))
-        self.rule_book = RuleBook(replier, vocabulary, settings)
+        self._rules_in = functools.lru_cache(read_rules)
         self._replier_of_search = functools.lru_cache(MOST_SEARCHES)(self._make_replier)
+        self._choice_of = functools.lru_cache(64)(self._make_choice)
+        self.decoding = over_default(decoding, self._default)
+        self.replier = self._make_replier(self.decoding)
+        self.decoding = self.completed(decoding)
+
+    def completed(self, decoding: DecodingSettings) -> DecodingSettings:
+        """Return decoding settings with the default search if they choose none.
+
+        Raises UserError for those that the attempt does not admit.
+        """
+        whole = over_default(decoding, self._default)
+        if whole.rules is not None:
+            self._rules_in(Path(whole.rules))
+        return self.replier_of(whole).decoding
 
     def replier_of(self, decoding: DecodingSettings | None) -> Replier:
-        """Return the replier of other decoding settings, None for its own. Raises UserError as `Replier`.
+        """Return the replier of decoding settings, None for the own ones. Raises UserError as `Replier`.
 
-        Those that differ only in what is looked up share a search, whose first use takes seconds.
+        Those that differ only in what is looked up, and in the seed, share a search, whose first use takes seconds.
         """
         if decoding is None or decoding == self.decoding:
             return self.replier
-        is_own = dataclasses.replace(decoding, retrieve=self.decoding.retrieve) == self.decoding
-        of_search = self.replier if is_own else self._replier_of_search(dataclasses.replace(decoding, retrieve=AUTO))
-        return of_search.looking_up(decoding.retrieve)
+        search = dataclasses.replace(decoding, **BESIDE_SEARCH)
+        is_own = search == dataclasses.replace(self.decoding, **BESIDE_SEARCH)
+        of_search = self.replier if is_own else self._replier_of_search(search)
+        return of_search.looking_up(dataclasses.replace(decoding, ban=of_search.decoding.ban))
 
     def _make_replier(self, decoding: DecodingSettings) -> Replier:
         decoding = for_attempt(decoding, self.settings)
-        return Replier(self.replier.model, self.vocabulary, self.settings.model, decoding, self.replier.retrieval)
+        return Replier(self.model, self.vocabulary, self.settings.model, decoding, self.retrieval)
 
-    def reply(self, text: str, history: Sequence[str] = (), last_reply: str | None = None) -> str:
-        """Return the best reply, one line, or the fixed reply of a text.
+    def begin(self, request: Request, source: Sequence[int], decoding: DecodingSettings) -> list[UnfinishedReply]:
+        """Return the replies to a question before their first id.
 
-        history: the turns before the text, the oldest first, alternately of the user and of the chatbot. A model that
-        was trained with --history N reads the last N of them. last_reply: what the chatbot said last, also to a model
-        that reads no turns: a looked-up reply does not repeat it. "": nothing; None: the last turn of the history.
+        source: the ids of the question, at least one. decoding: settings of one reply. Raises UserError for settings
+        that the model does not admit.
         """
-        return self.n_best(text, history, 1, last_reply=last_reply)[0].text
+        question = request.question
+        length = self._max_length
+        choice = self._choice_of(decoding)
+        uniform = np.zeros((question.replies, length), np.float32)
+        if decoding.samples:
+            seed = decoding.seed if question.seed is None else question.seed
+            (uniform,) = uniform_numbers([seed], [source], question.replies, length)
+        request.question_tokens = len(source)
+        request.unfinished = question.replies
+        stops = (*decoding.stop, *question.stop)
+        limit = min(question.max_tokens or length, length)
+        return [
+            UnfinishedReply(request, number, source, choice, row, ReplyText(self.vocabulary, stops, []), limit)
+            for number, row in enumerate(uniform)
+        ]
 
-    def replies(self, texts: Sequence[str]) -> list[str]:
-        """Return the reply to each text, without turns before it. Texts are batched, which is faster than `reply`."""
-        questions = [self.source(text, ()) for text in texts]
-        fixed = [self.fixed_reply(*asked) for asked in zip(texts, questions, strict=True)]
-        found = iter(self.replier.replies([x for x, reply in zip(questions, fixed, strict=True) if reply is None]))
-        return [next(found) if reply is None else reply for reply in fixed]
+    def _make_choice(self, decoding: DecodingSettings) -> TokenChoice:
+        decoding = for_attempt(decoding, self.settings)
+        if decoding.top_k is not None:  # of a request, whose client does not know the vocabulary
+            decoding = dataclasses.replace(decoding, top_k=min(decoding.top_k, len(self.vocabulary)))
+        check_decoding(decoding, self.vocabulary, self.settings.model)
+        if decoding.ban == self.replier.decoding.ban:
+            return TokenChoice(decoding, self.replier.automaton)
+        return TokenChoice(decoding, reply_automaton(decoding, self.vocabulary, self._max_length))
 
-    def fixed_reply(self, text: str, source: Sequence[int]) -> str | None:
+    def fixed_reply(self, text: str, source: Sequence[int], decoding: DecodingSettings | None = None) -> str | None:
         """Return the reply to a text that is not searched for: that of --rules, or `EMPTY_QUESTION_REPLY`; else None.
 
-        source: the ids of the text and of the turns before it, none if the text has none.
+        source: the ids of the text and of the turns before it, none if the text has none. decoding: of the question.
         """
-        answer = fixed_answer(self._rules, text[:MAX_CHARACTERS])
+        file = (decoding or self.decoding).rules
+        answer = None if file is None else fixed_answer(self._rules_in(Path(file)), text[:MAX_CHARACTERS])
         return answer if answer is not None or source else EMPTY_QUESTION_REPLY
 
     def attention(self, text: str, reply: str, history: Sequence[str] = ()) -> WordAttention | None:
@@ -113,62 +193,18 @@ class TextResponder:
         the model generates, such as one from a file, the first --max-length tokens are shown: a Transformer that is
         exported has no place for the keys of more.
         """
-        if self._attention is None:
+        if self.settings.model.attention == "none":
             return None
         ids = self.vocabulary.reply_ids(self._tokens(reply[:MAX_CHARACTERS]))[: self._max_length]
         question = self.source(text, history)
-        return by_word(self.vocabulary, question, ids, self._attention(question, ids))
+        return by_word(self.vocabulary, question, ids, self.model.attention(question, ids))
 
-    def stream(self, text: str, history: Sequence[str] = (), last_reply: str | None = None) -> Iterator[str]:
-        """Yield the reply to a text in pieces, as its tokens are found; joined, they are `reply` of the same."""
-        if self.decoding.streams:
-            source = self.source(text, history)
-            fixed = self.fixed_reply(text, source)
-            yield from self._pieces(source) if fixed is None else [fixed]
-        else:
-            yield from filter(None, [self.reply(text, history, last_reply)])
-
-    def _pieces(self, source: Sequence[int]) -> Iterator[str]:
-        """Yield the reply to a question in pieces. source: its ids, at least one."""
-        messages: list[Message] = []
-        request = Request(Question(""), messages.append)
-        batch = RowBatch(self.replier.model, self._max_length)
-        batch.change([self.rule_book.begin(request, source, self.decoding)])
-        while batch.unfinished:
-            batch.advance()
-            for message in messages:
-                if isinstance(message, Exception):
-                    raise message
-                if isinstance(message, Piece) and message.text:
-                    yield message.text
-            messages.clear()
-
-    def n_best(
-        self,
-        text: str,
-        history: Sequence[str] = (),
-        number: int | None = None,
-        seed: int | None = None,
-        last_reply: str | None = None,
-    ) -> list[Reply]:
-        """Return the distinct replies with their scores, the best first.
-
-        A text with a fixed reply has that one. history, last_reply: as in `reply`. number,
-        seed: at most so many replies, and the seed of samples; None: those of the settings.
-        """
+    def origin(
+        self, text: str, reply: str, history: Sequence[str] = (), decoding: DecodingSettings | None = None
+    ) -> Origin:
+        """Return where a reply to a text comes from. decoding: of the question."""
         question = self.source(text, history)
-        if (fixed := self.fixed_reply(text, question)) is not None:
-            return [Reply(fixed, 0.0)]
-        if last_reply is None:
-            last_reply = history[-1] if history else ""
-        (found,) = self.replier.candidates([question], [last_reply], None if seed is None else [seed])
-        good = good_enough(found, self.decoding.min_score, self.decoding.fallback)
-        return good[: number or self.decoding.n_best]
-
-    def origin(self, text: str, reply: str, history: Sequence[str] = ()) -> Origin:
-        """Return where a reply to a text comes from."""
-        question = self.source(text, history)
-        return self.replier.origin(question, reply) if question else Origin()
+        return self.replier_of(decoding).origin(question, reply) if question else Origin()
 
     def source(self, text: str, history: Sequence[str]) -> list[int]:
         """Return the ids of a text and the turns before it, as the model reads them; [] if the text has no ids.
@@ -214,7 +250,7 @@ class TextResponder:
         return self.vocabulary.ids(self._tokens(text[:MAX_CHARACTERS]))
 
 
-def by_word(vocabulary: Vocabulary, question: Sequence[int], reply: Sequence[int], weights: Weights) -> WordAttention:
+def by_word(vocabulary: Vocabulary, question: Sequence[int], reply: Sequence[int], weights: Floats) -> WordAttention:
     """Return the attention of a reply, word by word.
 
     question, reply: ids. weights: of the question's ids at each id of the reply and at the end symbol,

@@ -28,7 +28,7 @@ def index(settings: IndexSettings) -> None:
 
     import_tensorflow()
     from chatbot.attempts.trained import load_trained
-    from chatbot.inference.responder import TensorFlowModel
+    from chatbot.inference.tensorflow_model import TensorFlowModel
 
     trained = load_trained(directory)
     own = trained.settings

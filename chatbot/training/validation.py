@@ -20,7 +20,7 @@ from chatbot.errors import UserError
 from chatbot.evaluation.likelihood import Scorer
 from chatbot.evaluation.measures import Measurer, top_share
 from chatbot.inference.replier import Replier
-from chatbot.inference.responder import TensorFlowModel
+from chatbot.inference.tensorflow_model import TensorFlowModel
 from chatbot.model.device_copies import DeviceCopies
 from chatbot.model.seq2seq import Seq2Seq
 from chatbot.retrieval.fitting import MOST_QUESTIONS, fit_judge, index_by_meaning
@@ -113,7 +113,7 @@ class Validator:
         retrieval = load_retrieval(directory / RETRIEVAL, self._vocabulary) if decoding.retrieved else None
         if retrieval is not None and not retrieval.is_validated:  # nothing is generated: no search is traced for it
             self._replier.retrieval = retrieval
-            return self._replier.looking_up(decoding.retrieve).replies(self._questions)
+            return self._replier.looking_up(decoding).replies(self._questions)
         replier = Replier(self._chat_model, self._vocabulary, self._settings, decoding, retrieval)
         return replier.replies(self._questions)
 

@@ -9,7 +9,6 @@ import pytest
 from chatbot.attempts.files import DATA, learned_questions
 from chatbot.chat import loading
 from chatbot.chat.loading import ModelCard, card_of_export, version_of
-from chatbot.config.decoding import DecodingSettings
 from chatbot.export.manifest import Manifest
 from tests.export.untrained import write_attempt
 
@@ -80,6 +79,7 @@ def test_questions_that_an_attempt_offers(tmp_path: Path) -> None:
 
 
 def test_model_that_only_replies_is_frozen(tmp_path: Path) -> None:
-    responder = loading.load_model(write_attempt(tmp_path / "talk")).responder_of(DecodingSettings())
-    model: Any = responder.replier.model
+    loaded = loading.load_model(write_attempt(tmp_path / "talk"))
+    loaded.engine.close()
+    model: Any = loaded.responder.model
     assert model.model._columns is not None

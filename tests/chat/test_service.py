@@ -1,12 +1,10 @@
-"""What the services share: the limit of the rate of each client, and the first questions."""
+"""What the services share: the limit of the rate of each client, and what nobody waits for."""
 
 import asyncio
 
 import pytest
 
-from chatbot.chat.service import ClientLeftError, RateLimit, warm_up, while_waited_for
-from chatbot.config.decoding import DecodingSettings
-from tests.chat.server.fake_models import FakeEngine
+from chatbot.chat.service import ClientLeftError, RateLimit, while_waited_for
 
 
 def test_limit_recovers_with_time() -> None:
@@ -51,14 +49,3 @@ def test_what_nobody_waits_for_any_more_is_cancelled(leaves: bool) -> None:
         assert asyncio.all_tasks() == {asyncio.current_task()}
 
     asyncio.run(wait())
-
-
-def test_first_questions_are_asked_by_each_search() -> None:
-    """A model that cannot answer them is closed."""
-    engine, searches = FakeEngine(), [None, DecodingSettings(beam_size=1)]
-    warm_up(engine, searches)  # type: ignore[arg-type]
-    assert [question.decoding for question in engine.questions] == searches
-    engine.answer = lambda question: [ValueError("damaged")]
-    with pytest.raises(ValueError, match="damaged"):
-        warm_up(engine, searches)  # type: ignore[arg-type]
-    assert engine.closed.is_set()

@@ -9,6 +9,7 @@ import pytest
 from chatbot.config.decoding import DecodingSettings
 from chatbot.decoding.processors import Prefix, no_repeat_ngram
 from chatbot.decoding.search import OF_HYPOTHESES, new_search
+from tests.inference.messages import reply_of
 from tests.oracle import Ids
 from tests.tiny_models import LENGTH, VOCABULARY, Table
 
@@ -71,7 +72,7 @@ def test_replies_that_come_token_by_token_are_those_of_the_oracle() -> None:
             responder = table.responder(decoding)
             for text in ("a", "b你", "好好", "你a b好"):
                 ((expected, _),) = table.oracle().candidates(decoding, responder.source(text, ()))
-                assert "".join(responder.stream(text)) == expected, decoding
+                assert reply_of(responder, text) == expected, decoding
 
 
 @pytest.mark.parametrize("length", [2, 3])

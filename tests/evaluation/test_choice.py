@@ -15,7 +15,7 @@ from chatbot.evaluation import choice
 from chatbot.evaluation.choice import QUESTION_WEIGHT, choice_shares, others, scores_of
 from chatbot.evaluation.measures import Sample
 from chatbot.flags import compose
-from chatbot.inference.responder import TensorFlowModel
+from chatbot.inference.tensorflow_model import TensorFlowModel
 from chatbot.model.seq2seq import Seq2Seq
 from chatbot.training.new_model import built_model
 from tests.oracle import likelihood

@@ -36,7 +36,7 @@ from chatbot.evaluation.likelihood import Likelihood, Scorer
 from chatbot.evaluation.measures import ORDER, Fluency, Sample
 from chatbot.flags import compose
 from chatbot.inference.replier import Replier
-from chatbot.inference.responder import replier_of
+from chatbot.inference.tensorflow_model import replier_of
 from chatbot.model.device_copies import DeviceCopies
 from chatbot.model.seq2seq import Seq2Seq
 from chatbot.training.new_model import built_model

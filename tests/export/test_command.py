@@ -13,13 +13,13 @@ import pytest
 
 import chatbot
 from chatbot.attempts.files import CONFIG, DATA, DICTIONARY
-from chatbot.chat.loading import load_exported
+from chatbot.chat.loading import load_model
 from chatbot.commands import main
 from chatbot.config.decoding import DecodingSettings
 from chatbot.config.export import EXPORT, ExportSettings
 from chatbot.errors import UserError
 from chatbot.export.manifest import MANIFEST, folder_of, read_manifest, write_zip
-from chatbot.export.runtime import ExportedResponder, load_export
+from chatbot.export.runtime import load_export
 from chatbot.export.write import export
 from tests.export.test_replies import run_python
 from tests.export.untrained import write_attempt
@@ -154,10 +154,10 @@ def test_manifest_of_another_version_is_refused(copy: Path, changes: dict[str, o
 def test_graph_that_is_no_graph_is_refused(copy: Path) -> None:
     """Also when the checksums were made for it. An export of an earlier version has no questions."""
     values = json.loads((copy / MANIFEST).read_text())
-    assert load_exported(copy).card.questions == ("晚安",)
+    assert load_model(copy).card.questions == ("晚安",)
     del values["questions"]
     (copy / MANIFEST).write_text(json.dumps(values))
-    assert load_exported(copy).card.questions == ()
+    assert load_model(copy).card.questions == ()
     (copy / "step.onnx").write_bytes(b"")
     values["files"]["step.onnx"] = [0, 0]
     (copy / MANIFEST).write_text(json.dumps(values))
@@ -195,9 +195,9 @@ def test_half_written_export_is_removed(folder: Path, monkeypatch: pytest.Monkey
 
 
 def test_default_search_is_that_of_the_attempt_whose_paths_are_left_out(folder: Path) -> None:
-    found = load_export(folder / "exports" / "tiny-onnx")
-    assert ExportedResponder(found, DecodingSettings()).decoding.beam_size == 5  # no validation chose the checkpoint
-    assert ExportedResponder(found, DecodingSettings(top_p=0.5)).decoding.top_p == 0.5
+    onnx = folder / "exports" / "tiny-onnx"
+    assert load_model(onnx).responder.decoding.beam_size == 5  # no validation chose the checkpoint
+    assert load_model(onnx, DecodingSettings(top_p=0.5)).responder.decoding.top_p == 0.5
     values = json.loads((folder / "exports" / "tiny-onnx" / "config.json").read_text())
     assert not {"data", "validation", "word_vectors"} & values.keys()
     settings = EXPORT.parse(["weibo", "--format", "onnx", "--weights", "int8"])
@@ -262,10 +262,10 @@ def test_damaged_zip_is_refused(folder: Path, tmp_path: Path, monkeypatch: pytes
     content[zipfile.ZipFile(whole).getinfo("weights.bin").header_offset + 200] ^= 0xFF
     (tmp_path / "b.zip").write_bytes(content)
     (tmp_path / "c.zip").write_bytes(whole.read_bytes()[:-100])
-    assert load_exported(whole).card.name == "tiny"
+    assert load_model(whole).card.name == "tiny"
     for name in ("b.zip", "c.zip"):
         with pytest.raises(UserError, match=r"cannot be read|not an export|damaged"):
-            load_exported(tmp_path / name)
+            load_model(tmp_path / name)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=1000))
     with pytest.raises(UserError, match=r"GB unpacked, and .* has 0.0 GB free; free some, or set TMPDIR"):
         folder_of(whole)

@@ -12,21 +12,23 @@ import tensorflow as tf
 
 from chatbot.attempts.settings import with_default_search
 from chatbot.attempts.trained import Trained, load_trained
-from chatbot.chat.loading import load_exported
+from chatbot.chat.loading import load_model
 from chatbot.config.decoding import DecodingSettings
 from chatbot.config.export import ExportSettings
 from chatbot.decoding.reply_text import Origin
-from chatbot.export.runtime import THREADS_VARIABLE, Export, ExportedResponder, load_export
+from chatbot.export.runtime import THREADS_VARIABLE, Export, load_export
 from chatbot.export.write import export
 from chatbot.inference.engine import RowLane, Waiting
-from chatbot.inference.questions import Question
-from chatbot.inference.responder import Responder, TensorFlowModel
+from chatbot.inference.request import Question
+from chatbot.inference.tensorflow_model import TensorFlowModel
+from chatbot.inference.text_responder import TextResponder
 from chatbot.retrieval.ratings import append_rating, rating_of
 from tests.commands import ENVIRONMENT
 from tests.export.untrained import QUESTIONS, write_attempt
-from tests.inference.messages import Answer, Message, asked
+from tests.inference.messages import Answer, Message, asked, replies_of, reply_of
 from tests.inference.test_replier import ALL_TOKENS
 from tests.model.small_transformer import TRANSFORMER
+from tests.tiny_models import responder_of
 
 ROOT = Path(__file__).parents[2]
 HISTORY = ["你好", "我"]
@@ -41,13 +43,18 @@ def exported(directory: Path, folder: Path, kind: str, **flags: Any) -> Path:
     return folder
 
 
+def of_export(found: Export, decoding: DecodingSettings) -> TextResponder:
+    """What answers texts by an export."""
+    return TextResponder(found.model, found.vocabulary, found.settings, decoding, found.retrieval)
+
+
 def check_replies(trained: Trained, found: Export, decoding: DecodingSettings) -> None:
     """All candidates and scores are those of the attempt: alone, in a batch, with history and as a stream."""
-    attempt = Responder(trained, decoding)
+    attempt = responder_of(trained, decoding)
     sources = [attempt.source(question, HISTORY) for question in QUESTIONS]
     expected = attempt.replier.candidates(sources)
     assert len({replies[0].text for replies in expected}) > 1
-    responder = ExportedResponder(found, decoding)
+    responder = of_export(found, decoding)
     assert [responder.source(question, HISTORY) for question in QUESTIONS] == sources
     batch = responder.replier.candidates(sources)
     alone = [responder.replier.candidates([source])[0] for source in sources]
@@ -56,7 +63,7 @@ def check_replies(trained: Trained, found: Export, decoding: DecodingSettings) -
         scores, others = ([reply.score for row in x for reply in row] for x in (given, expected))
         np.testing.assert_allclose(scores, others, rtol=1e-3, atol=1e-4)
     for question, replies in zip(QUESTIONS, batch, strict=True):
-        assert "".join(responder.stream(question, HISTORY)) == replies[0].text
+        assert reply_of(responder, question, HISTORY) == replies[0].text
 
 
 @pytest.fixture(scope="module")
@@ -87,7 +94,7 @@ def test_threads_are_those_of_the_environment(
 
 
 def test_search_that_is_not_wanted_any_more_ends(preset: Path) -> None:
-    responder = ExportedResponder(load_export(preset.with_name("onnx")), DecodingSettings(beam_size=4))
+    responder = of_export(load_export(preset.with_name("onnx")), DecodingSettings(beam_size=4))
     answers = iter([True, True, False, False])  # after each id, and of all
     source = responder.source("你好吗", ())
     assert responder.replier.candidates([source], is_wanted=lambda: next(answers)) == [[]]
@@ -135,16 +142,16 @@ def test_caches_are_no_longer_than_the_replies(tmp_path: Path) -> None:
 def test_ratings_of_the_attempt_and_of_its_export_count(preset: Path, tmp_path: Path, name: str, counts: bool) -> None:
     ratings = tmp_path / "ratings.jsonl"
     append_rating(ratings, rating_of("你好吗", "今天好", [], "good", name, written_to=""))
-    responder = load_exported(preset.with_name("onnx"), ratings).responder_of(DecodingSettings())
+    responder = load_model(preset.with_name("onnx"), ratings=ratings).responder
     assert responder.replier.follows_ratings
     assert responder.origin("你好吗", "今天好") == (Origin("你好吗", is_rated=True) if counts else Origin())
-    unrated = load_exported(preset.with_name("onnx"), None).responder_of(DecodingSettings())
+    unrated = load_model(preset.with_name("onnx"), ratings=None).responder
     assert not unrated.replier.follows_ratings
 
 
 def test_attention_is_that_of_the_attempt(preset: Path) -> None:
-    expected = Responder(load_trained(preset), DecodingSettings()).attention("你好吗", "今天好")
-    found = ExportedResponder(load_export(preset.with_name("onnx")), DecodingSettings()).attention("你好吗", "今天好")
+    expected = responder_of(load_trained(preset), DecodingSettings()).attention("你好吗", "今天好")
+    found = of_export(load_export(preset.with_name("onnx")), DecodingSettings()).attention("你好吗", "今天好")
     assert expected is not None
     assert found is not None
     assert (found.question, found.reply) == (expected.question, expected.reply)
@@ -153,13 +160,13 @@ def test_attention_is_that_of_the_attempt(preset: Path) -> None:
 
 def test_engine_answers_in_batches_as_the_responder_alone(preset: Path) -> None:
     decoding = DecodingSettings(**{**SAMPLING, "anti_lm": 0.5, "anti_lm_tokens": 2})
-    responder = ExportedResponder(load_export(preset.with_name("onnx")), decoding)
+    responder = of_export(load_export(preset.with_name("onnx")), decoding)
     lane = RowLane(responder, Waiting(1))
     messages: list[list[Message]] = [[] for _ in QUESTIONS]
     waiting = [asked(Question(text), own) for text, own in zip(QUESTIONS, messages, strict=True)]
     for step in range(15):  # two arrive at each step
         lane.step(waiting[2 * step : 2 * step + 2])
-    assert [Answer(own).texts for own in messages] == [[reply] for reply in responder.replies(QUESTIONS)]
+    assert [Answer(own).texts for own in messages] == [[reply_of(responder, question)] for question in QUESTIONS]
 
 
 GRU = {
@@ -207,8 +214,8 @@ def test_onnx_answers_in_a_process_without_tensorflow(preset: Path) -> None:
     program = f"{blocked}; sys.argv = ['chat.py', *sys.argv[1:]]; from chatbot.commands import main; main('chat')"
     questions = ["", *QUESTIONS, "xyz"]
     found = run_python(program, "--export", str(preset.with_name("onnx")), stdin="\n\n".join(questions) + "\n")
-    attempt = Responder(load_trained(preset), with_default_search(DecodingSettings(), preset))
-    replies = attempt.replies(questions)
+    attempt = responder_of(load_trained(preset), with_default_search(DecodingSettings(), preset))
+    replies = replies_of(attempt, questions)
     assert found.splitlines()[::2] == replies  # each of a conversation of its own
     assert {bool(attempt.origin(q, r).question) for q, r in zip(questions, replies, strict=True)} == {True, False}
 
@@ -222,4 +229,5 @@ def test_savedmodel_answers_in_a_process_with_tensorflow_alone(preset: Path, tmp
     folder = exported(preset, tmp_path / "export", "savedmodel", decoding=DecodingSettings(**flags))
     program = f"import sys; sys.modules['chatbot'] = None\n{program}"
     found = run_python(program, str(folder), stdin="\n".join(QUESTIONS[:3]) + "\n")
-    assert found.splitlines() == Responder(load_trained(preset), DecodingSettings(**flags)).replies(QUESTIONS[:3])
+    attempt = responder_of(load_trained(preset), DecodingSettings(**flags))
+    assert found.splitlines() == replies_of(attempt, QUESTIONS[:3])

@@ -16,7 +16,7 @@ from chatbot.corpus.vocabulary import BYTES, Vocabulary
 from chatbot.decoding.ngrams import ngrams_of
 from chatbot.flags import replace
 from chatbot.inference.replier import Replier
-from chatbot.inference.responder import TensorFlowModel
+from chatbot.inference.tensorflow_model import TensorFlowModel
 from chatbot.model.recurrent import uniform
 from chatbot.model.seq2seq import Seq2Seq
 from chatbot.training.devices.towers import Tower

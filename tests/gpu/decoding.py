@@ -9,7 +9,9 @@ from chatbot.config.decoding import DecodingSettings
 from chatbot.corpus.vocabulary import BOS
 from chatbot.flags import replace
 from chatbot.inference.replier import Replier
-from chatbot.inference.responder import TensorFlowModel, attention_weights
+from chatbot.inference.request import Question, Request
+from chatbot.inference.rows import RowBatch
+from chatbot.inference.tensorflow_model import TensorFlowModel, attention_weights
 from chatbot.inference.text_responder import TextResponder
 from chatbot.training.devices.towers import Tower
 from tests.gpu import standin
@@ -59,7 +61,16 @@ def token_by_token() -> dict[str, list[standin.Counts]]:
 
     def stream(replier: Replier, length: int) -> Callable[[], Any]:
         settings = replace(ADAM, max_length=length)
-        return lambda: list(TextResponder(replier, REPLY_VOCABULARY, settings, None)._pieces(QUESTIONS[1]))
+        responder = TextResponder(replier.model, REPLY_VOCABULARY, settings, replier.decoding)
+
+        def generate() -> None:
+            batch = RowBatch(replier.model, length)
+            request = Request(Question(""), lambda _: None)
+            batch.change([responder.begin(request, QUESTIONS[1], replier.decoding)])
+            while batch.unfinished:
+                batch.advance()
+
+        return generate
 
     def engine(replier: Replier, length: int) -> Callable[[], Any]:
         model = replier.model

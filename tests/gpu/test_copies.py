@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from chatbot.inference.responder import CHECK_INTERVAL_ON_GPU
+from chatbot.inference.tensorflow_model import CHECK_INTERVAL_ON_GPU
 from tests.gpu import copies, decoding
 from tests.gpu.copies import CASES, COUNTED_STEPS, Copies
 from tests.gpu.decoding import LENGTHS

@@ -2,9 +2,11 @@
 
 import dataclasses
 import queue
+from collections.abc import Sequence
 
+from chatbot.decoding.reply_text import Reply
 from chatbot.inference.engine import Engine, RowLane, SearchLane, Waiting
-from chatbot.inference.questions import Piece, Question, Request, TokenLogProb, Usage
+from chatbot.inference.request import Piece, Question, Request, TokenLogProb, Usage
 from chatbot.inference.text_responder import TextResponder
 
 Message = Piece | Usage | Exception
@@ -24,6 +26,8 @@ class Answer:
 
     def __init__(self, messages: list[Message]) -> None:
         *pieces, usage = messages
+        if isinstance(usage, Exception):
+            raise usage
         assert all(isinstance(piece, Piece) for piece in pieces), messages
         assert isinstance(usage, Usage), messages
         found = [piece for piece in pieces if isinstance(piece, Piece)]
@@ -49,13 +53,37 @@ def answers_of(responder: TextResponder, *questions: Question) -> list[list[Mess
     messages: list[list[Message]] = [[] for _ in questions]
     rows, searches = Waiting(100), Waiting(100)
     for question, own in zip(questions, messages, strict=True):
-        lane = rows if (question.decoding or responder.decoding).streams else searches
+        streams = (question.decoding or responder.decoding).streams and not question.n_best
+        lane = rows if streams else searches
         lane.put(asked(question, own))
     rows.close()
     searches.close()
     RowLane(responder, rows).run()
     SearchLane(responder, searches, 64).run()
     return messages
+
+
+def reply_of(responder: TextResponder, text: str, history: Sequence[str] = (), last_reply: str | None = None) -> str:
+    """The reply to a text, which is the same whether it is given in pieces or as one."""
+    if last_reply is None:
+        last_reply = history[-1] if history else ""
+    asked = [Question(text, tuple(history), last_reply, streams=streams) for streams in (False, True)]
+    whole, joined = (Answer(messages).texts[0] for messages in answers_of(responder, *asked))
+    assert whole == joined
+    return whole
+
+
+def replies_of(responder: TextResponder, texts: Sequence[str]) -> list[str]:
+    """The replies to texts, which are asked together."""
+    return [Answer(messages).texts[0] for messages in answers_of(responder, *map(Question, texts))]
+
+
+def best_of(responder: TextResponder, text: str, number: int = 1, history: Sequence[str] = ()) -> list[Reply]:
+    """The best replies to a text, as a search finds them."""
+    asked = Question(text, tuple(history), history[-1] if history else "", n_best=number)
+    return [
+        Reply(x.text, x.score or 0.0, (), x.origin) for x in answers_of(responder, asked)[0] if isinstance(x, Piece)
+    ]
 
 
 def messages_of(engine: Engine, question: Question, timeout: float = 240) -> list[Message]:

@@ -11,8 +11,9 @@ import hypothesis.strategies as st
 import pytest
 
 from chatbot.config.decoding import DecodingSettings
+from chatbot.errors import UserError
 from chatbot.inference.engine import JOINING_CHARACTERS, BusyError, Engine, RowLane, SearchLane, Waiting
-from chatbot.inference.questions import Question, Request, Usage
+from chatbot.inference.request import Question, Request, Usage
 from tests.inference.messages import Message, answer_of, asked, messages_of
 from tests.inference.test_rows import GREEDY, QUESTIONS, SETTINGS, BreakingTable, of_table
 
@@ -100,6 +101,35 @@ def test_waiting_questions_are_bounded_and_answered_at_the_end(monkeypatch: pyte
     assert all(isinstance(own[-1], Usage) for own in messages if own)
     with pytest.raises(BusyError):
         engine.submit(Question("你好"), messages[5].append)
+
+
+def test_first_questions_are_asked_by_each_search() -> None:
+    """An engine that cannot answer them is closed."""
+    responder, asked = TABLE.responder(GREEDY), list[DecodingSettings | None]()
+    fixed_reply = responder.fixed_reply
+
+    def noted(text: str, source: Sequence[int], decoding: DecodingSettings | None) -> str | None:
+        asked.append(decoding)
+        return fixed_reply(text, source, decoding)
+
+    responder.fixed_reply = noted  # type: ignore[method-assign, assignment]
+    engine = Engine(responder)
+    engine.warm_up((None, BEAMS))
+    assert asked == [None, BEAMS]
+    TABLE.broken = "step"
+    with pytest.raises(MemoryError):
+        engine.warm_up()
+    with pytest.raises(BusyError):
+        engine.submit(Question("a"), print)
+
+
+def test_who_leaves_early_gets_no_more_pieces(engine: Engine) -> None:
+    pieces = engine.pieces(Question("a"))
+    next(pieces)
+    pieces.close()
+    assert "".join(piece.text for piece in engine.pieces(Question("a"))) == of_table("a", GREEDY)[0]
+    with pytest.raises(UserError, match="min-reply-length"):
+        list(engine.pieces(Question("a", decoding=DecodingSettings(beam_size=1, min_reply_length=99))))
 
 
 def of(client: str, replies: int = 1) -> Request:

@@ -14,7 +14,8 @@ from chatbot.decoding.model import log_probabilities
 from chatbot.errors import UserError
 from chatbot.flags import replace
 from chatbot.inference import replier as module
-from chatbot.inference.responder import TensorFlowModel, replier_of
+from chatbot.inference.tensorflow_model import TensorFlowModel, replier_of
+from tests.inference.messages import reply_of
 from tests.oracle import likelihood
 from tests.tiny_models import ARCHITECTURES, LENGTH, Table, tiny
 
@@ -141,7 +142,7 @@ def test_weights_that_are_no_numbers_are_an_error(flags: dict[str, Any], check_i
     with pytest.raises(UserError, match="the weights are not finite; train it again"):
         responder.replier.candidates([[5]])
     with pytest.raises(UserError, match="the weights are not finite; train it again"):
-        list(responder.stream("你"))
+        reply_of(responder, "你")
 
 
 @pytest.mark.parametrize(

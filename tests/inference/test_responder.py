@@ -18,11 +18,12 @@ from chatbot.config.training import Settings
 from chatbot.corpus.vocabulary import BOS, BYTES, MARKS, Vocabulary
 from chatbot.decoding.reply_text import MAX_CHARACTERS
 from chatbot.flags import compose, replace
-from chatbot.inference.responder import Responder, attention_weights, word_attention
+from chatbot.inference.tensorflow_model import attention_weights, word_attention
 from chatbot.inference.text_responder import EMPTY_QUESTION_REPLY, END, TextResponder, words
 from chatbot.training.new_model import built_model
+from tests.inference.messages import replies_of, reply_of
 from tests.inference.texts import EMPTY, UNUSUAL
-from tests.tiny_models import VOCABULARY, Table, tiny
+from tests.tiny_models import VOCABULARY, Table, responder_of, tiny
 
 SETTINGS = compose(Settings, rnn_size=8, embedding_size=6, max_length=6)
 
@@ -38,20 +39,19 @@ def trained() -> Trained:
 
 def test_any_text_gets_a_one_line_reply(trained: Trained) -> None:
     """A blank one a request for a question; several texts in their order."""
-    responder = Responder(trained, DecodingSettings(beam_size=5))
+    responder = responder_of(trained, DecodingSettings(beam_size=5))
     blank = [*EMPTY, "\ud800"]  # the last is half of a surrogate pair
     texts = [*blank, "你好", *UNUSUAL, ""]
-    replies = [responder.reply(text) for text in texts]
+    replies = [reply_of(responder, text) for text in texts]
     assert [reply == EMPTY_QUESTION_REPLY for reply in replies] == [text in blank for text in texts]
     assert all(reply.strip() and len(reply.splitlines()) == 1 for reply in replies)
-    assert responder.replies(texts) == replies
+    assert replies_of(responder, texts) == replies
     assert len({*replies}) > 3
-    assert responder.replies([]) == []
     assert responder.replier.search.graph.traces == 1  # type: ignore[attr-defined]
 
 
 def test_long_texts_are_truncated(trained: Trained) -> None:
-    responder = Responder(trained, DecodingSettings())
+    responder = responder_of(trained, DecodingSettings())
     assert len(responder.ids("吗" * (2 * MAX_CHARACTERS))) == MAX_CHARACTERS
     assert responder.ids("你好他") == [5, *(trained.vocabulary.first_byte + byte for byte in "他".encode())]
 
@@ -67,7 +67,7 @@ def test_long_texts_are_truncated(trained: Trained) -> None:
     ],
 )
 def test_the_last_lines_of_a_long_text_are_read(trained: Trained, text: str, read: str) -> None:
-    responder = Responder(trained, DecodingSettings())
+    responder = responder_of(trained, DecodingSettings())
     assert responder.source(text, ()) == responder.ids(read)[:6] != []
 
 
@@ -156,13 +156,13 @@ def test_last_turns_are_read_with_the_question(trained: Trained, history: list[s
     """The model was trained with two turns, and --max-length 6."""
     vocabulary = Vocabulary(["你好", "你", "好", "吗", *MARKS, *BYTES])
     settings = replace(SETTINGS, history=2)
-    responder = Responder(
+    responder = responder_of(
         dataclasses.replace(trained, settings=settings, vocabulary=vocabulary), DecodingSettings(beam_size=1)
     )
     tokens = vocabulary.tokens_of(responder.source("你好", history))
     assert "".join({MARKS[0]: "<", MARKS[1]: ">"}.get(token, token) for token in tokens) == source
     assert responder.source(" ", ["好"]) == []
-    without = Responder(trained, DecodingSettings(beam_size=1))
+    without = responder_of(trained, DecodingSettings(beam_size=1))
     assert without.source("你好", history) == without.ids("你好")
 
 
@@ -199,7 +199,7 @@ def test_bytes_of_a_character_are_one_word() -> None:
 
 
 def test_attention_is_that_of_the_ids(trained: Trained) -> None:
-    responder = Responder(trained, DecodingSettings())
+    responder = responder_of(trained, DecodingSettings())
     # 你好, 吗, 好, three bytes, and 好, 吗, 好, three bytes: --max-length 6
     shown = responder.attention("你好吗好他他", "好吗好他他")
     assert shown is not None
@@ -207,6 +207,7 @@ def test_attention_is_that_of_the_ids(trained: Trained) -> None:
     (expected,) = word_attention(trained.model, trained.vocabulary, [ids[0]], [ids[1]])
     assert (shown.question, shown.reply) == (["你好", "吗", "好", "他"], ["好", "吗", "好", "他", END])
     np.testing.assert_array_equal(shown.weights, expected.weights)
-    model = built_model(replace(SETTINGS, attention="none").model, len(trained.vocabulary), seed=1)
-    without = dataclasses.replace(trained, model=model)
-    assert Responder(without, DecodingSettings()).attention("你好", "好") is None
+    settings = replace(SETTINGS, attention="none")
+    model = built_model(settings.model, len(trained.vocabulary), seed=1)
+    without = dataclasses.replace(trained, settings=settings, model=model)
+    assert responder_of(without, DecodingSettings()).attention("你好", "好") is None

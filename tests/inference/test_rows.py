@@ -15,14 +15,14 @@ from chatbot.config.decoding import DecodingSettings
 from chatbot.corpus.vocabulary import BYTES, EOS, Vocabulary
 from chatbot.errors import UserError
 from chatbot.inference.engine import RowLane, Waiting
-from chatbot.inference.questions import Question, Request, Usage
-from chatbot.inference.responder import Responder, rounded_up
+from chatbot.inference.request import Question, Request, Usage
 from chatbot.inference.rows import token_log_prob, token_text
+from chatbot.inference.tensorflow_model import rounded_up
 from chatbot.inference.text_responder import EMPTY_QUESTION_REPLY
-from tests.inference.messages import Answer, Message, answer_of, answers_of, asked
+from tests.inference.messages import Answer, Message, answer_of, answers_of, asked, reply_of
 from tests.inference.test_replier import rows_of
 from tests.oracle import Ids, Oracle, before_stop
-from tests.tiny_models import ARCHITECTURES, LENGTH, VOCABULARY, Table, tiny
+from tests.tiny_models import ARCHITECTURES, LENGTH, VOCABULARY, Table, responder_of, tiny
 
 QUESTIONS = ["a", "你好b", "ab 好", "aaaaaaaaa", "b"]
 GREEDY = DecodingSettings(beam_size=1, repetition_penalty=1.3, min_reply_length=2)
@@ -138,7 +138,7 @@ TestQuestions = Questions.TestCase
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_questions_that_join_a_model_later_get_the_replies_of_the_oracle(architecture: str) -> None:
     model = tiny(architecture)
-    responder = Responder(model.trained, SAMPLED, rows_of(architecture))
+    responder = responder_of(model.trained, SAMPLED, rows_of(architecture))
     lane, wanted = RowLane(responder, Waiting(1)), [*zip(QUESTIONS, [*SETTINGS, SAMPLED], strict=True)]
     messages: list[list[Message]] = [[] for _ in wanted]
     for step in range(LENGTH + 6):
@@ -146,7 +146,7 @@ def test_questions_that_join_a_model_later_get_the_replies_of_the_oracle(archite
         lane.step([asked(Question(text, decoding=decoding, replies=2), own) for (text, decoding), own in joining])
     for (text, decoding), own in zip(wanted, messages, strict=True):
         assert Answer(own).texts == expected_of(model.oracle, responder.source(text, ()), decoding, 2)
-    assert "".join(responder.stream(QUESTIONS[-1])) == Answer(messages[-1]).texts[0]
+    assert reply_of(responder, QUESTIONS[-1]) == Answer(messages[-1]).texts[0]
     assert [graph.experimental_get_tracing_count() for graph in rows_of(architecture).graphs] == [1] * 4
 
 

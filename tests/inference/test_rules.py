@@ -7,9 +7,9 @@ import pytest
 
 from chatbot.config.decoding import DecodingSettings
 from chatbot.errors import UserError
-from chatbot.inference.questions import Question
-from chatbot.inference.rules import fixed_answer, read_rules
-from tests.inference.messages import answer_of
+from chatbot.inference.request import Question
+from chatbot.inference.text_responder import fixed_answer, read_rules
+from tests.inference.messages import answer_of, best_of, replies_of, reply_of
 from tests.tiny_models import Table
 
 TABLE = Table()
@@ -53,9 +53,10 @@ def test_fixed_answers_are_given_wherever_replies_are_asked_for(tmp_path: Path, 
     plain = DecodingSettings(beam_size=beam_size)
     one, other = (TABLE.responder(x) for x in (dataclasses.replace(plain, rules=str(path)), plain))
     fixed, free = "怎么退货" + "啊" * 1900, "你好"
-    assert one.replies([fixed, free, " "]) == ["七天内可以", *other.replies([free, " "])]
-    for text, expected in ((fixed, "七天内可以"), (free, other.reply(free))):
-        assert one.reply(text) == one.n_best(text)[0].text == "".join(one.stream(text)) == expected
-        assert answer_of(one, Question(text)).texts == [expected]
+    own = dataclasses.replace(plain, rules=str(path))
+    assert replies_of(one, [fixed, free, " "]) == ["七天内可以", *replies_of(other, [free, " "])]
+    for text, expected in ((fixed, "七天内可以"), (free, reply_of(other, free))):
+        assert reply_of(one, text) == best_of(one, text)[0].text == expected
+        assert answer_of(other, Question(text, decoding=own)).texts == [expected]
     assert answer_of(one, Question(fixed, replies=2)).texts == ["七天内可以"] * 2
-    assert other.reply(fixed) != "七天内可以"
+    assert reply_of(other, fixed) != "七天内可以"

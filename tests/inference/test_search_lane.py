@@ -9,8 +9,8 @@ import pytest
 from chatbot.config.decoding import DecodingSettings, one_sample
 from chatbot.decoding.reply_text import Origin, Reply
 from chatbot.inference.engine import SearchLane, Waiting
-from chatbot.inference.questions import Question, Usage
 from chatbot.inference.replier import Replier
+from chatbot.inference.request import Question, Usage
 from chatbot.inference.text_responder import EMPTY_QUESTION_REPLY, TextResponder
 from tests.inference.messages import Answer, answer_of, answers_of, asked
 from tests.tiny_models import LENGTH, VOCABULARY, Table

@@ -12,7 +12,7 @@ from chatbot.config.decoding import DecodingSettings
 from chatbot.config.model import ModelSettings
 from chatbot.corpus.vocabulary import BOS, EOS, SPECIALS, PieceVocabulary
 from chatbot.inference.replier import Replier
-from chatbot.inference.responder import TensorFlowModel
+from chatbot.inference.tensorflow_model import TensorFlowModel
 from chatbot.model.seq2seq import UNSPOKEN, Seq2Seq
 from chatbot.model.sequences import packed_array, padded_ids, unpack
 from chatbot.pretrained.families import settings_of

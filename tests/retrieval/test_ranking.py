@@ -8,14 +8,14 @@ import pytest
 from chatbot.config.decoding import DecodingSettings
 from chatbot.corpus.history import source_of
 from chatbot.corpus.vocabulary import ASK, BYTES, MARKS, Vocabulary
-from chatbot.decoding.reply_text import Origin
+from chatbot.decoding.reply_text import Origin, Reply
 from chatbot.errors import UserError
-from chatbot.inference.questions import Piece, Question
+from chatbot.inference.request import Piece, Question
 from chatbot.inference.text_responder import TextResponder
 from chatbot.retrieval.index import Pair, Retrieved
 from chatbot.retrieval.judge import BY_CHARACTERS, LEAST_SCORE, WITHOUT_MODEL, Judge
 from chatbot.retrieval.ranking import MOST_COMMON, SCORED
-from tests.inference.messages import answer_of, answers_of
+from tests.inference.messages import answers_of, best_of, replies_of, reply_of
 from tests.oracle import likelihood
 from tests.tiny_models import Table
 
@@ -49,6 +49,11 @@ def responder(*offers: Any, decoding: DecodingSettings = RETRIEVE, **changes: An
     return TABLE.responder(decoding, FakeRetrieval(*offers, **changes))
 
 
+def ranked(one: TextResponder, text: str = "你好天") -> list[Reply]:
+    """What is found for a text, the best first."""
+    return one.replier.candidates([one.source(text, ())])[0]
+
+
 @pytest.mark.parametrize("changed", [{}, {"similarity": 1.0, "shared": 30.0, "log_probability": 2.0, "question": 4.0}])
 def test_replies_are_ranked_by_model_and_similarity(changed: dict[str, float]) -> None:
     weights = {**BY_CHARACTERS, **changed}
@@ -61,7 +66,7 @@ def test_replies_are_ranked_by_model_and_similarity(changed: dict[str, float]) -
         of_question = weights["question"] * likelihood(TABLE.next_id, ids, question, ASK) / (len(question) + 1)
         of_pair = weights["similarity"] * similarity + weights["shared"] * shared
         expected[VOCABULARY.text(ids)] = by_token + of_question + of_pair
-    replies = one.n_best("你好天", (), 9)
+    replies = ranked(one)
     assert {reply.text: reply.score for reply in replies} == pytest.approx(expected, rel=1e-4)
     assert [reply.text for reply in replies] == sorted(expected, key=lambda text: -expected[text])
     assert replies[0].origin == Origin(f"question {replies[0].ids}")
@@ -78,7 +83,7 @@ def test_model_scores_the_best_by_similarity_or_also_common_ones(similarity: flo
     others = [([8, i], 0.0, 0.0) for i in range(6, 6 + MOST_COMMON + 2)]
     many = dataclasses.replace(RETRIEVE, retrieve="30")
     one = responder(*others, *offers, decoding=many, weights=weights)
-    replies = [[*reply.ids] for reply in one.n_best("你好天", (), 30)]
+    replies = [[*reply.ids] for reply in ranked(one)]
     expected = offers if similarity == 0.9 or weights else [*offers, *others[:MOST_COMMON]]
     assert sorted(replies) == sorted(ids for ids, *_ in expected)
 
@@ -86,7 +91,7 @@ def test_model_scores_the_best_by_similarity_or_also_common_ones(similarity: flo
 def test_of_equally_similar_replies_the_model_reads_the_less_common() -> None:
     offers = [([6 + number % 5, 6 + number // 5], 0.9, 0.0) for number in range(SCORED + 2)]
     one = responder(*offers, decoding=dataclasses.replace(RETRIEVE, retrieve="30"))
-    read = [[*reply.ids] for reply in one.n_best("你好天", (), 30)]
+    read = [[*reply.ids] for reply in ranked(one)]
     assert sorted(read) == sorted(sorted((ids for ids, *_ in offers), key=lambda ids: -sum(ids))[:SCORED])
 
 
@@ -105,13 +110,13 @@ def test_where_nothing_speaks_for_a_reply_the_most_probable_one_is_chosen() -> N
     offers = ([7, 9, 7], 0.2, 0.0), ([7], 0.05, 0.0), ([6, 8], 0.1, 0.1), ([8, 8], 0.3, 0.0), ([9], 0.0, 0.0)
     one = responder(*offers)
     question = one.source("你好天", ())
-    replies = one.n_best("你好天", (), 9)
+    replies = ranked(one)
     assert all(reply.score < LEAST_SCORE for reply in replies)
     values = [likelihood(TABLE.next_id, question, reply.ids) for reply in replies]
     assert values == sorted(values, reverse=True)
     scores = [reply.score for reply in replies]
     assert scores != sorted(scores, reverse=True)
-    fitted = responder(*offers, weights={**BY_CHARACTERS, "common": -0.61}).n_best("你好天", (), 9)
+    fitted = ranked(responder(*offers, weights={**BY_CHARACTERS, "common": -0.61}))
     assert [reply.score for reply in fitted] == sorted((reply.score for reply in fitted), reverse=True)
 
 
@@ -126,16 +131,15 @@ def test_without_validation_the_model_neither_judges_nor_replies() -> None:
     expected = sorted(
         (WITHOUT_MODEL["similarity"] * a + WITHOUT_MODEL["shared"] * b for _, a, b in offers), reverse=True
     )
-    assert [reply.score for reply in one.n_best("你好天", number=30)] == pytest.approx(expected)
-    assert responder(([6, 7, 9], 0.9, 1), is_validated=False).reply("你好天") == "你好天"  # as it is written
+    assert [reply.score for reply in ranked(one)] == pytest.approx(expected)
+    assert reply_of(responder(([6, 7, 9], 0.9, 1), is_validated=False), "你好天") == "你好天"  # as it is written
     exact = responder(([7, 8], 0.9, 0.9), ([8, 8], 1, 0.0), ([9, 8], 0.8, 0.9), is_validated=False, least=9.0)
-    assert [reply.text for reply in exact.n_best("你好天", number=9)] == ["吗吗"]  # whatever its likeness
+    assert [reply.text for reply in ranked(exact)] == ["吗吗"]  # whatever its likeness
     decoding = dataclasses.replace(RETRIEVE, fallback="?")
     for least, reply in ((0.3, "你吗"), (0.5, "?")):
         asked = responder(([6, 8], 0.4, 0.0), decoding=decoding, is_validated=False, least=least)
-        assert asked.reply("你好天") == "".join(asked.stream("你好天")) == reply
-        assert answer_of(asked, Question("你好天")).texts == [reply]
-        assert asked.replies(["天天", "你好天", " "])[:2] == ["?", reply]
+        assert best_of(asked, "你好天", 9)[0].text == reply_of(asked, "你好天") == reply
+        assert replies_of(asked, ["天天", "你好天", " "])[:2] == ["?", reply]
 
 
 def test_weights_of_another_version_are_refused() -> None:
@@ -159,25 +163,23 @@ def test_other_questions_are_answered_by_the_search() -> None:
     search = responder(decoding=DecodingSettings(beam_size=3, retrieve="none"))
     texts = ["天天", "你好", "吗吗吗", "你好天"]
     both = responder(*OFFERS)
-    batch = both.replies(texts)
-    assert batch == [both.reply(text) for text in texts]
-    assert [batch[0], batch[2]] == [search.reply("天天"), search.reply("吗吗吗")]
+    batch = replies_of(both, texts)
+    assert batch == [reply_of(both, text) for text in texts]
+    assert [batch[0], batch[2]] == replies_of(search, ["天天", "吗吗吗"])
     assert {batch[1], batch[3]} <= {VOCABULARY.text(ids) for ids, *_ in OFFERS}
-    assert responder(([6, 7, 9], 0.9, 1)).reply("你好天") == search.reply("你好天")
+    assert reply_of(responder(([6, 7, 9], 0.9, 1)), "你好天") == reply_of(search, "你好天")
     assert both.origin("天天", batch[0]) == search.origin("天天", batch[0]) == Origin()
 
 
 def test_the_last_reply_is_not_looked_up_again() -> None:
     """Also by a model that reads no turns; without another one, the search replies."""
     one, alone = responder(*OFFERS), responder(OFFERS[0])
-    best, second, *_ = (reply.text for reply in one.n_best("你好天", (), 9))
+    best, second, *_ = (reply.text for reply in ranked(one))
     search = responder(decoding=DecodingSettings(beam_size=3, retrieve="none"))
-    for asked, expected in ((one, second), (alone, search.reply("你好天"))):
-        assert answer_of(asked, Question("你好天")).texts == [asked.reply("你好天")] == [best]
-        assert answer_of(asked, Question("你好天", last_reply=best)).texts == [expected]
-        assert asked.reply("你好天", ["天", best]) == asked.reply("你好天", last_reply=best) == expected
-        assert "".join(asked.stream("你好天", last_reply=best)) == expected
-        assert asked.reply("你好天", ["天", best], last_reply="") == best
+    for asked, expected in ((one, second), (alone, reply_of(search, "你好天"))):
+        assert reply_of(asked, "你好天") == best
+        assert reply_of(asked, "你好天", ["天", best]) == reply_of(asked, "你好天", last_reply=best) == expected
+        assert reply_of(asked, "你好天", ["天", best], last_reply="") == best
     assert one.origin("你好天", second, ["天", best]) == Origin("question [6, 8]")
     assert one.origin("你好天", best, ["天", best]) == Origin("question [7]")
 
@@ -186,10 +188,10 @@ def test_the_engine_gives_the_replies_and_where_they_come_from() -> None:
     for decoding in (RETRIEVE, DecodingSettings(beam_size=1, retrieve="3")):
         one = responder(*OFFERS, decoding=decoding)
         for text in ("你好天", "天天"):
-            (reply,) = one.n_best(text)
+            (reply,) = best_of(one, text)
             ((piece, _),) = answers_of(one, Question(text))
             assert isinstance(piece, Piece)
-            assert piece.text == reply.text == "".join(one.stream(text))
+            assert piece.text == reply.text == reply_of(one, text)
             assert piece.origin == reply.origin == one.origin(text, reply.text)
 
 
@@ -198,18 +200,18 @@ def test_rules_of_any_reply_hold_for_looked_up_ones(rule: dict[str, Any]) -> Non
     """Also where that leaves none: the search keeps to them, too. A stop text ends them."""
     decoding = DecodingSettings(beam_size=3, retrieve="3", **rule)
     forbidden, allowed = ([7, 9, 7], 0.9, 1), ([9, 6, 9, 6], 0.5, 1)
-    assert responder(forbidden, allowed, decoding=decoding).reply("你你") == "天你天你"
+    assert reply_of(responder(forbidden, allowed, decoding=decoding), "你你") == "天你天你"
     search = responder(decoding=DecodingSettings(beam_size=3, retrieve="none", **rule))
-    assert responder(forbidden, decoding=decoding).reply("你你") == search.reply("你你")
+    assert reply_of(responder(forbidden, decoding=decoding), "你你") == reply_of(search, "你你")
     stopped = DecodingSettings(beam_size=3, retrieve="3", stop=("天",))
-    assert responder(forbidden, decoding=stopped).reply("你你") == "好"
+    assert reply_of(responder(forbidden, decoding=stopped), "你你") == "好"
 
 
 def test_a_least_score_holds_wherever_replies_are_asked_for() -> None:
-    best = responder(*OFFERS).n_best("你好", number=9)
+    best = ranked(responder(*OFFERS), "你好")
     assert len({reply.score for reply in best}) > 1
     for least, expected in ((best[0].score, best[0].text), (best[0].score + 0.1, "?")):
         one = responder(*OFFERS, decoding=dataclasses.replace(RETRIEVE, min_score=least, fallback="?"))
-        assert [reply.text for reply in one.n_best("你好", number=9)] == [expected]
-        assert one.replies(["你好", " "])[0] == one.reply("你好") == "".join(one.stream("你好")) == expected
-    assert one.n_best("你好")[0].score == best[0].score
+        assert [reply.text for reply in best_of(one, "你好", 9)] == [expected]
+        assert replies_of(one, ["你好", " "])[0] == reply_of(one, "你好") == expected
+    assert best_of(one, "你好")[0].score == best[0].score

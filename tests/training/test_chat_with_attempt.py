@@ -22,15 +22,17 @@ from chatbot.corpus.selection import Selection
 from chatbot.decoding.reply_text import Reply
 from chatbot.errors import UserError
 from chatbot.evaluation.evaluate import Evaluation, evaluate
+from chatbot.inference.engine import Engine
 from chatbot.inference.replier import Replier
-from chatbot.inference.responder import Responder
 from chatbot.training.data import prepare
 from chatbot.training.loop import train
 from chatbot.training.reporting.reporter import _replies
 from chatbot.training.reporting.terminal import question_line
 from chatbot.training.result import TIME_UP
 from tests.chat.terminal.typed import Line, piped, typed
+from tests.inference.messages import best_of, replies_of, reply_of
 from tests.retrieval.test_vectors import use_groups
+from tests.tiny_models import responder_of
 from tests.training.small_run import open_with, small_settings
 from tests.training.untraced_update import UntracedUpdate, train_untraced
 
@@ -69,26 +71,29 @@ def test_evaluation_and_chat_read_the_same_sources(trained: Trained, monkeypatch
     measures = evaluate(Evaluation(trained, corpus, DecodingSettings(beam_size=1)))
     of_evaluation, sources[:] = sorted(sources), []
     assert measures["pairs"] == 3 * len(TALKS)
-    responder = Responder(trained, DecodingSettings(beam_size=1))
+    responder = responder_of(trained, DecodingSettings(beam_size=1))
     for talk in TALKS:
         for turn in range(1, len(talk)):
-            responder.reply(talk[turn - 1], history=talk[: turn - 1])
+            best_of(responder, talk[turn - 1], history=talk[: turn - 1])
     assert sorted(sources) == of_evaluation
     marks = {trained.vocabulary.first_mark, trained.vocabulary.first_mark + 1}
     assert max(sum(token in marks for token in source) for source in sources) == 3
 
 
 def test_pipe_is_a_conversation_and_an_empty_line_begins_another(
-    trained: Trained, capsys: pytest.CaptureFixture[str]
+    trained: Trained, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class Recorded(Responder):
-        def reply(self, text: str, history: Sequence[str] = (), last_reply: str | None = None) -> str:
-            histories.append([turn.strip() for turn in history])
-            return super().reply(text, history, last_reply)
-
     capsys.readouterr()
     histories: list[list[str]] = []
-    model = LoadedModel(Path("whole"), ModelCard("whole", 1, ()), 2, lambda decoding: Recorded(trained, decoding))
+    responder = responder_of(trained, DecodingSettings(beam_size=1))
+    original = responder.source
+
+    def source(text: str, history: Sequence[str]) -> list[int]:
+        histories.append([turn.strip() for turn in history])
+        return original(text, history)
+
+    monkeypatch.setattr(responder, "source", source)
+    model = LoadedModel(Path("whole"), ModelCard("whole", 1, ()), 2, responder, Engine(responder))
     piped(model, "甲\n乙\n/new\n\n丙\n", "--beam-size", "1")
     replies = capsys.readouterr().out.split("\n")
     assert len(replies) == 5 + 1
@@ -115,8 +120,8 @@ def test_run_with_validation_keeps_its_pairs_for_the_chat(held_out: Path, capsys
     kept = json.loads((directory / "retrieval" / "index.json").read_text())
     assert kept["corpus"] == json.loads((directory / "data.json").read_text())["fingerprint"]
     model = load_model(directory)
-    responder = model.responder_of(DecodingSettings())
-    reply = responder.reply(question)
+    responder = model.responder
+    reply = reply_of(responder, question)
     assert [responder.origin(question, reply).question, reply] in pairs
     assert question_line(question, reply) in capsys.readouterr().out
 
@@ -138,9 +143,9 @@ def test_retrieve_pairs_0_keeps_none(held_out: Path) -> None:
     trained_with_pairs(held_out, retrieve_pairs=0)
     assert not Path("checkpoints/default/retrieval").exists()
     model = load_model(Path("checkpoints/default"))
-    assert model.responder_of(DecodingSettings()).decoding.retrieved == 0
+    assert model.responder.decoding.retrieved == 0
     with pytest.raises(UserError, match=r"^--retrieve 5: this attempt has no index"):
-        model.responder_of(DecodingSettings(retrieve="5"))
+        load_model(Path("checkpoints/default"), DecodingSettings(retrieve="5"))
 
 
 def test_pairs_are_looked_up_by_meaning_too(
@@ -155,8 +160,8 @@ def test_pairs_are_looked_up_by_meaning_too(
     assert (folder / "meaning").exists()
     capsys.readouterr()
     trained_with_pairs(held_out)
-    responder = load_model(Path("checkpoints/default")).responder_of(DecodingSettings())
-    assert responder.reply(pairs[0][0]) in {reply for _, reply in pairs}
+    responder = load_model(Path("checkpoints/default")).responder
+    assert reply_of(responder, pairs[0][0]) in {reply for _, reply in pairs}
     for embeddings, kept, line in (("none", False, "characters."), ("e5", True, "characters and by meaning.")):
         run("attempts", ["index", "default", "--embeddings", embeddings])
         assert (folder / "meaning").exists() == kept
@@ -176,11 +181,10 @@ def test_without_validation_answers_are_looked_up_or_the_fallback(held_out: Path
     """An attempt that is validated later keeps its pairs for the model to judge."""
     train_untraced(data=("pairs.tsv",), validation="none", steps=1)
     pairs = [line.split("\t")[:2] for line in Path("pairs.tsv").read_text().splitlines()]
-    responder = load_model(Path("checkpoints/default")).responder_of(DecodingSettings(fallback="?"))
+    responder = load_model(Path("checkpoints/default"), DecodingSettings(fallback="?")).responder
     assert not responder.replier.generates
     for question, reply in pairs:
-        assert [question, responder.reply(question)] == [question, reply]
-    assert responder.replies(["xyz", pairs[0][0]]) == ["?", pairs[0][1]]
-    assert responder.reply("xyz") == "?"
+        assert [question, reply_of(responder, question)] == [question, reply]
+    assert replies_of(responder, ["xyz", pairs[0][0]]) == ["?", pairs[0][1]]
     description = json.loads(Path("checkpoints/default/retrieval/index.json").read_text())
     assert description["validated"] is False

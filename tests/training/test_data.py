@@ -20,10 +20,10 @@ from chatbot.corpus.batches import Batches
 from chatbot.corpus.vocabulary import BYTES, MARKS, Vocabulary
 from chatbot.errors import UserError
 from chatbot.flags import compose
-from chatbot.inference.responder import Responder
 from chatbot.retrieval.ratings import rating_of
 from chatbot.training.data import MOST_QUESTIONS, prepare, probe_samples, read_probe
 from chatbot.training.start import train_here
+from tests.tiny_models import responder_of
 from tests.training.small_run import small_settings
 from tests.training.untraced_update import train_untraced
 
@@ -137,7 +137,7 @@ def test_attempt_keeps_cleaning_dictionary_and_directions(work_dir: Path, monkey
     assert sum(map(len, resumed.training)) == 2 * 6
     Path("words.txt").unlink()
     loaded = load_trained(Path("checkpoints/default"))
-    ids = Responder(loaded, DecodingSettings()).ids("小黄鸡机器人 @别人")
+    ids = responder_of(loaded, DecodingSettings()).ids("小黄鸡机器人 @别人")
     assert [loaded.vocabulary.tokens[i] for i in ids] == ["小黄鸡机器人"]
 
 

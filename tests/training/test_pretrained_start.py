@@ -10,15 +10,17 @@ from chatbot.attempts.settings import settings_over_config
 from chatbot.attempts.trained import load_trained
 from chatbot.chat.loading import load_model
 from chatbot.config.decoding import DecodingSettings
+from chatbot.corpus.pieces import TOKENIZER
 from chatbot.durable import read_json
 from chatbot.errors import UserError
 from chatbot.export.transformers_format import write_transformers
 from chatbot.model.seq2seq import Seq2Seq
-from chatbot.pretrained.folder import CONFIG, TOKENIZER, pretrained_model
+from chatbot.pretrained.folder import CONFIG, pretrained_model
 from chatbot.pretrained.tokens import piece_vocabulary
 from chatbot.pretrained.weights import read_weights
 from chatbot.training.data import prepare
 from tests.commands import ROOT
+from tests.inference.messages import replies_of
 from tests.pretrained.tokenizer_files import fitting_tokenizer
 from tests.training.attempts import metrics, weights
 from tests.training.small_run import TOWERS, train_on
@@ -73,8 +75,8 @@ def test_attempt_begins_with_a_pretrained_model_and_needs_it_no_more(
     directory = Path("checkpoints/whole")
     trained = load_trained(directory)
     assert trained.vocabulary.fingerprint() == vocabulary.fingerprint()
-    responder = load_model(directory, ratings=None).responder_of(DecodingSettings(retrieve="none"))
-    assert all(responder.replies(["丆万", "专"]))
+    responder = load_model(directory, DecodingSettings(retrieve="none"), ratings=None).responder
+    assert all(replies_of(responder, ["丆万", "专"]))
     Path("back").mkdir()
     write_transformers(Path("back"), trained)
     back = pretrained_model("back")
@@ -104,8 +106,8 @@ def test_attempt_begins_with_a_pretrained_model_and_needs_it_no_more(
 
 def test_pairs_are_learned_by_heart(there: Path) -> None:
     train(attempt="heart", steps=400, learning_rate=0.01, keep_prob=1.0, log_every=100)
-    responder = load_model(Path("checkpoints/heart"), ratings=None).responder_of(DecodingSettings(retrieve="none"))
-    assert responder.replies([question for question, _ in PAIRS]) == [answer for _, answer in PAIRS]
+    responder = load_model(Path("checkpoints/heart"), DecodingSettings(retrieve="none"), ratings=None).responder
+    assert replies_of(responder, [question for question, _ in PAIRS]) == [answer for _, answer in PAIRS]
 
 
 def test_a_preset_keeps_what_is_of_the_pretrained_model(there: Path) -> None:

@@ -21,7 +21,7 @@ from chatbot.decoding.reply_text import Origin
 from chatbot.display import counted
 from chatbot.errors import UserError
 from chatbot.inference.engine import BusyError
-from chatbot.inference.questions import Piece, Question
+from chatbot.inference.request import Piece, Question
 from chatbot.inference.text_responder import EMPTY_QUESTION_REPLY
 from chatbot.retrieval.ratings import Rating
 

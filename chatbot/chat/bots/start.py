@@ -1,6 +1,7 @@
 """Starts the Telegram bot: a trained chatbot in a chat service."""
 
 import asyncio
+import contextlib
 import importlib.util
 import re
 import signal
@@ -22,8 +23,6 @@ def telegram(settings: BotSettings) -> None:
     from chatbot.chat.bots.conversations import Conversations
     from chatbot.chat.bots.telegram_bot import application_of, run
     from chatbot.chat.loading import limit_threads, load_chosen
-    from chatbot.chat.service import warm_up
-    from chatbot.inference.engine import Engine
 
     async def answer_until_stopped(conversations: Conversations) -> None:
         stop = asyncio.Event()
@@ -33,14 +32,11 @@ def telegram(settings: BotSettings) -> None:
         await run(application_of(conversations.answer, token, settings.api_url), stop)
 
     limit_threads()
-    model = load_chosen(settings.attempt, settings.export, Path(settings.ratings))
-    engine = Engine(model.responder_of(settings.decoding))
-    try:
-        warm_up(engine, [None])  # the first answer takes seconds longer: graphs are traced
+    model = load_chosen(settings.attempt, settings.export, settings.decoding, Path(settings.ratings))
+    with contextlib.closing(model.engine) as engine:
+        engine.warm_up()
         conversations = Conversations(engine.submit, settings, model.card.name, model.card.pairs, model.turns)
         asyncio.run(answer_until_stopped(conversations))
-    finally:
-        engine.close()
 
 
 def read_token(file: str) -> str:

@@ -4,7 +4,6 @@ first use, replaced by newer checkpoints, and removed when memory is needed.
 
 import asyncio
 import contextlib
-import dataclasses
 import gc
 import importlib.util
 import logging
@@ -12,21 +11,16 @@ import re
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from pathlib import Path
 from time import monotonic
-from typing import Any
 
 from chatbot.attempts.checkpoint import checkpoint_path, largest_checkpoint, read_pointer, verified_manifest
 from chatbot.attempts.description import size_of
 from chatbot.attempts.files import CONFIG, LAST
-from chatbot.chat.loading import LoadedModel, load_model, pointer_of, version_of
+from chatbot.chat.loading import LoadedModel, Version, load_model, pointer_of, version_of
 from chatbot.chat.server.errors import ApiError
-from chatbot.chat.server.questions import Searches
-from chatbot.chat.service import warm_up
 from chatbot.config.attempts import CHECKPOINTS
 from chatbot.config.decoding import DecodingSettings, one_hypothesis
 from chatbot.errors import UserError
 from chatbot.export.manifest import MANIFEST
-from chatbot.inference.engine import Engine
-from chatbot.inference.text_responder import TextResponder
 
 log = logging.getLogger(__name__)
 MOST_NAMES = 5  # in a message
@@ -93,23 +87,7 @@ def checked_step(directory: Path) -> int | None:
     return int(pointer["step"])
 
 
-@dataclasses.dataclass(frozen=True)
-class ServedModel:
-    """A model that answers. turns: the number of turns before a question that it reads."""
-
-    engine: Engine
-    responder: TextResponder
-    loaded: LoadedModel
-    turns: int
-    searches: Searches
-
-    @property
-    def fingerprint(self) -> str:
-        """What changes with the weights."""
-        return f"{self.loaded.card.name}-step-{self.loaded.card.step}"
-
-
-Open = Callable[[Path], ServedModel]
+Open = Callable[[Path], LoadedModel]
 
 
 def opener(decoding: DecodingSettings, history: int | None, most_waiting: int) -> Open:
@@ -119,29 +97,15 @@ def opener(decoding: DecodingSettings, history: int | None, most_waiting: int) -
     with. most_waiting: as for `Engine`.
     """
 
-    def open_model(directory: Path) -> ServedModel:
-        loaded = load_model(directory)
-        responder = loaded.responder_of(decoding)
-        turns = loaded.turns if history is None else min(history, loaded.turns)
-        searches = Searches(decoding, responder.decoding, responder.replier.retrieval is not None)
-        engine = Engine(responder, most_waiting)
-        warm_up(engine, (None, one_hypothesis(responder.decoding)))
+    def open_model(directory: Path) -> LoadedModel:
+        model = load_model(directory, decoding, most_waiting=most_waiting)
+        if history is not None:
+            model.turns = min(history, model.turns)
+        model.engine.warm_up((None, one_hypothesis(model.responder.decoding)))
         leave_out_of_collections()
-        return ServedModel(engine, responder, loaded, turns, searches)
+        return model
 
     return open_model
-
-
-@dataclasses.dataclass
-class _Entry:
-    model: ServedModel
-    directory: Path
-    version: Any
-    bytes: int
-    users: int = 0
-    used: float = 0.0  # the end of the last use
-    retired: bool = False  # another one has taken its place
-    refused: Any = None  # the version of a newer checkpoint that could not be loaded
 
 
 class Models:
@@ -156,17 +120,12 @@ class Models:
         self.directories = directories
         self._open = open_model
         self._limit = limit
-        self._entries: dict[str, _Entry] = {}  # the models that get questions
+        self.loaded: dict[str, LoadedModel] = {}  # the models in memory that get questions
         self._bytes = 0  # of all models in memory
         self._is_closed = False
         self._lock = asyncio.Lock()  # one model is loaded at a time
         self._loading: dict[str, asyncio.Task[None]] = {}
         self._closing: set[asyncio.Task[None]] = set()
-
-    @property
-    def loaded(self) -> dict[str, ServedModel]:
-        """The models in memory."""
-        return {name: entry.model for name, entry in self._entries.items()}
 
     def name_of(self, name: str | None) -> str:
         """Return the name of a model that a client asks for, by default the first one. Raises ApiError (404)."""
@@ -179,45 +138,45 @@ class Models:
             raise ApiError(404, f"{message}; /v1/models lists all", param="model", code="model_not_found")
         return name
 
-    def put(self, name: str, directory: Path, model: ServedModel) -> None:
+    def put(self, name: str, model: LoadedModel) -> None:
         """Add a model that was loaded before the event loop runs. Raises OSError."""
-        size = estimated_bytes(directory)
-        self._bytes += size
-        self._entries[name] = _Entry(model, directory, version_of(directory), size)
+        model.bytes = estimated_bytes(model.directory)
+        self._bytes += model.bytes
+        self.loaded[name] = model
 
     @contextlib.asynccontextmanager
-    async def use(self, name: str) -> AsyncIterator[ServedModel]:
+    async def use(self, name: str) -> AsyncIterator[LoadedModel]:
         """Load a model, unless it is in memory, and keep it there in the block.
 
         Raises ApiError for a name that there is not, for a damaged model, and if all memory is in use.
         """
-        while (entry := self._entries.get(name)) is None:
+        while (model := self.loaded.get(name)) is None:
             if name not in self._loading:
                 self._loading[name] = asyncio.create_task(self._load(name))
                 self._loading[name].add_done_callback(lambda _: self._loading.pop(name))
             await asyncio.shield(self._loading[name])
-        entry.users += 1
+        model.users += 1
         try:
-            yield entry.model
+            yield model
         finally:
-            entry.users -= 1
-            entry.used = asyncio.get_running_loop().time()
-            if entry.retired and not entry.users:
-                self._close(entry)
+            model.users -= 1
+            model.used = asyncio.get_running_loop().time()
+            if model.is_retired and not model.users:
+                self._close(model)
 
     async def refresh(self) -> None:
         """Load the newer checkpoints of the models in memory. One that cannot be loaded is logged, and left out."""
-        for name, entry in [*self._entries.items()]:
-            version = version_of(entry.directory)
-            if version not in (None, entry.version, entry.refused):
+        for name, model in [*self.loaded.items()]:
+            version = version_of(model.directory)
+            if version not in (None, model.version, model.refused):
                 async with self._lock:
-                    if self._entries.get(name) is entry:  # it was not removed while another one was loaded
-                        await self._replace(name, entry, version)
+                    if self.loaded.get(name) is model:  # it was not removed while another one was loaded
+                        await self._replace(name, model, version)
 
     async def close(self) -> None:
         """Remove all models, after they have answered the questions that wait."""
         self._is_closed = True
-        for name in [*self._entries]:
+        for name in [*self.loaded]:
             self._retire(name)
         await asyncio.gather(*self._closing)
 
@@ -235,7 +194,7 @@ class Models:
             if not has_room:
                 raise ApiError(503, "Other models use all memory; try again in 5 seconds", code="memory", retry_after=5)
 
-    async def _open_beside(self, name: str, directory: Path, old: _Entry | None = None) -> bool:
+    async def _open_beside(self, name: str, directory: Path, old: LoadedModel | None = None) -> bool:
         """Load a model in another thread, if there is room. Returns whether there was.
 
         old: the one whose place it takes; the newest checkpoint must then be whole. Raises what `open_model` does, and
@@ -247,22 +206,24 @@ class Models:
             return False
         self._bytes += size
         try:
-            version = version_of(directory)
             model = await asyncio.to_thread(self._open, directory)
-            if step not in (None, model.loaded.card.step):
+            if step not in (None, model.card.step):
                 model.engine.close()
                 raise UserError(f"{directory}: the checkpoint of step {step:,} is missing or damaged")
         except BaseException:
             self._bytes -= size
             raise
-        if name in self._entries:
+        model.bytes = size
+        if old is not None:
+            model.used = old.used
+        if name in self.loaded:
             self._retire(name)
-        self._entries[name] = _Entry(model, directory, version, size, used=0.0 if old is None else old.used)
+        self.loaded[name] = model
         if self._is_closed:
             self._retire(name)
         return True
 
-    async def _make_room(self, size: int, spared: _Entry | None = None) -> bool:
+    async def _make_room(self, size: int, spared: LoadedModel | None = None) -> bool:
         """Remove the models that were used least recently, until one of this size fits or is alone.
 
         Returns whether there is room. If models that are in use leave none, all stay. spared: a model that stays, too.
@@ -271,14 +232,14 @@ class Models:
             if self._closing:
                 await asyncio.gather(*self._closing)
                 continue
-            idle = {name: entry for name, entry in self._entries.items() if not entry.users and entry is not spared}
-            busy = self._bytes - sum(entry.bytes for entry in idle.values())
+            idle = {name: model for name, model in self.loaded.items() if not model.users and model is not spared}
+            busy = self._bytes - sum(model.bytes for model in idle.values())
             if not idle or (busy and busy + size > self._limit):
                 return False
             self._retire(min(idle, key=lambda name: idle[name].used))
         return True
 
-    async def _replace(self, name: str, old: _Entry, version: Any) -> None:
+    async def _replace(self, name: str, old: LoadedModel, version: Version | None) -> None:
         """Load a newer checkpoint beside the old one.
 
         Where there is no room for both, the old one is removed as soon as nobody uses it; the next use loads the newer.
@@ -294,21 +255,22 @@ class Models:
 
     def _retire(self, name: str) -> None:
         """Give no more questions to a model, and close it when it has answered all."""
-        entry = self._entries.pop(name)
-        entry.retired = True
-        if not entry.users:
-            self._close(entry)
+        model = self.loaded.pop(name)
+        model.is_retired = True
+        if not model.users:
+            self._close(model)
 
-    def _close(self, entry: _Entry) -> None:
-        task = asyncio.create_task(self._closed([entry.model.engine], entry.bytes))
+    def _close(self, model: LoadedModel) -> None:
+        task = asyncio.create_task(self._closed([model]))
         self._closing.add(task)
         task.add_done_callback(self._closing.discard)
 
-    async def _closed(self, engines: list[Engine], size: int) -> None:
-        """Close an engine, to which the list has the only reference, and free its memory."""
+    async def _closed(self, models: list[LoadedModel]) -> None:
+        """Close the engine of a model, to which the list has the only reference, and free its memory."""
+        size = models[0].bytes
         try:
-            await asyncio.to_thread(lambda: engines.pop().close())
-            if self._entries:  # otherwise the server stops, or loads a model, which collects garbage, too
+            await asyncio.to_thread(models.pop().engine.close)
+            if self.loaded:  # otherwise the server stops, or loads a model, which collects garbage, too
                 await asyncio.to_thread(leave_out_of_collections)
         finally:
             self._bytes -= size

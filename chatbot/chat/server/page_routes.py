@@ -16,10 +16,9 @@ from starlette.responses import Response
 from chatbot.attempts.checkpoint import read_pointer
 from chatbot.attempts.files import CONFIG
 from chatbot.attempts.settings import stored_settings
-from chatbot.chat.loading import ModelCard, card_of_attempt, card_of_export, pointer_of, version_of
+from chatbot.chat.loading import LoadedModel, ModelCard, card_of_attempt, card_of_export, pointer_of, version_of
 from chatbot.chat.page import page_files
 from chatbot.chat.server.errors import ApiError, too_many
-from chatbot.chat.server.models import ServedModel
 from chatbot.chat.server.questions import Body
 from chatbot.chat.server.state import state_of
 from chatbot.chat.service import RateLimit, while_waited_for
@@ -146,7 +145,7 @@ def _given(request: Request, model: str, body: RepliedQuestion) -> Origin | None
     return state_of(request).origins.get((model, body.question[:MAX_CHARACTERS], body.reply))
 
 
-def _described_models(directories: Mapping[str, Path], loaded: Mapping[str, ServedModel]) -> list[dict[str, Any]]:
+def _described_models(directories: Mapping[str, Path], loaded: Mapping[str, LoadedModel]) -> list[dict[str, Any]]:
     """Return the models that can be described, with their cards, the default one first. loaded: those in memory.
 
     id: as in /v1/models. name, sources: for readers. turns: the number of turns that it reads.
@@ -155,7 +154,7 @@ def _described_models(directories: Mapping[str, Path], loaded: Mapping[str, Serv
     for name, directory in directories.items():
         try:
             if name in loaded:
-                card = loaded[name].loaded.card
+                card = loaded[name].card
                 turns = loaded[name].turns
             else:
                 card, turns = _card_of(directory, version_of(directory))

@@ -24,7 +24,8 @@ from chatbot.config.decoding import (
     without_search,
 )
 from chatbot.decoding.reply_text import MAX_CHARACTERS
-from chatbot.inference.questions import Question
+from chatbot.inference.request import Question
+from chatbot.inference.text_responder import TextResponder
 
 MOST_REPLIES = 32
 MOST_PROMPTS = 32
@@ -250,6 +251,11 @@ class Searches:
     flags: DecodingSettings
     default: DecodingSettings
     looks_up: bool = False
+
+    @classmethod
+    def of(cls, responder: TextResponder) -> "Searches":
+        """Return those of a model."""
+        return cls(responder.chosen, responder.decoding, responder.retrieval is not None)
 
 
 def questions_of(

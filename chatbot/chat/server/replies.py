@@ -15,10 +15,10 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from chatbot.chat.server.errors import ApiError, api_error_of, too_many
-from chatbot.chat.server.questions import ChatRequest, CompletionRequest, check_log_probs, questions_of
+from chatbot.chat.server.questions import ChatRequest, CompletionRequest, Searches, check_log_probs, questions_of
 from chatbot.chat.server.state import INVISIBLE, ServerState, state_of
 from chatbot.chat.service import ClientLeftError, RateLimit, answers, while_waited_for
-from chatbot.inference.questions import Piece, Question, TokenLogProb, Usage
+from chatbot.inference.request import Piece, Question, TokenLogProb, Usage
 
 NOT_ENDED = {"finish_reason": None}
 
@@ -246,13 +246,13 @@ async def respond(
         use = stack.enter_async_context(state.models.use(name))
         model = await while_waited_for(use, state.request_timeout, request.receive)  # it may have to be loaded
         asked = client, body.person, name, *body.turns_asked(model.turns)
-        questions = questions_of(body, model.searches, model.turns, client, state.repeats.get(asked) or 0)
+        questions = questions_of(body, Searches.of(model.responder), model.turns, client, state.repeats.get(asked) or 0)
         options = {
             "chat": isinstance(body, ChatRequest),
             "log_probs": log_probs,
             "with_usage": body.stream_options is not None and bool(body.stream_options.include_usage),
         }
-        completion = form(name, model.fingerprint, questions, asked, **options)
+        completion = form(name, model.card.fingerprint, questions, asked, **options)
         items = answers(model.engine.submit, questions, end - time.monotonic(), request.receive)
         stack.push_async_callback(items.aclose)
         first = await anext(items)

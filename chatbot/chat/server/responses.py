@@ -19,7 +19,7 @@ from chatbot.chat.server.questions import (
     TokenLimit,
 )
 from chatbot.chat.server.replies import Completion, respond
-from chatbot.inference.questions import Piece
+from chatbot.inference.request import Piece
 
 
 class InputItem(Content):

@@ -45,9 +45,9 @@ def serve(settings: ChatSettings) -> int:
         models = Models(directories, open_model, memory_limit(server.serve_memory))
         name, directory = next(iter(directories().items()))
         model = open_model(directory)
-        settings.turns_of(model.loaded.turns)
+        settings.turns_of(model.turns)
         _log_to_standard_error()
-        models.put(name, directory, model)
+        models.put(name, model)
         names_given = {name.lower() for name in server.allowed_host}
         hosts = {*LOOPBACK, host.lower(), *names_given} if names_given or is_loopback(host) else None
         limits = Limits(keys, hosts, server.rate_limit, server.queue, live_ratings=server.live_ratings)

@@ -4,7 +4,7 @@ import dataclasses
 import os
 import re
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -119,7 +119,7 @@ def _set(session: Session, text: str) -> None:
         if of_decoding:
             current.set_decoding(dataclasses.replace(current.decoding, **of_decoding))
         session.conversation.read = read
-        values = {**dataclasses.asdict(current.responder().decoding), HISTORY: read}
+        values = {**dataclasses.asdict(current.used_decoding), HISTORY: read}
         session.screen.note(", ".join(f"{name}={shown(values[name])}" for name in changes))
 
 
@@ -128,7 +128,7 @@ def _settings(session: Session, text: str) -> None:
     trained = session.current.model.turns
     rows = [[HISTORY, str(read), "model" if read == trained else "set"]]
     chosen = session.current.decoding
-    used = session.current.responder().decoding
+    used = session.current.used_decoding
     for name, flag in flags_of(DecodingSettings).items():
         value = getattr(used, name)
         is_set = value == getattr(chosen, name)
@@ -138,12 +138,8 @@ def _settings(session: Session, text: str) -> None:
 
 def _n(session: Session, text: str) -> None:
     number = _number("n", text, BEST)
-    last = session.last("/n: no reply yet")
-    decoding = with_replies(session.current.responder().decoding, number)
-    responder = session.current.responder(decoding)
-    before = session.conversation.turns_before_last
-    last_reply = session.conversation.reply_before_last
-    session.show(responder.n_best(last.question, before, number, last_reply=last_reply))
+    session.last("/n: no reply yet")
+    session.show(session.again(decoding=with_replies(session.current.used_decoding, number), n_best=number))
 
 
 def with_replies(decoding: DecodingSettings, number: int) -> DecodingSettings:
@@ -161,45 +157,44 @@ def with_replies(decoding: DecodingSettings, number: int) -> DecodingSettings:
 def _retry(session: Session, text: str) -> None:
     """Replace the last reply by a sample of another seed, or by the next best one."""
     last = session.last("/retry: no reply yet")
-    before = session.conversation.turns_before_last
-    decoding = session.current.responder().decoding
+    decoding = session.current.used_decoding
     another, remedy = (
         (_sample, "no sample differs from the replies before; /set temperature=2 makes more varied ones")
         if decoding.samples
         else (_next_best, "the search finds no other reply; /set temperature=1 beam_size= samples replies")
     )
-    reply = another(session, last, before, decoding)
+    reply = another(session, last, decoding)
     if reply is None:
         raise UserError(f"/retry: {remedy}")
     session.screen.line(reply)
-    last.replace(reply, before, session.current.model.card.name)
+    last.replace(reply, session.conversation.turns_before_last, session.current.model.card.name)
 
 
-def _sample(session: Session, last: Exchange, before: Sequence[str], decoding: DecodingSettings) -> str | None:
+def _sample(session: Session, last: Exchange, decoding: DecodingSettings) -> str | None:
     for number in range(SAMPLES):
         seed = (decoding.seed + len(last.replies) + number) % 2**31
-        last_reply = session.conversation.reply_before_last
-        (reply,) = session.current.responder().n_best(last.question, before, 1, seed, last_reply)
+        (reply,) = session.again(seed=seed, n_best=1)
         if reply.text not in last.replies:
             return reply.text
     return None
 
 
-def _next_best(session: Session, last: Exchange, before: Sequence[str], decoding: DecodingSettings) -> str | None:
+def _next_best(session: Session, last: Exchange, decoding: DecodingSettings) -> str | None:
     number = max(-(-(len(last.replies) + 1) // NEXT_BEST) * NEXT_BEST, decoding.hypotheses)
-    responder = session.current.responder(with_replies(decoding, number))
-    replies = responder.n_best(last.question, before, number, last_reply=session.conversation.reply_before_last)
+    replies = session.again(decoding=with_replies(decoding, number), n_best=number)
     return next((reply.text for reply in replies if reply.text not in last.replies), None)
 
 
 def _why(session: Session, text: str) -> None:
     last = session.last("/why: no reply yet")
-    responder = session.current.responder()
-    decoding = responder.decoding
-    if responder.fixed_reply(last.question, [0]) == last.reply:
+    responder = session.current.model.responder
+    decoding = session.current.used_decoding
+    if responder.fixed_reply(last.question, [0], decoding) == last.reply:
         session.screen.line("A rule gave this answer (--rules).")
         return
-    if last.reply == decoding.fallback and (decoding.min_score is not None or not responder.replier.generates):
+    if last.reply == decoding.fallback and (
+        decoding.min_score is not None or not responder.replier_of(decoding).generates
+    ):
         score = "fits" if decoding.min_score is None else f"has the score {decoding.min_score:g} (min_score)"
         session.screen.line(f"No reply {score}.")
         return
@@ -268,7 +263,8 @@ def _rate(rating: Rating) -> Callable[[Session, str], None]:
         if last.rating == rating:
             raise UserError(f"/{rating}: the reply is in {RATINGS} already")
         rate_last(RATINGS, session.conversation, rating, last.model or session.current.model.card.name)
-        follows = session.current.responder().replier.follows_ratings
+        current = session.current
+        follows = current.model.responder.replier_of(current.used_decoding).follows_ratings
         unchanged = "" if follows else " Replies stay as they are: this model looks none up, or not by ratings."
         session.screen.note(f"{RATINGS}: rated {rating}.{unchanged}")
 

@@ -1,13 +1,15 @@
 """What the chat shows in a terminal: replies as they are made, lines, tables, and errors of one line."""
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from chatbot.decoding.reply_text import Origin
 from chatbot.display import visible
+from chatbot.inference.request import Piece
 from chatbot.inference.text_responder import WordAttention
 
 # Words of the question that /why shows for each word of the reply, the largest weights first.
@@ -27,19 +29,22 @@ class Screen:
             for stream in (sys.stdout, sys.stderr)
         )
 
-    def stream(self, pieces: Iterator[str]) -> str:
-        """Show a reply while it is made. Returns the reply."""
+    def stream(self, pieces: Iterable[Piece]) -> tuple[str, Origin]:
+        """Show a reply while it is made. Return the reply, and where it comes from."""
         shown: list[str] = []
+        origin = Origin()
         try:
             for piece in pieces:
-                shown.append(piece)
-                print(visible(piece), end="", file=sys.stdout, flush=True)
+                origin = piece.origin
+                if piece.text:
+                    shown.append(piece.text)
+                    print(visible(piece.text), end="", file=sys.stdout, flush=True)
         except BaseException:
             if shown:
                 print(file=sys.stdout, flush=True)  # what is said of it is a line of its own
             raise
         print(file=sys.stdout, flush=True)
-        return "".join(shown)
+        return "".join(shown), origin
 
     def line(self, text: str) -> None:
         """Show a line of an answer, which the terminal breaks anywhere. It is copied as one line."""

@@ -15,7 +15,7 @@ from chatbot.chat.bots.conversations import Conversations, RefusedError
 from chatbot.config.chat import BotSettings
 from chatbot.decoding.reply_text import Origin
 from chatbot.flags import compose
-from chatbot.inference.questions import Message, Piece, Question, Usage
+from chatbot.inference.request import Message, Piece, Question, Usage
 from chatbot.inference.text_responder import EMPTY_QUESTION_REPLY
 from tests.chat.server.fake_models import FakeEngine, nothing
 

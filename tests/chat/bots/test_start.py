@@ -23,9 +23,8 @@ from tests.chat.server.running import run_until_sigterm
 def engine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> FakeEngine:
     """The engine of the attempt in `tmp_path`, an echo."""
     engine, card = FakeEngine(echo), ModelCard("talk", 0, ("pairs.tsv",))
-    loaded = LoadedModel(tmp_path, card, 2, lambda decoding: cast(Any, decoding))
-    monkeypatch.setattr(loading, "load_model", lambda path, ratings: loaded)
-    monkeypatch.setattr("chatbot.inference.engine.Engine", lambda responder: engine)
+    loaded = LoadedModel(tmp_path, card, 2, cast(Any, None), cast(Any, engine))
+    monkeypatch.setattr(loading, "load_model", lambda *_, **__: loaded)
     (tmp_path / CONFIG).touch()
     return engine
 

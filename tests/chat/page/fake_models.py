@@ -4,12 +4,12 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from chatbot.chat.loading import ModelCard
-from chatbot.chat.server.models import Models, ServedModel
+from chatbot.chat.loading import ModelCard, LoadedModel
+from chatbot.chat.server.models import Models
 from chatbot.chat.server.questions import Searches
 from chatbot.config.decoding import DecodingSettings
 from chatbot.inference.engine import BusyError
-from chatbot.inference.questions import Message, Piece, Question, TokenLogProb, Usage
+from chatbot.inference.request import Message, Piece, Question, TokenLogProb, Usage
 from tests.chat.server.fake_models import Answer, FakeEngine, FakeResponder, fake_models, served
 
 CARDS = {
@@ -72,11 +72,11 @@ def fake_server(folder: Path, names: Sequence[str] = tuple(CARDS)) -> tuple[Mode
     """Return the models of a server that the names name, and their engines."""
     engines = {name: FakeEngine(replies_of(name), has_thread=True) for name in names}
 
-    def open_model(directory: Path) -> ServedModel:
+    def open_model(directory: Path) -> LoadedModel:
         name = directory.name
-        return served(engines[name], turns=TURNS[name], searches=SEARCHES, card=CARDS[name])
+        return served(engines[name], turns=TURNS[name], searches=SEARCHES, directory=str(directory), card=CARDS[name])
 
     models = fake_models(engines, folder, 2**40, open_model)
     for name in names:  # in memory, so that no card is read from files
-        models.put(name, folder / name, open_model(folder / name))
+        models.put(name, open_model(folder / name))
     return models, engines

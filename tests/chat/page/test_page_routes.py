@@ -17,7 +17,7 @@ from chatbot.chat.server.state import Limits
 from chatbot.config.training import Settings
 from chatbot.decoding.reply_text import Origin
 from chatbot.flags import compose
-from chatbot.inference.questions import Piece, Usage
+from chatbot.inference.request import Piece, Usage
 from tests.chat.page.fake_models import fake_server
 from tests.chat.server.fake_models import FakeEngine, fake_models
 

@@ -9,13 +9,13 @@ import numpy as np
 
 from chatbot.attempts.checkpoint import checkpoint_path, write_checkpoint
 from chatbot.attempts.files import LAST
-from chatbot.chat.loading import LoadedModel, ModelCard
-from chatbot.chat.server.models import Models, Open, ServedModel
+from chatbot.chat.loading import LoadedModel, ModelCard, version_of
+from chatbot.chat.server.models import Models, Open
 from chatbot.chat.server.questions import Searches
 from chatbot.config.decoding import DecodingSettings
 from chatbot.decoding.reply_text import Origin
 from chatbot.inference.engine import BusyError
-from chatbot.inference.questions import Message, Piece, Question, Receive, Request, TokenLogProb, Usage
+from chatbot.inference.request import Message, Piece, Question, Receive, Request, TokenLogProb, Usage
 from chatbot.inference.text_responder import END, TextResponder, WordAttention
 
 # What the engine receives for a question, in this order.
@@ -73,13 +73,22 @@ class FakeEngine:
                 return
             request.receive(message)
 
+    def warm_up(self, searches: object = ()) -> None:
+        """Answer a first question."""
+        self.submit(Question("a"), lambda _: None)
+
     def close(self) -> None:
         """End."""
         self.closed.set()
 
 
 class FakeResponder:
-    """Shows attention on the diagonal. Words are characters."""
+    """Shows attention on the diagonal. Words are characters. searches: those of a request."""
+
+    def __init__(self, searches: Searches = Searches(DecodingSettings(), DecodingSettings(beam_size=5))) -> None:  # noqa: B008
+        self.chosen = searches.flags
+        self.decoding = searches.default
+        self.retrieval = searches.looks_up or None
 
     def source(self, text: str, history: Sequence[str]) -> list[int]:
         """Return some ids of a text."""
@@ -107,12 +116,12 @@ def served(
     step: int = 1,
     directory: str = "a",
     card: ModelCard | None = None,
-) -> ServedModel:
+) -> LoadedModel:
     """A model with a fake engine and a fake responder."""
-    responder = cast(TextResponder, FakeResponder())
-    card = card or ModelCard(directory, step, ("pairs.tsv",))
-    loaded = LoadedModel(Path(directory), card, turns, lambda decoding: responder)
-    return ServedModel(engine, responder, loaded, turns, searches)
+    responder = cast(TextResponder, FakeResponder(searches))
+    path = Path(directory)
+    card = card or ModelCard(path.name, step, ("pairs.tsv",))
+    return LoadedModel(path, card, turns, responder, engine, version_of(path))
 
 
 def fake_models(
@@ -124,8 +133,8 @@ def fake_models(
         directory.mkdir(exist_ok=True)
         (directory / "last").write_text('{"checkpoint": "ckpt-1", "step": 1}', encoding="utf-8")
 
-    def open_with_engine(directory: Path) -> ServedModel:
-        return served(engines[directory.name], directory=directory.name)
+    def open_with_engine(directory: Path) -> LoadedModel:
+        return served(engines[directory.name], directory=str(directory))
 
     return Models(lambda: directories, open_model or open_with_engine, limit)
 

@@ -18,7 +18,7 @@ from langchain_openai import ChatOpenAI
 
 from chatbot.chat.server.app import create_app
 from chatbot.chat.server.state import Limits
-from chatbot.inference.questions import Piece, Question
+from chatbot.inference.request import Piece, Question
 from tests.chat.server.fake_models import FakeEngine, echo, fake_models
 from tests.chat.server.running import running
 from tests.commands import ROOT

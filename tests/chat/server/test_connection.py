@@ -19,7 +19,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 from chatbot.chat.server.app import create_app
 from chatbot.chat.server.connection import LARGEST_HEAD, Connection, server_config
 from chatbot.chat.server.state import Limits
-from chatbot.inference.questions import Piece
+from chatbot.inference.request import Piece
 from tests.chat.server.fake_models import FakeEngine, fake_models
 from tests.chat.server.running import connection, received, running
 from tests.commands import ROOT

@@ -25,7 +25,7 @@ OF_THE_PAGE = "/chat/attention", "/chat/ratings"
 def described(tmp_path_factory: pytest.TempPathFactory) -> schemathesis.BaseSchema:
     folder = tmp_path_factory.mktemp("models")
     models = fake_models({"a": FakeEngine()}, folder)
-    models.put("a", models.directories()["a"], served(FakeEngine()))
+    models.put("a", served(FakeEngine(), directory=str(models.directories()["a"])))
     app = create_app(models, ratings=folder / "ratings.jsonl")
     return schemathesis.openapi.from_asgi("/openapi.json", app)
 

@@ -10,8 +10,8 @@ import pytest
 import yaml
 from fastapi.testclient import TestClient
 
+from chatbot.chat.loading import LoadedModel
 from chatbot.chat.server.app import create_app
-from chatbot.chat.server.models import ServedModel
 from chatbot.chat.server.questions import Searches
 from chatbot.config.decoding import DecodingSettings
 from tests.chat.server.fake_models import FakeEngine, fake_models, served
@@ -32,8 +32,8 @@ SEARCHES = {
 def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClient]:
     folder = tmp_path_factory.mktemp("models")
 
-    def open_model(directory: Path) -> ServedModel:
-        return served(FakeEngine(), searches=SEARCHES[directory.name], directory=directory.name)
+    def open_model(directory: Path) -> LoadedModel:
+        return served(FakeEngine(), searches=SEARCHES[directory.name], directory=str(directory))
 
     models = fake_models(dict.fromkeys(SEARCHES), folder, open_model=open_model)
     with TestClient(create_app(models, ratings=folder / "ratings.jsonl")) as client:

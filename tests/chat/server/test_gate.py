@@ -13,11 +13,11 @@ import httpx
 import pytest
 from fastapi.testclient import TestClient
 
+from chatbot.chat.loading import LoadedModel
 from chatbot.chat.server import replies
 from chatbot.chat.server.app import create_app
 from chatbot.chat.server.connection import DRAINED
 from chatbot.chat.server.gate import Gate, address_of, read_keys
-from chatbot.chat.server.models import ServedModel
 from chatbot.chat.server.replies import EventStream
 from chatbot.chat.server.state import Limits
 from chatbot.errors import UserError
@@ -257,7 +257,7 @@ def test_place_of_who_waits_for_a_model_is_free_when_the_time_is_over_or_the_cli
 
     monkeypatch.setattr(replies, "answers", answers)
 
-    def open_model(directory: Path) -> ServedModel:
+    def open_model(directory: Path) -> LoadedModel:
         begun.set()
         goes_on.wait(60)
         return served(FakeEngine())

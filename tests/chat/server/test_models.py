@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from chatbot.attempts.files import CONFIG, LAST
+from chatbot.chat.loading import LoadedModel
 from chatbot.chat.server import models as module
 from chatbot.chat.server.errors import ApiError
 from chatbot.chat.server.models import (
     BESIDE_WEIGHTS,
-    ServedModel,
     client_names,
     models_of,
 )
@@ -50,18 +50,18 @@ class Opened:
         limit = self.most * BESIDE_WEIGHTS + 1000  # bytes of empty checkpoints
         self.models = fake_models(dict.fromkeys(self.names), self.folder, limit, self.open_model)
 
-    def open_model(self, directory: Path) -> ServedModel:
+    def open_model(self, directory: Path) -> LoadedModel:
         self.begun.set()
         self.goes_on.wait(240)
         if directory.name == self.damaged:
             raise UserError(f"{directory}: damaged")
         self.engines.append(FakeEngine())
-        return served(self.engines[-1], step=len(self.engines), directory=directory.name)
+        return served(self.engines[-1], step=len(self.engines), directory=str(directory))
 
     async def use(self, name: str = "a") -> int:
         """Use a model shortly. Returns its step."""
         async with self.models.use(name) as model:
-            return model.loaded.card.step
+            return model.card.step
 
     async def error_of(self, name: str) -> ApiError:
         with pytest.raises(ApiError) as raised:

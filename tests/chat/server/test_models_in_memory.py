@@ -17,9 +17,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
 from chatbot.attempts.files import LAST
+from chatbot.chat.loading import LoadedModel
 from chatbot.chat.server import models as module
 from chatbot.chat.server.errors import ApiError
-from chatbot.chat.server.models import BESIDE_WEIGHTS, Models, ServedModel
+from chatbot.chat.server.models import BESIDE_WEIGHTS, Models
 from tests.chat.server.fake_models import FakeEngine, point, served
 
 UNIT = BESIDE_WEIGHTS // 2
@@ -66,7 +67,7 @@ class Use:
 
     name: str
     end: asyncio.Event
-    model: ServedModel | None = dataclasses.field(default=None, repr=False)
+    model: LoadedModel | None = dataclasses.field(default=None, repr=False)
     loaded: Loaded | None = None
     status: int = 0
 
@@ -93,10 +94,10 @@ class ModelsInMemory(RuleBasedStateMachine):
         for name in ("a", "b", "c"):
             self.write_checkpoint(name, whole=True)
 
-    def open_model(self, directory: Path) -> ServedModel:
+    def open_model(self, directory: Path) -> LoadedModel:
         engine = FakeEngine()
         self.engines.append((directory.name, engine))
-        return served(engine, step=self.whole[directory.name], directory=directory.name)
+        return served(engine, step=self.whole[directory.name], directory=str(directory))
 
     def run(self, begun: Coroutine[Any, Any, None] | None = None) -> None:
         """Begin something, and finish all that can be."""
@@ -145,7 +146,7 @@ class ModelsInMemory(RuleBasedStateMachine):
             assert use.status == (503 if name in self.offered else 404)
         else:
             assert use.model is not None
-            assert use.model.loaded.card.step == use.loaded.step
+            assert use.model.card.step == use.loaded.step
 
     @rule(name=NAMES)
     def use_shortly(self, name: str) -> None:
@@ -206,7 +207,7 @@ class ModelsInMemory(RuleBasedStateMachine):
     @precondition(lambda self: not self.overlap)
     @invariant()
     def models_are_those_of_the_account(self) -> None:
-        steps = {name: model.loaded.card.step for name, model in self.models.loaded.items()}
+        steps = {name: model.card.step for name, model in self.models.loaded.items()}
         assert steps == {name: loaded.step for name, loaded in self.account.items()}
 
     def go_on(self) -> None:

@@ -10,12 +10,12 @@ import pytest
 import yaml
 from fastapi.testclient import TestClient
 
+from chatbot.chat.loading import LoadedModel
 from chatbot.chat.server import state
 from chatbot.chat.server.app import create_app
-from chatbot.chat.server.models import ServedModel
 from chatbot.chat.server.questions import Searches
 from chatbot.config.decoding import DEFAULT_SEARCH, ONE_SAMPLE, DecodingSettings
-from chatbot.inference.questions import Question
+from chatbot.inference.request import Question
 from tests.chat.server.fake_models import FakeEngine, fake_models, served
 
 CHAT, COMPLETIONS, RESPONSES = WAYS = "/v1/chat/completions", "/v1/completions", "/v1/responses"
@@ -50,11 +50,11 @@ Ask = Callable[..., list[Question]]
 def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClient]:
     """A client of a server of MODELS, which read two turns, and of one that reads as many turns as its name says."""
 
-    def open_model(directory: Path) -> ServedModel:
+    def open_model(directory: Path) -> LoadedModel:
         searches, turns = MODELS.get(directory.name, MODELS["beam"]), 2
         if directory.name.isdecimal():
             turns = int(directory.name)
-        return served(ENGINE, turns=turns, searches=searches, directory=directory.name)
+        return served(ENGINE, turns=turns, searches=searches, directory=str(directory))
 
     names = [*MODELS, *"01239"]
     models = fake_models(dict.fromkeys(names), tmp_path_factory.mktemp("models"), open_model=open_model)

@@ -13,7 +13,7 @@ from fastapi.testclient import TestClient
 from chatbot.chat.server.app import create_app
 from chatbot.chat.server.state import MOST_WAITING, LineLog, Recent
 from chatbot.decoding.reply_text import Origin
-from chatbot.inference.questions import Message, Piece, TokenLogProb, Usage
+from chatbot.inference.request import Message, Piece, TokenLogProb, Usage
 from tests.chat.server.fake_models import FakeEngine, fake_models
 
 CHAT, COMPLETIONS, RESPONSES = "/v1/chat/completions", "/v1/completions", "/v1/responses"

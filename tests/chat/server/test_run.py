@@ -34,7 +34,7 @@ from chatbot.chat.server.run import (
 from chatbot.commands import run as run_command
 from chatbot.config.chat import CHAT as CHAT_LINE
 from chatbot.errors import UserError
-from chatbot.inference.questions import Message, Piece, Question, Usage
+from chatbot.inference.request import Message, Piece, Question, Usage
 from tests.chat.server.fake_models import FakeEngine, fake_models, point, served
 from tests.chat.server.running import run_until_sigterm, running
 from tests.commands import ENVIRONMENT, command

@@ -1,7 +1,6 @@
 """A model of the chat without weights, whose replies tell what it was asked and how."""
 
 import dataclasses
-import functools
 import sys
 import time
 from collections.abc import Sequence
@@ -12,18 +11,20 @@ import numpy as np
 
 from chatbot.chat.loading import LoadedModel, ModelCard
 from chatbot.config.chat import CHAT
-from chatbot.config.decoding import DecodingSettings, over_default
+from chatbot.config.decoding import DecodingSettings
 from chatbot.config.training import Settings
 from chatbot.corpus.history import question_of
-from chatbot.corpus.tokenizer import SPACE
+from chatbot.corpus.pieces import SPACE
 from chatbot.corpus.vocabulary import BYTES, EOS, MARKS, Vocabulary
-from chatbot.decoding.automaton import BoundedAutomaton
-from chatbot.decoding.model import Model
+from chatbot.decoding.model import Floats, IsWanted
 from chatbot.decoding.reply_text import Origin, Reply
 from chatbot.errors import UserError, exit_code_of
 from chatbot.flags import compose
-from chatbot.inference.replier import reply_automaton
-from chatbot.inference.text_responder import TextResponder, Weights
+from chatbot.inference.engine import Engine
+from chatbot.inference.replier import Replier, reply_automaton
+from chatbot.inference.request import Request
+from chatbot.inference.rows import UnfinishedReply
+from chatbot.inference.text_responder import TextResponder
 
 SLOW = "慢"  # the replies to a question with this character are slow
 RAW = "坏"  # and with this one would control the terminal
@@ -37,42 +38,38 @@ class FakeReplier:
     """
 
     looked_up = Origin()
+    answered_at_once = 2
+    follows_ratings = True
+    generates = True
 
     def __init__(self, decoding: DecodingSettings, vocabulary: Vocabulary) -> None:
         self.decoding, self.vocabulary = decoding, vocabulary
+        self.automaton = reply_automaton(decoding, vocabulary, 3000)
 
-    batch = 1
-    follows_ratings = True
-
-    def replies(self, questions: Sequence[Sequence[int]]) -> list[str]:
-        return [replies[0].text for replies in self.candidates(questions)]
+    def looking_up(self, decoding: DecodingSettings) -> "FakeReplier":
+        return FakeReplier(decoding, self.vocabulary)
 
     def candidates(
         self,
         questions: Sequence[Sequence[int]],
-        last_replies: Sequence[str] | None = None,
-        seeds: Sequence[int] | None = None,
+        last_replies: Sequence[str],
+        seeds: Sequence[int],
+        is_wanted: IsWanted = lambda: True,
     ) -> list[list[Reply]]:
-        seeds = [self.decoding.seed] * len(questions) if seeds is None else seeds
         asked = zip(questions, seeds, strict=True)
         found = [[*map(self._reply, self._names(ids, seed), np.arange(0.5, 100))] for ids, seed in asked]
-        if last_replies is None or not self.decoding.retrieved:
+        if not self.decoding.retrieved:
             return found
         return [[x for x in replies if x.text != last] for replies, last in zip(found, last_replies, strict=True)]
 
     def origin(self, question: Sequence[int], reply: str) -> Origin:
         return self.looked_up
 
-    @functools.cached_property
-    def automaton(self) -> BoundedAutomaton:
-        return reply_automaton(self.decoding, self.vocabulary, 3000)
-
-    @property
-    def model(self) -> Model:
-        return cast(Any, FakeRows(self))
+    def ids_before_stop(self, reply: Reply, stops: Sequence[str]) -> Sequence[int]:
+        return reply.ids
 
     def _reply(self, text: str, score: float) -> Reply:
-        return Reply(text, -score)
+        return Reply(text, -score, origin=self.looked_up)
 
     def _names(self, ids: Sequence[int], seed: int) -> list[str]:
         text = self.vocabulary.text(question_of(ids, self.vocabulary))
@@ -84,14 +81,13 @@ class FakeReplier:
 
 
 class FakeRows:
-    """Generates the replies of a replier token by token. A state is the ids of each reply and the number generated."""
+    """Generates the ids that it was asked, token by token. A state is the ids of each row and the number generated."""
 
-    def __init__(self, replier: FakeReplier) -> None:
-        self._replier, self._vocabulary = replier, replier.vocabulary
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        self._vocabulary = vocabulary
 
     def encode(self, questions: Sequence[Sequence[int]]) -> list[tuple[list[int], int]]:
-        replies = self._replier.replies(questions)
-        return [([*self._vocabulary.ids(list(reply.replace(" ", SPACE))), EOS], 0) for reply in replies]
+        return [([*question, EOS], 0) for question in questions]
 
     def step(self, state: list[tuple[list[int], int]], last: Any) -> tuple[Any, list[tuple[list[int], int]]]:
         logits = np.full((len(state), len(self._vocabulary)), -9, np.float32)
@@ -105,29 +101,46 @@ class FakeRows:
         joined = [row for state in states for row in state]
         return [joined[row] for row in rows]
 
-
-def fake_model(
-    turns: int = 0, name: str = "fake", attention: bool = True, made: list[str] | None = None
-) -> LoadedModel:
-    """A model whose default search is greedy. made: gets a line for each responder that was made."""
-    settings = compose(Settings, tokenizer="char", max_length=3000, history=turns)
-    vocabulary = Vocabulary([*"你好吗", SPACE, *(MARKS if turns else ()), *BYTES])
-
-    def weights(question: Sequence[int], reply: Sequence[int]) -> Weights:
+    def attention(self, question: Sequence[int], reply: Sequence[int]) -> Floats:
         return np.full((len(reply) + 1, len(question)), 1 / len(question), np.float32)
 
-    def responder_of(decoding: DecodingSettings) -> TextResponder:
+
+class FakeResponder(TextResponder):
+    """Has replies of `FakeReplier`. made: gets a line for each search that was made."""
+
+    def __init__(self, *arguments: Any, made: list[str], **named: Any) -> None:
+        self.made = made
+        super().__init__(*arguments, **named)
+
+    def _make_replier(self, decoding: DecodingSettings) -> Replier:
         if decoding.rerank:
             raise UserError("--rerank: this attempt did not learn both directions")
-        if made is not None:
-            made.append(str(decoding.beam_size or decoding.temperature))
-        decoding = over_default(decoding, {"beam_size": 1})
-        return TextResponder(
-            cast(Any, FakeReplier(decoding, vocabulary)), vocabulary, settings, weights if attention else None
-        )
+        self.made.append(str(decoding.beam_size or decoding.temperature))
+        return cast(Any, FakeReplier(decoding, self.vocabulary))
 
+    def begin(self, request: Request, source: Sequence[int], decoding: DecodingSettings) -> list[UnfinishedReply]:
+        seed = decoding.seed if request.question.seed is None else request.question.seed
+        ((reply,),) = FakeReplier(decoding, self.vocabulary).candidates([source], [""], [seed])
+        ids = self.vocabulary.ids(list(reply.text.replace(" ", SPACE)))
+        return [dataclasses.replace(one, source=ids) for one in super().begin(request, source, decoding)]
+
+
+def fake_model(
+    turns: int = 0,
+    name: str = "fake",
+    attention: bool = True,
+    made: list[str] | None = None,
+    decoding: DecodingSettings = DecodingSettings(),  # noqa: B008  # immutable
+) -> LoadedModel:
+    """A model whose default search is greedy. made: gets a line for each search that was made."""
+    shown = "luong" if attention else "none"
+    settings = compose(Settings, tokenizer="char", max_length=3000, history=turns, attention=shown)
+    vocabulary = Vocabulary([*"你好吗", SPACE, *(MARKS if turns else ()), *BYTES])
+    default = {"beam_size": 1}
+    made = [] if made is None else made
+    responder = FakeResponder(FakeRows(vocabulary), vocabulary, settings, decoding, default=default, made=made)
     card = ModelCard(name, 1200, ("pairs.tsv",), 1000, 3.2, validated=True)
-    return LoadedModel(Path(name), card, turns, responder_of)
+    return LoadedModel(Path(name), card, turns, responder, Engine(responder))
 
 
 def renamed(model: LoadedModel, step: int) -> LoadedModel:
@@ -136,6 +149,7 @@ def renamed(model: LoadedModel, step: int) -> LoadedModel:
 
 
 if __name__ == "__main__":
-    from chatbot.chat.terminal.start import chat
+    from chatbot.chat.start import chat
 
-    sys.exit(exit_code_of(lambda: chat(fake_model(turns=2), CHAT.parse(sys.argv[1:]))))
+    flags = CHAT.parse(sys.argv[1:])
+    sys.exit(exit_code_of(lambda: chat(fake_model(turns=2, decoding=flags.decoding), flags)))

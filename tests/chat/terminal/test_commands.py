@@ -47,8 +47,8 @@ def test_introduction_says_what_the_model_was_trained_on(capsys: Printed) -> Non
 @pytest.fixture
 def other_model(work_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two models for /model: `none_read`, which reads no turns, and `fake`, which reads two."""
-    models = {"none_read": fake_model(turns=0, name="none_read"), "fake": fake_model(turns=2)}
-    monkeypatch.setattr("chatbot.chat.terminal.session.load_model", lambda folder: models[folder.name])
+    models = {"none_read": lambda: fake_model(turns=0, name="none_read"), "fake": lambda: fake_model(turns=2)}
+    monkeypatch.setattr("chatbot.chat.terminal.session.load_model", lambda folder, _: models[folder.name]())
     for name in models:
         config = Path("checkpoints", name, "config.json")
         config.parent.mkdir(parents=True)
@@ -80,12 +80,12 @@ def test_retry_without_another_reply(capsys: Printed, monkeypatch: pytest.Monkey
     ]
 
 
-def test_responders_are_kept_for_settings_that_come_again() -> None:
-    """A responder of an attempt takes a second to trace. /retry and another number of replies need no other one."""
+def test_searches_are_kept_for_settings_that_come_again() -> None:
+    """That of an attempt takes a second to trace. /retry, another seed and fewer replies need no other one."""
     made: list[str] = []
     lines = ["a", "/n 3", "/n 3", "/set temperature=1", "b", "/retry", "/set seed=4", "b", "/set temperature=", "c"]
     typed(fake_model(made=made), lines)
-    assert made == ["None", "3", "1.0", "1.0", "None"]  # another seed is another search
+    assert made == ["1", "3", "1.0"]
 
 
 @pytest.mark.parametrize(
@@ -101,7 +101,8 @@ def test_why_names_the_pair_of_a_reply(
 ) -> None:
     """Also in a conversation that is loaded. A rating has the question, too."""
     monkeypatch.setattr(FakeReplier, "looked_up", origin)
-    typed(fake_model(), ["你好", "/save chat.jsonl", "/why", "/bad", "/reset", "/load chat.jsonl", "/bad", "/why"])
+    lines: list[Line] = ["你好", "/save chat.jsonl", "/why", "/bad", "/reset", "/load chat.jsonl", "/bad", "/why"]
+    typed(fake_model(), lines, "--beam-size", "2")
     assert capsys.readouterr().out.count(shown) == 2
     records = [json.loads(line) for line in Path("data/ratings.jsonl").read_text().splitlines()]
     assert [record["written_to"] for record in records] == [origin.question] * 2

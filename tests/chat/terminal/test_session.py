@@ -27,7 +27,7 @@ def loaded(work_dir: Path, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The steps of the checkpoints that are loaded one after the other; step 0 cannot be loaded."""
     steps: list[int] = []
 
-    def load_model(folder: Path) -> object:
+    def load_model(folder: Path, decoding: DecodingSettings) -> object:
         if not (step := steps.pop(0)):
             raise UserError("ckpt-0: damaged")
         return renamed(fake_model(), step)

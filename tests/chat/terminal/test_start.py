@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from chatbot.chat.start import answer_lines, set_encoding
 from chatbot.chat.terminal.session import CurrentModel
-from chatbot.chat.terminal.start import answer_lines, set_encoding
 from chatbot.config.decoding import DecodingSettings
 from chatbot.inference.text_responder import EMPTY_QUESTION_REPLY
 from tests.chat.terminal.fake_model import RAW, fake_model
@@ -78,7 +78,7 @@ def test_lines_of_a_pipe_do_not_depend_on_one_another(capsys: pytest.CaptureFixt
 def test_reply_reaches_a_pipe_as_it_is_and_a_terminal_without_control_characters(
     stream: type[io.TextIOWrapper], reply: str
 ) -> None:
-    model = CurrentModel(fake_model(), DecodingSettings())
+    model = CurrentModel(fake_model(), DecodingSettings(beam_size=2))
     replies = stream(io.BytesIO(), encoding="utf-8")
     answer_lines(model, 0, [f"{RAW}\n"], replies)
     replies.seek(0)
@@ -106,7 +106,7 @@ def test_each_line_is_answered_before_the_next_is_read() -> None:
 def test_terminal_without_chinese_is_told_once(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], encoding: str, notes: int
 ) -> None:
-    monkeypatch.setattr("chatbot.chat.terminal.start.set_encoding", lambda stream: None)
+    monkeypatch.setattr("chatbot.chat.start.set_encoding", lambda stream: None)
     monkeypatch.setattr("sys.stdout", Console(io.BytesIO(), encoding=encoding, errors="replace"))
     assert typed(fake_model(), ["你好", "在吗"]) == 0
     assert capsys.readouterr().err.count(f"This terminal is in {encoding}, without Chinese; LC_ALL=C.UTF-8 ") == notes

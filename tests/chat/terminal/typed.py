@@ -1,5 +1,6 @@
 """The chat in the process of a test, with lines in place of keys."""
 
+import dataclasses
 import io
 import itertools
 import signal
@@ -8,8 +9,9 @@ from collections.abc import Iterable, Iterator, Sequence
 import pytest
 
 from chatbot.chat.loading import LoadedModel
-from chatbot.chat.terminal.start import chat
+from chatbot.chat.start import chat
 from chatbot.config.chat import CHAT
+from chatbot.inference.engine import Engine
 from tests.chat.terminal.fake_model import fake_model
 
 Line = str | type[BaseException]
@@ -72,7 +74,9 @@ def _chat(model: LoadedModel, stdin: object, flags: Sequence[str]) -> int:
     before = signal.getsignal(signal.SIGINT)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("sys.stdin", stdin)
+        settings = CHAT.parse(flags)
+        model.responder.completed(settings.decoding)  # as where it is loaded
         try:
-            return chat(model, CHAT.parse(flags))
+            return chat(dataclasses.replace(model, engine=Engine(model.responder)), settings)
         finally:
             signal.signal(signal.SIGINT, before)

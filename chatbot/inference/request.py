@@ -18,13 +18,17 @@ FinishReason = Literal["stop", "length"]
 class Question:
     """A question, and the settings of the replies to it.
 
-    text, history, last_reply: as for `TextResponder.reply`. is_cut: whether a longer text was asked. decoding: None:
-    those of the engine's responder. seed, stop, min_score, fallback: those of the question, apart from `decoding`,
-    so that many share one: a seed of samples and a least score in place of those of the settings, texts that end a
-    reply beside theirs. repeats: how often the client has asked it before: it gets another of the good replies that a
-    search has compared. replies: their number; a search may find fewer. max_tokens: of a reply, at least 1; None: the
-    model's limit. top_log_probs: number of alternatives for each token; None: no log-probabilities. streams: whether a
-    reply is given in pieces, or as one, which costs less. client: the name of who asks; clients are served in turn.
+    history: the turns before the text, the oldest first, alternately of the user and of the chatbot. A model that was
+    trained with --history N reads the last N of them. last_reply: what the chatbot said last, whatever is read; "":
+    nothing. A looked-up reply does not repeat it. is_cut: whether a longer text was asked. decoding: None: those of the
+    engine's responder. seed, stop, min_score, fallback: those of the question, apart from `decoding`, so that many
+    share one: a seed of samples and a least score in place of those of the settings, texts that end a reply beside
+    theirs. repeats: how often the client has asked it before: it gets another of the good replies that a search has
+    compared. replies: their number; samples or the fallback stand for those that a search does not find. n_best: above
+    0, in place of `replies`: the best ones that the search finds, at most this number, with their scores. max_tokens:
+    of a reply, at least 1; None: the model's limit. top_log_probs: number of alternatives for each token; None: no
+    log-probabilities. streams: whether a reply is given in pieces, or as one, which costs less. client: the name of who
+    asks; clients are served in turn.
     """
 
     text: str
@@ -38,6 +42,7 @@ class Question:
     fallback: str | None = None
     repeats: int = 0
     replies: int = 1
+    n_best: int = 0
     max_tokens: int | None = None
     top_log_probs: int | None = None
     streams: bool = True

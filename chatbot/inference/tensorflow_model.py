@@ -1,4 +1,4 @@
-"""Replies of a trained model, computed by TensorFlow."""
+"""A trained model as replies need it, computed by TensorFlow."""
 
 import functools
 import itertools
@@ -20,7 +20,7 @@ from chatbot.decoding.model import EMPTY_QUESTION, IsWanted, distinct, padded, p
 from chatbot.decoding.sampling import uniform_numbers
 from chatbot.decoding.search import OF_HYPOTHESES, new_search
 from chatbot.inference.replier import Replier, for_attempt
-from chatbot.inference.text_responder import TextResponder, Weights, WordAttention, by_word
+from chatbot.inference.text_responder import WordAttention, by_word
 from chatbot.model.decoder import Alike, DecoderState
 from chatbot.model.device_copies import DeviceCopies
 from chatbot.model.seq2seq import Seq2Seq
@@ -84,6 +84,10 @@ class TensorFlowModel:
     def searcher(self, decoding: DecodingSettings, automaton: BoundedAutomaton) -> "GraphSearcher":
         """See `Model`."""
         return GraphSearcher(self.model, self._copies, decoding, automaton)
+
+    def attention(self, question: Sequence[int], reply: Sequence[int]) -> npt.NDArray[np.float32]:
+        """See `Model`."""
+        return attention_weights(self.model, [question], [reply])[0]
 
     def log_probabilities(
         self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]], begin: int
@@ -270,26 +274,9 @@ def replier_of(trained: Trained, decoding: DecodingSettings, model: TensorFlowMo
     return Replier(model, trained.vocabulary, trained.settings.model, decoding, trained.retrieval)
 
 
-class Responder(TextResponder):
-    """Answers questions in text form by a trained model, each by one line of text.
-
-        responder = Responder(load_trained(Path("checkpoints/default")), DecodingSettings(beam_size=5))
-        responder.reply("那你呢", history=["你几岁了", "我三岁了"])
-
-    The arguments and errors are those of `replier_of`.
-    """
-
-    def __init__(self, trained: Trained, decoding: DecodingSettings, model: TensorFlowModel | None = None) -> None:
-        def weights(question: Sequence[int], reply: Sequence[int]) -> Weights:
-            return attention_weights(trained.model, [question], [reply])[0]
-
-        shown = None if trained.model.decoder.attention is None else weights
-        super().__init__(replier_of(trained, decoding, model), trained.vocabulary, trained.settings, shown)
-
-
 def attention_weights(
     model: Seq2Seq, questions: Sequence[Sequence[int]], replies: Sequence[Sequence[int]]
-) -> list[Weights]:
+) -> list[npt.NDArray[np.float32]]:
     """Return the weights of each question's ids at each id of its reply and at the end symbol: [reply + 1, question].
 
     The decoder reads the replies as in training (teacher forcing). questions, replies: ids, of at least one question;
