@@ -13,8 +13,8 @@ import tensorflow as tf
 import chatbot
 import chatbot.api
 from chatbot.errors import EXIT_INTERRUPTED
-from tests.commands import python, run
 from chatbot.inference.text_responder import TextResponder
+from tests.commands import python, run
 from tests.in_process import call
 
 SIZES: dict[str, Any] = {"rnn_size": 8, "embedding_size": 8, "steps": 2}

@@ -4,7 +4,7 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from chatbot.chat.loading import ModelCard, LoadedModel
+from chatbot.chat.loading import LoadedModel, ModelCard
 from chatbot.chat.server.models import Models
 from chatbot.chat.server.questions import Searches
 from chatbot.config.decoding import DecodingSettings
