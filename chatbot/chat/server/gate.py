@@ -1,5 +1,11 @@
-"""What every request passes first: who may ask, how often, and how much."""
+"""What every request passes first: who may ask, how often, and how much; and the routes, which say what they need.
 
+A JSON parser holds the interpreter's lock until it is done, so a thread would not help; its work is bounded, and bodies
+that have arrived together are read one at a time, with a turn for all other requests in between.
+"""
+
+import asyncio
+import codecs
 import contextlib
 import hashlib
 import hmac
@@ -10,26 +16,23 @@ import re
 import sys
 import time
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterator, Sequence
 from pathlib import Path
+from typing import Any, NamedTuple
 
+import orjson
+from fastapi import Request
+from fastapi.routing import APIRoute
 from starlette.datastructures import Headers
+from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from chatbot.chat.page import page_files
-from chatbot.chat.server.bodies import has_body
 from chatbot.chat.server.connection import DRAINED
-from chatbot.chat.server.errors import CLIENT_LEFT, ApiError, api_error_of, too_many
-from chatbot.chat.server.state import INVISIBLE, ServerState
-from chatbot.chat.service import ClientLeftError, RateLimit
+from chatbot.chat.server.errors import CLIENT_LEFT, ERROR_RESPONSES, ApiError, api_error_of, too_many
+from chatbot.chat.server.state import INVISIBLE, ServerState, state_of
+from chatbot.chat.service import ClientLeftError, RateLimit, ReceiveEvent
 from chatbot.errors import UserError
 
-# No key is needed here, nor is there a limit of the rate: for probes, and for the page, which asks for a key itself.
-PROBES = {"/health", "/ready"}
-OPEN_PATHS = {*PROBES, "/favicon.ico", *(f"/{path}" for path in page_files())}
-WITHOUT_LIMIT = {*OPEN_PATHS, "/metrics"}
-# The page asks for its list of models by itself, so it is not a request of the user's.
-WITHOUT_RATE = "/chat/models"
 # What a client may call a request, in the log and in the response; characters of a path in the log.
 REQUEST_ID = re.compile(r"[!-~]{1,100}")
 MOST_PATH = 200
@@ -46,16 +49,64 @@ SECURITY_HEADERS = {
     b"content-security-policy": b"default-src 'none'; frame-ancestors 'none'",
     b"cache-control": b"no-store",
 }
+# Commas, and beginnings of lists and objects, outside of texts: several for each of 2,000 messages.
+MOST_VALUES = 20_000
+REMEDY = "curl sends a file by --data-binary @FILE; cmd.exe knows no single quotes"
+
+
+class Needs(NamedTuple):
+    """What a request needs to be answered.
+
+    key: one of the server's keys, where it has any. host: a Host header that the server allows. place: one among the
+    requests that are answered at once. rate: something left of the client's rate.
+    """
+
+    key: bool = True
+    host: bool = True
+    place: bool = True
+    rate: bool = True
+
+
+class Route(APIRoute):
+    """A route of the API. The JSON of its bodies has a bounded number of values.
+
+    tag: in the description of the API, where it is left out without one. settings: of FastAPI's route.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        endpoint: Callable[..., Any],
+        method: str = "GET",
+        tag: str = "",
+        needs: Needs = Needs(),  # noqa: B008  # immutable
+        **settings: Any,
+    ) -> None:
+        described = {"tags": [tag], "include_in_schema": bool(tag), "responses": ERROR_RESPONSES}
+        super().__init__(path, endpoint, methods=[method], **{**described, **settings})
+        self.needs = needs
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        """Return the function that answers a request."""
+        handle = super().get_route_handler()
+
+        async def handle_bounded(request: Request) -> Response:
+            return await handle(BodyRequest(request.scope, request.receive))
+
+        return handle_bounded
 
 
 class Gate:
     """An ASGI middleware that refuses requests beyond the limits, counts, and adds security headers.
 
-    No exception passes it: the client gets its status, and the log one line if it is nobody's mistake.
+    No exception passes it: the client gets its status, and the log one line if it is nobody's mistake. routes: a
+    path of none of them needs all.
     """
 
-    def __init__(self, app: ASGIApp, state: ServerState) -> None:
+    def __init__(self, app: ASGIApp, state: ServerState, routes: Sequence[Route]) -> None:
         self._app = app
+        self._routes = routes
+        self._by_path = {route.path: route for route in routes}
         self._limits = state.limits
         self._metrics = state.metrics
         self._rate_limit = state.rate_limit
@@ -87,8 +138,9 @@ class Gate:
 
         with contextlib.ExitStack() as counted:
             try:
-                client = self._admitted(scope, headers)
-                if scope["path"] not in WITHOUT_LIMIT:
+                needs = self._needs_of(scope["path"])
+                client = self._admitted(scope, headers, needs)
+                if needs.place:
                     counted.enter_context(self._counted(client))
                 if scope["method"] in {"GET", "HEAD"} and has_body(headers):
                     raise ApiError(400, f"{scope['method']} takes no body here", code="body_not_allowed")
@@ -101,28 +153,31 @@ class Gate:
                     await response(scope, receive, send_and_note)
             if drained := scope.get("extensions", {}).get(DRAINED):
                 await drained()  # what a slow client has not read is held, and counts
-        route = getattr(scope.get("route"), "path", "other")
-        self._metrics.requests.labels(route, str(status)).inc()
-        self._metrics.seconds.labels(route).observe(time.perf_counter() - begin)
+        label = getattr(scope.get("route"), "path", "other")
+        self._metrics.requests.labels(label, str(status)).inc()
+        self._metrics.seconds.labels(label).observe(time.perf_counter() - begin)
         if self._access is not None:
             asked = f"{scope['method']} {INVISIBLE.sub('?', scope['path'][:MOST_PATH])}"
             took = f"{time.perf_counter() - begin:.3f}s"
             self._access.add(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {request_id} {client}: {asked} {status} {took}")
 
-    def _admitted(self, scope: Scope, headers: Headers) -> str:
+    def _needs_of(self, path: str) -> Needs:
+        route = self._by_path.get(path) or next((one for one in self._routes if one.path_regex.match(path)), None)
+        return Needs() if route is None else route.needs
+
+    def _admitted(self, scope: Scope, headers: Headers, needs: Needs) -> str:
         """Return the name of the client, which the app gets, too. Raises ApiError for one that may not ask."""
         # No route reads these; FastAPI would parse them, which may take long.
         scope["query_string"] = b""
         scope["headers"] = [(name, value) for name, value in scope["headers"] if name != b"cookie"]
-        path = scope["path"]
         address = address_of(scope)
-        if path not in PROBES:
+        if needs.host:
             check_host(headers.get("host", ""), self._limits.hosts)
         client = f"address {address}"
-        if path not in OPEN_PATHS:
+        if needs.key:
             client = self._keys.client(headers.get("authorization", ""), address)
         scope.setdefault("state", {})["client"] = client
-        if path not in WITHOUT_LIMIT and path != WITHOUT_RATE and (wait := self._rate_limit.wait(client)):
+        if needs.rate and (wait := self._rate_limit.wait(client)):
             raise too_many("requests", wait)
         return client
 
@@ -227,3 +282,75 @@ def read_keys(path: Path) -> list[bytes]:
                 file=sys.stderr,
             )
     return keys
+
+
+class BodyRequest(Request):
+    """A request whose body is read within the limits of its server, and its JSON within the bounds."""
+
+    async def body(self) -> bytes:
+        """Return the body. Raises ApiError for one that is too large, too slow, not JSON, or incomplete."""
+        if hasattr(self, "_body"):
+            return self._body
+        limits = state_of(self).limits
+        length = self.headers.get("content-length", "0")
+        if has_body(self.headers):
+            kind = self.headers.get("content-type", "").partition(";")[0].strip().lower()
+            if kind != "application/json" and not (kind.startswith("application/") and kind.endswith("+json")):
+                raise ApiError(415, "The body must be JSON, with Content-Type: application/json")
+        if length.isdecimal() and int(length[:20]) > limits.most_bytes:
+            raise _too_large(limits.most_bytes)
+        try:
+            self._body = await asyncio.wait_for(_read(self.receive, limits.most_bytes), limits.body_timeout)
+        except asyncio.TimeoutError:
+            raise ApiError(408, "The body was not received in time") from None
+        return self._body
+
+    async def json(self) -> Any:
+        """Return the value of the body. Raises ApiError as `check_values`, and for what is not JSON in UTF-8."""
+        body = (await self.body()).removeprefix(codecs.BOM_UTF8)
+        async with state_of(self).parsing:
+            await asyncio.sleep(0)  # other requests have their turn
+            check_values(body)
+            try:
+                return orjson.loads(body.decode())
+            except ValueError as error:  # it says which codec cannot decode it, or what is no JSON, and where
+                raise ApiError(400, f"The body is not JSON in UTF-8: {error}; {REMEDY}", code="invalid_json") from None
+
+
+async def _read(receive: ReceiveEvent, most: int) -> bytes:
+    """Return a body of at most this number of bytes. Raises ApiError."""
+    body = bytearray()
+    more_body = True
+    while more_body:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise ApiError(CLIENT_LEFT, "The client left")
+        body += message.get("body", b"")
+        if len(body) > most:
+            raise _too_large(most)
+        more_body = message.get("more_body", False)
+    return bytes(body)
+
+
+def _too_large(most: int) -> ApiError:
+    return ApiError(413, f"The body has more than {most:,} bytes", code="body_too_large")
+
+
+def has_body(headers: Headers) -> bool:
+    """Return whether a request has a body."""
+    return headers.get("content-length", "0").strip("0") != "" or "transfer-encoding" in headers
+
+
+def check_values(body: bytes) -> None:
+    """Raise ApiError (400) for a body with too many values. It need not be JSON."""
+    if _structure(body) <= MOST_VALUES:
+        return
+    # Some may be in texts, which are every second part between quotation marks.
+    body = body.replace(b"\\\\", b"").replace(b'\\"', b"")
+    if body.count(b'"') > 4 * MOST_VALUES or _structure(b"".join(body.split(b'"')[::2])) > MOST_VALUES:
+        message = f"The body has more than {MOST_VALUES:,} values; send fewer messages or fields"
+        raise ApiError(400, message, code="too_many_values")
+
+
+def _structure(body: bytes) -> int:
+    return body.count(b",") + body.count(b"[") + body.count(b"{")

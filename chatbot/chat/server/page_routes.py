@@ -1,4 +1,4 @@
-"""The page at /, and the routes that it needs beside those of OpenAI's protocol."""
+"""What the page at / asks for beside OpenAI's protocol: its files, the models, attention and ratings."""
 
 import asyncio
 import dataclasses
@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Annotated, Any
 
-from fastapi import FastAPI, HTTPException, Request
+from fastapi import HTTPException, Request
 from pydantic import Field
 from starlette.responses import Response
 
@@ -19,9 +19,9 @@ from chatbot.attempts.settings import stored_settings
 from chatbot.chat.loading import LoadedModel, ModelCard, card_of_attempt, card_of_export, pointer_of, version_of
 from chatbot.chat.page import page_files
 from chatbot.chat.server.errors import ApiError, too_many
-from chatbot.chat.server.questions import Body
+from chatbot.chat.server.request_bodies import Body
 from chatbot.chat.server.state import state_of
-from chatbot.chat.service import RateLimit, while_waited_for
+from chatbot.chat.service import while_waited_for
 from chatbot.decoding.reply_text import MAX_CHARACTERS, Origin
 from chatbot.errors import UserError
 from chatbot.export.manifest import MANIFEST, read_manifest
@@ -31,7 +31,7 @@ from chatbot.retrieval.ratings import Rating, TooLongError, append_rating, ratin
 log = logging.getLogger(__name__)
 MOST_CHARACTERS = 20_000
 MOST_TURNS = 200
-RATINGS_A_MINUTE = 20
+ONE_AT_A_TIME = ThreadPoolExecutor(1, "attention")  # beside the engine
 
 Text = Annotated[str, Field(max_length=MOST_CHARACTERS)]
 
@@ -59,85 +59,71 @@ class RatedReply(RepliedQuestion):
     replaces: EarlierRating | None = None
 
 
-def add_page_routes(app: FastAPI, ratings: Path | None) -> None:
-    """Add the routes of the page. ratings: the file to which ratings are appended; None: none are collected."""
-    one_at_a_time = ThreadPoolExecutor(1, "attention")  # beside the engine
-
-    @app.head("/", include_in_schema=False)
-    @app.get("/", include_in_schema=False)
-    @app.head("/page/{name:path}", include_in_schema=False)
-    @app.get("/page/{name:path}", include_in_schema=False)
-    async def page(request: Request, name: str | None = None) -> Response:
-        """Send the page, or a file that it loads."""
-        file = page_files().get("" if name is None else f"page/{name}")
-        if file is None:
-            raise HTTPException(404)
-        if file.headers["ETag"] in request.headers.get("if-none-match", ""):
-            return Response(status_code=304, headers=file.headers)
-        if "gzip" in request.headers.get("accept-encoding", ""):
-            return Response(file.compressed, headers={**file.headers, "Content-Encoding": "gzip"})
-        return Response(file.content, headers=file.headers)
-
-    @app.get("/chat/models", tags=["page"])
-    async def describe_models(request: Request) -> dict[str, Any]:
-        """List the models with what they were trained on, and their quality.
-
-        ratings: whether ratings are collected. most_characters: of a text that the other routes of the page take.
-        """
-        models = state_of(request).models
-        loaded = models.loaded  # it changes in this thread
-        described = await asyncio.to_thread(lambda: _described_models(models.directories(), loaded))
-        return {"models": described, "ratings": ratings is not None, "most_characters": MOST_CHARACTERS}
-
-    @app.post("/chat/attention", tags=["page"])
-    async def attention(body: RepliedQuestion, request: Request) -> dict[str, Any]:
-        """Show where a reply comes from, and which words of the question each of its words looked at."""
-        state = state_of(request)
-        name = state.models.name_of(body.model)
-        origin = _given(request, name, body)  # a rating may have changed the pairs meanwhile
-
-        async def shown() -> dict[str, Any]:
-            async with state.models.use(name) as model:
-                history = body.history[-model.turns :] if model.turns else []
-                asked = model.responder, body.question[:MAX_CHARACTERS], body.reply, history, origin
-                return await asyncio.get_running_loop().run_in_executor(one_at_a_time, _attention, *asked)
-
-        return await while_waited_for(shown(), state.request_timeout, request.receive)
-
-    if ratings is not None:
-        _add_rating_routes(app, ratings)
+async def page(request: Request) -> Response:
+    """Send the page, or a file that it loads."""
+    file = page_files().get(request.scope["path"].removeprefix("/"))
+    if file is None:
+        raise HTTPException(404)
+    if file.headers["ETag"] in request.headers.get("if-none-match", ""):
+        return Response(status_code=304, headers=file.headers)
+    if "gzip" in request.headers.get("accept-encoding", ""):
+        return Response(file.compressed, headers={**file.headers, "Content-Encoding": "gzip"})
+    return Response(file.content, headers=file.headers)
 
 
-def _add_rating_routes(app: FastAPI, ratings: Path) -> None:
-    shares = RateLimit(RATINGS_A_MINUTE)
+async def describe_models(request: Request) -> dict[str, Any]:
+    """List the models with what they were trained on, and their quality.
 
-    @app.post("/chat/ratings", tags=["page"])
-    async def rate(body: RatedReply, request: Request) -> dict[str, Any]:
-        """Append a rated reply to the file of ratings, in place of an earlier rating of it.
+    ratings: whether ratings are collected. most_characters: of a text that the other routes of the page take.
+    """
+    state = state_of(request)
+    loaded = {**state.models.loaded}  # it changes in this thread
+    described = await asyncio.to_thread(lambda: _described_models(state.models.directories(), loaded))
+    return {"models": described, "ratings": state.ratings is not None, "most_characters": MOST_CHARACTERS}
 
-        What the server is not known to have replied is recorded, too, but is never looked up.
-        """
-        if wait := shares.wait(request.state.client):
-            raise too_many("ratings", wait)
-        state = state_of(request)
-        is_operator = len(state.limits.keys) == 1  # the holder of the only key
-        client = None if is_operator else request.state.client
-        name = state.models.name_of(body.model)
-        origin = _given(request, name, body) if state.limits.keys or state.limits.live_ratings else None
-        written_to = None if origin is None else origin.question
-        replied = (body.question, body.reply, body.history)
-        model = state.models.directories()[name].name
-        record = rating_of(*replied, body.rating, model, client, written_to=written_to)
-        earlier = body.replaces
-        replaced = None if earlier is None else rating_of(*replied, earlier.rating, model, client, time=earlier.time)
-        try:
-            await asyncio.to_thread(append_rating, ratings, record, replaced)
-        except TooLongError as error:
-            raise ApiError(413, str(error), code="ratings") from error
-        except UserError as error:
-            log.error("%s", error)
-            raise ApiError(503, "The rating cannot be recorded; the server's log says why", code="ratings") from error
-        return {"recorded": True, "time": record["time"]}
+
+async def attention(body: RepliedQuestion, request: Request) -> dict[str, Any]:
+    """Show where a reply comes from, and which words of the question each of its words looked at."""
+    state = state_of(request)
+    name = state.models.name_of(body.model)
+    origin = _given(request, name, body)  # a rating may have changed the pairs meanwhile
+
+    async def shown() -> dict[str, Any]:
+        async with state.models.use(name) as model:
+            history = body.history[-model.turns :] if model.turns else []
+            asked = model.responder, body.question[:MAX_CHARACTERS], body.reply, history, origin
+            return await asyncio.get_running_loop().run_in_executor(ONE_AT_A_TIME, _attention, *asked)
+
+    return await while_waited_for(shown(), state.request_timeout, request.receive)
+
+
+async def rate(body: RatedReply, request: Request) -> dict[str, Any]:
+    """Append a rated reply to the file of ratings, in place of an earlier rating of it.
+
+    What the server is not known to have replied is recorded, too, but is never looked up.
+    """
+    state = state_of(request)
+    assert state.ratings is not None
+    if wait := state.ratings_limit.wait(request.state.client):
+        raise too_many("ratings", wait)
+    is_operator = len(state.limits.keys) == 1  # the holder of the only key
+    client = None if is_operator else request.state.client
+    name = state.models.name_of(body.model)
+    origin = _given(request, name, body) if state.limits.keys or state.limits.live_ratings else None
+    written_to = None if origin is None else origin.question
+    replied = (body.question, body.reply, body.history)
+    model = state.models.directories()[name].name
+    record = rating_of(*replied, body.rating, model, client, written_to=written_to)
+    earlier = body.replaces
+    replaced = None if earlier is None else rating_of(*replied, earlier.rating, model, client, time=earlier.time)
+    try:
+        await asyncio.to_thread(append_rating, state.ratings, record, replaced)
+    except TooLongError as error:
+        raise ApiError(413, str(error), code="ratings") from error
+    except UserError as error:
+        log.error("%s", error)
+        raise ApiError(503, "The rating cannot be recorded; the server's log says why", code="ratings") from error
+    return {"recorded": True, "time": record["time"]}
 
 
 def _given(request: Request, model: str, body: RepliedQuestion) -> Origin | None:

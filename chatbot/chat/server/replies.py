@@ -10,12 +10,12 @@ from collections.abc import AsyncGenerator, Hashable, Iterator, Mapping, Sequenc
 from typing import Any
 
 import orjson
-from fastapi import FastAPI, Request
+from fastapi import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from chatbot.chat.server.errors import ApiError, api_error_of, too_many
-from chatbot.chat.server.questions import ChatRequest, CompletionRequest, Searches, check_log_probs, questions_of
+from chatbot.chat.server.request_bodies import ChatRequest, CompletionRequest, Searches, check_log_probs, questions_of
 from chatbot.chat.server.state import INVISIBLE, ServerState, state_of
 from chatbot.chat.service import ClientLeftError, RateLimit, answers, while_waited_for
 from chatbot.inference.request import Piece, Question, TokenLogProb, Usage
@@ -217,18 +217,14 @@ def _visible(text: str) -> str:
     return _bytes(text).decode(errors="replace")
 
 
-def add_reply_routes(app: FastAPI) -> None:
-    """Add the routes that answer questions."""
+async def chat_completions(body: ChatRequest, request: Request) -> Response:
+    """Reply to the last message of a chat, with a chat completion of OpenAI's, or with `stream` its chunks."""
+    return await respond(request, body)
 
-    @app.post("/v1/chat/completions", tags=["replies"], response_class=Response)
-    async def chat_completions(body: ChatRequest, request: Request) -> Response:
-        """Reply to the last message of a chat, with a chat completion of OpenAI's, or with `stream` its chunks."""
-        return await respond(request, body)
 
-    @app.post("/v1/completions", tags=["replies"], response_class=Response)
-    async def completions(body: CompletionRequest, request: Request) -> Response:
-        """Reply to prompts, each without turns before it, with a completion of OpenAI's, or its chunks."""
-        return await respond(request, body)
+async def completions(body: CompletionRequest, request: Request) -> Response:
+    """Reply to prompts, each without turns before it, with a completion of OpenAI's, or its chunks."""
+    return await respond(request, body)
 
 
 async def respond(

@@ -4,11 +4,12 @@ from collections.abc import Iterator
 from typing import Annotated, Any, Literal
 
 import orjson
-from fastapi import FastAPI, Request
+from fastapi import Request
 from pydantic import Field
 from starlette.responses import Response
 
-from chatbot.chat.server.questions import (
+from chatbot.chat.server.replies import Completion, respond
+from chatbot.chat.server.request_bodies import (
     MOST_MESSAGES,
     Body,
     ChatRequest,
@@ -18,7 +19,6 @@ from chatbot.chat.server.questions import (
     TextFormat,
     TokenLimit,
 )
-from chatbot.chat.server.replies import Completion, respond
 from chatbot.inference.request import Piece
 
 
@@ -120,10 +120,6 @@ def _part(text: str) -> dict[str, Any]:
     return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
 
 
-def add_responses_route(app: FastAPI) -> None:
-    """Add the route."""
-
-    @app.post("/v1/responses", tags=["replies"], response_class=Response)
-    async def responses(body: ResponsesRequest, request: Request) -> Response:
-        """Reply to the last message of a chat, with a response of OpenAI's, or with `stream` its events."""
-        return await respond(request, body.chat(), ResponseObject)
+async def responses(body: ResponsesRequest, request: Request) -> Response:
+    """Reply to the last message of a chat, with a response of OpenAI's, or with `stream` its events."""
+    return await respond(request, body.chat(), ResponseObject)

@@ -10,6 +10,7 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Hashable, Sequence
+from pathlib import Path
 from typing import Generic, TypeVar
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
@@ -29,6 +30,7 @@ BODY_TIMEOUT = 30.0
 INVISIBLE = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 log = logging.getLogger(__name__)
 MOST_RECENT = 20_000  # replies that may be rated, and conversations: some megabytes
+RATINGS_A_MINUTE = 20
 REPEAT_SECONDS = 600.0  # after which a question that is asked again gets the best reply once more
 Value = TypeVar("Value")
 MOST_WAITING = 1000  # lines that wait to be written
@@ -150,6 +152,7 @@ class ServerState:
 
     origins: where replies came from, by model, question and reply. repeats: how often it was answered, by who asks and
     what. conversations: gets a line of JSON for each answered question, access: a line for each request; None: no log.
+    ratings: the file to which ratings of replies are appended; None: none are collected.
     """
 
     models: Models
@@ -159,10 +162,12 @@ class ServerState:
     request_timeout: float
     conversations: LineLog | None = None
     access: LineLog | None = None
+    ratings: Path | None = None
     stopping: bool = False
     origins: Recent[Origin] = dataclasses.field(default_factory=Recent)
     repeats: Recent[int] = dataclasses.field(default_factory=lambda: Recent(REPEAT_SECONDS))
     # Bodies are parsed one at a time.
+    ratings_limit: RateLimit = dataclasses.field(default_factory=lambda: RateLimit(RATINGS_A_MINUTE))
     parsing: asyncio.Lock = dataclasses.field(default_factory=asyncio.Lock)
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from chatbot.chat.loading import LoadedModel, ModelCard
 from chatbot.chat.server.models import Models
-from chatbot.chat.server.questions import Searches
+from chatbot.chat.server.request_bodies import Searches
 from chatbot.config.decoding import DecodingSettings
 from chatbot.inference.engine import BusyError
 from chatbot.inference.request import Message, Piece, Question, TokenLogProb, Usage

@@ -12,8 +12,8 @@ from fastapi.testclient import TestClient
 from chatbot.attempts.settings import storable
 from chatbot.chat.page import page_files
 from chatbot.chat.server.app import create_app
-from chatbot.chat.server.page_routes import MOST_CHARACTERS, RATINGS_A_MINUTE
-from chatbot.chat.server.state import Limits
+from chatbot.chat.server.page_routes import MOST_CHARACTERS
+from chatbot.chat.server.state import RATINGS_A_MINUTE, Limits
 from chatbot.config.training import Settings
 from chatbot.decoding.reply_text import Origin
 from chatbot.flags import compose

@@ -11,7 +11,7 @@ from chatbot.attempts.checkpoint import checkpoint_path, write_checkpoint
 from chatbot.attempts.files import LAST
 from chatbot.chat.loading import LoadedModel, ModelCard, version_of
 from chatbot.chat.server.models import Models, Open
-from chatbot.chat.server.questions import Searches
+from chatbot.chat.server.request_bodies import Searches
 from chatbot.config.decoding import DecodingSettings
 from chatbot.decoding.reply_text import Origin
 from chatbot.inference.engine import BusyError

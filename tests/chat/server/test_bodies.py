@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from chatbot.chat.server.app import create_app
-from chatbot.chat.server.bodies import MOST_VALUES, check_values
 from chatbot.chat.server.errors import CLIENT_LEFT, ApiError
+from chatbot.chat.server.gate import MOST_VALUES, check_values
 from chatbot.chat.server.state import MOST_BYTES
 from chatbot.inference.request import Question
 from tests.chat.server.fake_models import FakeEngine, echo, fake_models

@@ -12,7 +12,7 @@ from fastapi.testclient import TestClient
 
 from chatbot.chat.loading import LoadedModel
 from chatbot.chat.server.app import create_app
-from chatbot.chat.server.questions import Searches
+from chatbot.chat.server.request_bodies import Searches
 from chatbot.config.decoding import DecodingSettings
 from tests.chat.server.fake_models import FakeEngine, fake_models, served
 

@@ -9,6 +9,7 @@ from unittest.mock import MagicMock
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
+from chatbot.chat.server.app import ROUTES
 from chatbot.chat.server.gate import Gate
 from chatbot.chat.server.state import Limits, Metrics, ServerState
 from chatbot.chat.service import ClientLeftError, RateLimit
@@ -51,7 +52,7 @@ class Requests(RuleBasedStateMachine):
         rates = [RateLimit(number, clock=lambda: self.now) for number in (RATE, WRONG_KEYS)]
         self.metrics = Metrics(lambda: 0)
         state = ServerState(MagicMock(), self.limits, self.metrics, rates[0], 60)
-        self.gate = Gate(self.app, state)
+        self.gate = Gate(self.app, state, ROUTES)
         self.gate._keys._wrong = rates[1]
         self.coming: list[asyncio.Future[Exception | None]] = []
         self.open: list[Asked] = []

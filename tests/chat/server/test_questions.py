@@ -13,7 +13,7 @@ from fastapi.testclient import TestClient
 from chatbot.chat.loading import LoadedModel
 from chatbot.chat.server import state
 from chatbot.chat.server.app import create_app
-from chatbot.chat.server.questions import Searches
+from chatbot.chat.server.request_bodies import Searches
 from chatbot.config.decoding import DEFAULT_SEARCH, ONE_SAMPLE, DecodingSettings
 from chatbot.inference.request import Question
 from tests.chat.server.fake_models import FakeEngine, fake_models, served
