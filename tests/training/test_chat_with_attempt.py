@@ -59,9 +59,9 @@ def test_attempt_keeps_its_history(trained: Trained) -> None:
 def test_evaluation_and_chat_read_the_same_sources(trained: Trained, monkeypatch: pytest.MonkeyPatch) -> None:
     sources: list[list[int]] = []
 
-    def recorded(replier: Replier, questions: Sequence[Sequence[int]], *others: Any) -> list[list[Reply]]:
+    def recorded(replier: Replier, questions: Sequence[Sequence[int]], *others: Any, **named: Any) -> list[list[Reply]]:
         sources.extend(map(list, questions))
-        return candidates(replier, questions, *others)
+        return candidates(replier, questions, *others, **named)
 
     candidates = Replier.candidates
     monkeypatch.setattr(Replier, "candidates", recorded)
