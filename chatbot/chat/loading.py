@@ -1,20 +1,27 @@
-"""A model for the faces of the chat: an attempt or an export, with what a user should know about it."""
+"""A model for the faces of the chat, an attempt or an export, with what a user should know about it; and the one that
+answers in a terminal or through a pipe, which may change.
+"""
 
 import dataclasses
 import logging
 import os
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
+from chatbot.attempts.checkpoint import read_pointer
 from chatbot.attempts.description import read_attempt
 from chatbot.attempts.files import BEST, LAST, RETRIEVAL, learned_questions, trained_directory
 from chatbot.config.decoding import DecodingSettings, default_search
+from chatbot.config.export import THREADS_VARIABLE
 from chatbot.config.run import RunSettings
 from chatbot.corpus.workers import cores
 from chatbot.decoding.model import Model
 from chatbot.display import counted
+from chatbot.errors import UserError
 from chatbot.export.manifest import MANIFEST, Manifest, folder_of
-from chatbot.export.runtime import THREADS_VARIABLE, load_export
 from chatbot.inference.engine import MOST_WAITING, Engine
+from chatbot.inference.request import Piece, Question
 from chatbot.inference.text_responder import TextResponder
 from chatbot.retrieval.rated_replies import RatedRetrieval
 from chatbot.retrieval.ratings import RATINGS
@@ -46,11 +53,6 @@ class ModelCard:
         if self.format is not None:
             parts.append(self.format)
         return "; ".join(parts)
-
-    @property
-    def fingerprint(self) -> str:
-        """What changes with the weights."""
-        return f"{self.name}-step-{self.step}"
 
     @property
     def sources(self) -> list[str]:
@@ -128,6 +130,8 @@ def load_model(
     version = version_of(directory)
     model: Model
     if is_export or directory.is_file() or (directory / MANIFEST).exists():
+        from chatbot.export.runtime import load_export
+
         directory = folder_of(directory)
         manifest, settings, vocabulary, model, retrieval = load_export(directory)
         card = card_of_export(manifest)
@@ -171,6 +175,74 @@ def version_of(directory: Path) -> Version | None:
     except OSError:
         return None
     return path.name, status.st_mtime_ns, status.st_size
+
+
+class CurrentModel:
+    """The model that answers, which may change, and the decoding settings of replies.
+
+    decoding: as they were chosen. follow: whether `update` takes newer checkpoints.
+    """
+
+    def __init__(self, model: LoadedModel, decoding: DecodingSettings, follow: bool = False) -> None:
+        self.model = model
+        self.decoding = decoding
+        self._follow = follow
+
+    @property
+    def used_decoding(self) -> DecodingSettings:
+        """The settings of replies, with the model's default search if none was chosen."""
+        return self.model.responder.completed(self.decoding)
+
+    def set_decoding(self, decoding: DecodingSettings) -> None:
+        """Set the settings of replies. Raises UserError for those that the model does not admit."""
+        self.model.responder.completed(decoding)
+        self.decoding = decoding
+
+    def pieces(self, text: str, history: Sequence[str], last_reply: str, **fields: Any) -> Iterator[Piece]:
+        """Ask, and yield the pieces of the replies. fields: of `Question`, by default with the settings of replies."""
+        return self.model.engine.pieces(
+            Question(text, tuple(history), last_reply, **{"decoding": self.used_decoding, **fields})
+        )
+
+    def close(self) -> None:
+        """Compute nothing more."""
+        self.model.engine.close()
+
+    def switch(self, name: Path) -> None:
+        """Take another model. name: of an attempt, or the directory of an attempt or an export.
+
+        Raises UserError for a model that cannot be loaded or does not admit the settings; the old one stays.
+        """
+        directory = name if (name / MANIFEST).exists() else trained_directory(str(name), "/model")
+        self._take(load_model(directory, self.decoding))
+
+    def update(self, say: Callable[[str], None]) -> None:
+        """Take a newer checkpoint if there is one. say: gets the line that says so, or why it cannot be loaded.
+
+        Then the old one stays, and the next call does not try it again.
+        """
+        directory = self.model.directory
+        step = self.model.card.step
+        version = version_of(directory)
+        if not self._follow or (directory / MANIFEST).exists() or version in (self.model.version, self.model.refused):
+            return
+        self.model.refused = version
+        try:
+            if read_pointer(pointer_of(directory))["step"] == step:
+                return
+            model = load_model(directory, self.decoding)
+        except UserError as error:
+            say(f"Warning: {error}")
+            return
+        if model.card.step == step:  # the newer one is damaged, as a warning has said
+            model.engine.close()
+            return
+        self._take(model)
+        say(f"The checkpoint of step {model.card.step:,} answers now, instead of that of step {step:,}.")
+
+    def _take(self, model: LoadedModel) -> None:
+        self.model.engine.close()
+        self.model = model
 
 
 def limit_threads() -> None:

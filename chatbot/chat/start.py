@@ -11,8 +11,7 @@ import sys
 from collections.abc import Iterable
 from typing import TextIO
 
-from chatbot.chat.loading import LoadedModel, limit_threads, load_chosen
-from chatbot.chat.terminal.session import CurrentModel, Session
+from chatbot.chat.loading import CurrentModel, LoadedModel, limit_threads, load_chosen
 from chatbot.config.chat import ChatSettings
 from chatbot.display import visible
 from chatbot.errors import UserError, as_user_errors, in_c_locale
@@ -71,7 +70,7 @@ def ask(model: LoadedModel, settings: ChatSettings) -> int:
 def _converse(model: CurrentModel, read: int) -> None:
     from chatbot.chat.terminal.commands import respond
     from chatbot.chat.terminal.prompt import line_reader
-    from chatbot.chat.terminal.screen import Screen
+    from chatbot.chat.terminal.session import Screen, Session
 
     screen = Screen()
     session = Session(model, read, screen)

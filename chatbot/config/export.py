@@ -22,6 +22,8 @@ FLOAT16 = "float16"
 INT8 = "int8"
 WEIGHTS = (FLOAT32, FLOAT16, INT8)
 EXPORTS = Path("exports")
+# The number of threads that compute an operation, of TensorFlow and of ONNX Runtime.
+THREADS_VARIABLE = "TF_NUM_INTRAOP_THREADS"
 ZIP = ".zip"  # the end of the name of an export that is one file
 
 

@@ -7,9 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from chatbot.config.decoding import DecodingSettings
-from chatbot.corpus.batches import pad
-from chatbot.corpus.pair_ids import Ragged
-from chatbot.corpus.vocabulary import BOS
+from chatbot.corpus.vocabulary import BOS, PAD
 from chatbot.decoding.automaton import BoundedAutomaton
 
 # The maximum number of tokens of targets in a batch of pairs that are scored, which bounds the memory of their logits.
@@ -104,7 +102,9 @@ def prefix_numbers(rows: Sequence[int], targets: Rows) -> list[list[int]]:
     return of_targets
 
 
-def padded(rows: Rows) -> npt.NDArray[np.int32]:
-    """Return rows of ids as an array, with PAD on the right."""
-    ragged = Ragged.from_rows(rows)
-    return pad(ragged, np.arange(len(ragged)), int(ragged.lengths.max()))
+def padded(rows: Rows, width: int = 0) -> npt.NDArray[np.int32]:
+    """Return rows of ids as an array, with PAD on the right. width: the least number of columns."""
+    ids = np.full((len(rows), max(width, *map(len, rows))), PAD, np.int32)
+    for of_row, row in zip(ids, rows, strict=True):
+        of_row[: len(row)] = row
+    return ids

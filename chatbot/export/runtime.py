@@ -11,7 +11,7 @@ import numpy.typing as npt
 from chatbot.attempts.files import CONFIG, DICTIONARY, NGRAMS, RETRIEVAL, VOCABULARY
 from chatbot.attempts.settings import stored_settings
 from chatbot.config.decoding import DecodingSettings
-from chatbot.config.export import ONNX
+from chatbot.config.export import ONNX, THREADS_VARIABLE
 from chatbot.config.training import Settings
 from chatbot.corpus.vocabulary import BOS, EOS, PAD, Vocabulary, load_vocabulary
 from chatbot.decoding.array_functions import NumpyFunctions
@@ -29,8 +29,6 @@ from chatbot.retrieval.index import Retrieval, load_retrieval
 
 Array = npt.NDArray[Any]
 
-# The number of threads that compute an operation, of TensorFlow and of ONNX Runtime.
-THREADS_VARIABLE = "TF_NUM_INTRAOP_THREADS"
 CELL, NEXT = "cell_", "next_"  # the names of cells in the graphs, before and after a step
 
 

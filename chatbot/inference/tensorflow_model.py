@@ -11,8 +11,6 @@ import tensorflow as tf
 
 from chatbot.attempts.trained import Trained
 from chatbot.config.decoding import DecodingSettings
-from chatbot.corpus.batches import pad
-from chatbot.corpus.pair_ids import Ragged
 from chatbot.corpus.vocabulary import BOS, EOS, Vocabulary
 from chatbot.decoding.automaton import BoundedAutomaton
 from chatbot.decoding.graph_search import run, search_all
@@ -55,9 +53,8 @@ class TensorFlowModel:
 
     def encode(self, questions: Sequence[Sequence[int]]) -> TensorState:
         """See `Model`."""
-        rows = Ragged.from_rows(questions)
-        lengths = rows.lengths.astype(np.int64)
-        ids = pad(rows, _filled(np.arange(len(rows))), rounded_up(int(lengths.max())))
+        lengths = np.array([len(question) for question in questions])
+        ids = padded(questions, rounded_up(int(lengths.max())))[_filled(np.arange(len(questions)))]
         with self.model.placed():
             return TensorState(self.graphs.encode(self.model.sequences(ids)), lengths, np.zeros_like(lengths))
 

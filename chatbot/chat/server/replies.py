@@ -248,7 +248,7 @@ async def respond(
             "log_probs": log_probs,
             "with_usage": body.stream_options is not None and bool(body.stream_options.include_usage),
         }
-        completion = form(name, model.card.fingerprint, questions, asked, **options)
+        completion = form(name, f"{model.card.name}-step-{model.card.step}", questions, asked, **options)
         items = answers(model.engine.submit, questions, end - time.monotonic(), request.receive)
         stack.push_async_callback(items.aclose)
         first = await anext(items)

@@ -51,6 +51,20 @@ MOST_TOKENS = 2**31 - 1
 
 # In JSON, 2.0 is an integer, too.
 WHOLE = BeforeValidator(lambda value: int(value) if isinstance(value, float) and value.is_integer() else value)
+# Fields that choose a search or change the tokens of a reply, with the values that change nothing.
+NEUTRAL = {
+    "temperature": None,
+    "top_p": None,
+    "top_k": 0,
+    "min_p": 0,
+    "beam_size": None,
+    "retrieve": None,
+    "anti_lm": 0,
+    "repetition_penalty": 1,
+    "presence_penalty": 0,
+    "frequency_penalty": 0,
+}
+Given = tuple[tuple[str, Any], ...]
 # Kinds of parts that are text: some clients send those of /v1/responses to /v1/chat/completions.
 TEXT_PARTS = {"text", "input_text", "output_text"}
 # -1: no limit, as llama.cpp has it.
@@ -138,6 +152,13 @@ class DecodingFields(Body):
     max_completion_tokens: TokenLimit | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
+
+    def given(self) -> Given:
+        """Return the fields of NEUTRAL with values that change something."""
+        values = {name: getattr(self, name) for name, neutral in NEUTRAL.items() if getattr(self, name) != neutral}
+        if (top_k := values.pop("top_k", None) or 0) > 0:
+            values["top_k"] = min(top_k, MOST_TOKENS)
+        return tuple((name, value) for name, value in values.items() if value is not None)
 
     @property
     def person(self) -> str:
@@ -267,10 +288,9 @@ def questions_of(
     before; this counts only where no field asks for the same reply again.
     """
     seed = None if body.seed in (None, RANDOM) else body.seed % SEEDS
-    fields = Asked.of(body)
-    decoding = _decoding_of(searches, fields, body.n or 1, seed is not None and searches.default.samples)
-    search = decoding or searches.default
     replies = body.n or 1
+    decoding = _decoding_of(searches, body.given(), replies, seed is None)
+    search = decoding or searches.default
     may_sample = search.samples or replies > 1  # also what beam search does not find
     if body.min_score is not None and search.streams:
         raise _excluded("min_score", "a single reply is compared with none; leave the fields out that ask for one")
@@ -284,7 +304,7 @@ def questions_of(
             stop=body.stops,
             min_score=body.min_score,
             fallback=body.fallback,
-            repeats=repeats if body.replies == 1 and body.seed in (None, RANDOM) else 0,
+            repeats=repeats if body.replies == 1 and seed is None else 0,
             replies=replies,
             max_tokens=body.most_tokens,
             top_log_probs=body.top_log_probs,
@@ -295,77 +315,46 @@ def questions_of(
     ]
 
 
-class Asked(NamedTuple):
-    """The fields of a request that choose its search, and those that change the tokens of a reply; None: not given."""
-
-    temperature: float | None = None
-    top_p: float | None = None
-    top_k: int | None = None
-    min_p: float | None = None
-    beam_size: int | None = None
-    retrieve: int | None = None
-    anti_lm: float | None = None
-    repetition_penalty: float | None = None
-    presence_penalty: float | None = None
-    frequency_penalty: float | None = None
-
-    @classmethod
-    def of(cls, body: DecodingFields) -> "Asked":
-        """Return those of a request; without values that change nothing."""
-        top_k = min(body.top_k, MOST_TOKENS) if body.top_k and body.top_k > 0 else None
-        values = {name: getattr(body, name) for name in cls._fields}
-        neutral = {"min_p": 0, "anti_lm": 0, "repetition_penalty": 1, "presence_penalty": 0, "frequency_penalty": 0}
-        values |= {name: None for name, value in neutral.items() if values[name] == value}
-        return cls(**{**values, "top_k": top_k})
-
-    @property
-    def sampling(self) -> dict[str, Any]:
-        """The fields that ask for samples, or at a temperature of 0 for none; empty without one."""
-        return {name: value for name in SAMPLING if (value := getattr(self, name, None)) is not None}
-
-    @property
-    def of_tokens(self) -> dict[str, Any]:
-        """The fields that change the tokens of a reply."""
-        return {name: value for name in self._fields[6:] if (value := getattr(self, name)) is not None}
-
-
 @functools.lru_cache(maxsize=256)  # the settings are checked when they are made, and few differ
-def _decoding_of(searches: Searches, asked: Asked, replies: int, has_seed: bool) -> DecodingSettings | None:
+def _decoding_of(searches: Searches, given: Given, replies: int, is_any: bool) -> DecodingSettings | None:
     """Return the settings of the search that a request asks for; None: the model's own search.
 
     Without a field that chooses a search, those that change tokens, and a seed of samples, change the model's own
     search, reduced to one hypothesis: greedy search in place of beam search, and one sample in place of the best of
-    several. Several replies, and more than the model's own search finds, are then sampled, each for itself. Raises
-    ApiError.
+    several. Several replies, and more than the model's own search finds, are then sampled, each for itself. given: the
+    fields that choose a search or change tokens. is_any: whether any seed will do. Raises ApiError.
     """
     default = searches.default
-    sampling = asked.sampling
-    of_tokens = asked.of_tokens
-    is_greedy = asked.top_p == 0 or (asked.temperature is not None and asked.temperature < LEAST_TEMPERATURE)
+    fields = dict(given)
+    temperature = fields.get("temperature")
+    beam_size = fields.pop("beam_size", None)
+    retrieve = fields.pop("retrieve", None)
+    sampling = {name: fields.pop(name) for name in SAMPLING if name in fields}
+    is_greedy = sampling.get("top_p") == 0 or (temperature is not None and temperature < LEAST_TEMPERATURE)
     plain = without_search(searches.flags)
     if sampling and not is_greedy:
-        for name in ("beam_size", "retrieve"):  # each search that compares is traced, and temperatures are many
-            if getattr(asked, name):
+        for name, value in (("beam_size", beam_size), ("retrieve", retrieve)):
+            if value:  # each search that compares is traced, and temperatures are many
                 raise _excluded(name, f"it compares replies and samples none; leave it or {next(iter(sampling))} out")
         decoding = dataclasses.replace(plain, **sampling)
-    elif is_greedy or asked.beam_size is not None:
-        decoding = dataclasses.replace(plain, beam_size=asked.beam_size or 1)
-    elif asked.retrieve is not None:
+    elif is_greedy or beam_size is not None:
+        decoding = dataclasses.replace(plain, beam_size=beam_size or 1)
+    elif retrieve is not None:
         decoding = default
     elif replies > default.hypotheses and not (default.samples and default.hypotheses == 1):
         decoding = one_sample(default)
-    elif of_tokens or has_seed:
+    elif fields or (default.samples and not is_any):
         decoding = one_hypothesis(default) if replies == 1 else one_sample(default)
     else:
         return None
-    if asked.retrieve is not None:
-        if asked.retrieve and not searches.looks_up:
+    if retrieve is not None:
+        if retrieve and not searches.looks_up:
             raise _excluded("retrieve", "this model has no index of its training pairs; leave it out")
-        decoding = dataclasses.replace(decoding, retrieve=str(asked.retrieve or NONE))
-    if of_tokens and not decoding.streams:
-        name = next(iter(of_tokens))
+        decoding = dataclasses.replace(decoding, retrieve=str(retrieve or NONE))
+    if fields and not decoding.streams:
+        name = next(iter(fields))
         raise _excluded(name, "it changes greedy search and samples only; leave beam_size and retrieve out")
-    return dataclasses.replace(decoding, **of_tokens)
+    return dataclasses.replace(decoding, **fields)
 
 
 def _excluded(field: str, reason: str) -> ApiError:

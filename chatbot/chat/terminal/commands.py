@@ -10,8 +10,7 @@ from typing import Any
 
 from chatbot.attempts.description import all_attempts
 from chatbot.chat.conversation import Exchange, rate_last
-from chatbot.chat.terminal.screen import NO_ATTENTION, attention_rows
-from chatbot.chat.terminal.session import Session
+from chatbot.chat.terminal.session import NO_ATTENTION, Session, attention_rows
 from chatbot.chat.terminal.transcript import load, save
 from chatbot.config.chat import ChatSettings
 from chatbot.config.decoding import DecodingSettings

@@ -1,98 +1,94 @@
-"""A chat in a terminal: a conversation with a model, which may change. Commands do the rest."""
+"""A chat in a terminal: a conversation with a model, and what is shown of it. Commands do the rest."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+import sys
+from collections.abc import Iterable, Sequence
+from typing import Any
 
-from chatbot.attempts.checkpoint import read_pointer
-from chatbot.attempts.files import trained_directory
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
 from chatbot.chat.conversation import Conversation, Exchange
-from chatbot.chat.loading import LoadedModel, Version, load_model, pointer_of, version_of
-from chatbot.config.decoding import DecodingSettings
+from chatbot.chat.loading import CurrentModel
 from chatbot.decoding.reply_text import Origin
-from chatbot.display import counted, decodable
+from chatbot.display import counted, decodable, visible
 from chatbot.errors import UserError
-from chatbot.export.manifest import MANIFEST
-from chatbot.inference.request import Piece, Question
-from chatbot.inference.text_responder import EMPTY_QUESTION_REPLY
+from chatbot.inference.request import Piece
+from chatbot.inference.text_responder import EMPTY_QUESTION_REPLY, WordAttention
 
-if TYPE_CHECKING:
-    from chatbot.chat.terminal.screen import Screen
+# Words of the question that /why shows for each word of the reply, the largest weights first.
+MOST_WORDS = 3
+NO_ATTENTION = "This model shows no attention: it was trained with --attention none."
 
 
-class CurrentModel:
-    """The model that answers, which may change, and the decoding settings of replies.
+class Screen:
+    """The terminal. Replies and tables go to standard output, messages to standard error.
 
-    decoding: as they were chosen. follow: whether `update` takes newer checkpoints.
+    No text reaches the terminal with control characters. A stream that is no terminal gets no colours.
     """
 
-    def __init__(self, model: LoadedModel, decoding: DecodingSettings, follow: bool = False) -> None:
-        self.model = model
-        self.decoding = decoding
-        self._follow = follow
-        self._version: Version | None = ("", 0, 0)  # of the pointer, as it was read last
-
-    @property
-    def used_decoding(self) -> DecodingSettings:
-        """The settings of replies, with the model's default search if none was chosen."""
-        return self.model.responder.completed(self.decoding)
-
-    def set_decoding(self, decoding: DecodingSettings) -> None:
-        """Set the settings of replies. Raises UserError for those that the model does not admit."""
-        self.model.responder.completed(decoding)
-        self.decoding = decoding
-
-    def pieces(self, text: str, history: Sequence[str], last_reply: str, **fields: Any) -> Iterator[Piece]:
-        """Ask, and yield the pieces of the replies. fields: of `Question`, by default with the settings of replies."""
-        return self.model.engine.pieces(
-            Question(text, tuple(history), last_reply, **{"decoding": self.used_decoding, **fields})
+    def __init__(self) -> None:
+        self._out, self._messages = (
+            Console(file=stream, force_terminal=stream.isatty(), highlight=False, markup=False, emoji=False)
+            for stream in (sys.stdout, sys.stderr)
         )
 
-    def close(self) -> None:
-        """Compute nothing more."""
-        self.model.engine.close()
-
-    def switch(self, name: Path) -> None:
-        """Take another model. name: of an attempt, or the directory of an attempt or an export.
-
-        Raises UserError for a model that cannot be loaded or does not admit the settings; the old one stays.
-        """
-        directory = name if (name / MANIFEST).exists() else trained_directory(str(name), "/model")
-        self._take(load_model(directory, self.decoding))
-        self._version = ("", 0, 0)
-
-    def update(self, say: Callable[[str], None]) -> None:
-        """Take a newer checkpoint if there is one. say: gets the line that says so, or why it cannot be loaded.
-
-        Then the old one stays, and the next call does not try it again.
-        """
-        directory = self.model.directory
-        step = self.model.card.step
-        if not self._follow or (directory / MANIFEST).exists() or self._version == (version := version_of(directory)):
-            return
-        self._version = version
+    def stream(self, pieces: Iterable[Piece]) -> tuple[str, Origin]:
+        """Show a reply while it is made. Return the reply, and where it comes from."""
+        shown: list[str] = []
+        origin = Origin()
         try:
-            if read_pointer(pointer_of(directory))["step"] == step:
-                return
-            model = load_model(directory, self.decoding)
-        except UserError as error:
-            say(f"Warning: {error}")
-            return
-        if model.card.step == step:  # the newer one is damaged, as a warning has said
-            model.engine.close()
-            return
-        self._take(model)
-        say(f"The checkpoint of step {model.card.step:,} answers now, instead of that of step {step:,}.")
+            for piece in pieces:
+                origin = piece.origin
+                if piece.text:
+                    shown.append(piece.text)
+                    print(visible(piece.text), end="", file=sys.stdout, flush=True)
+        except BaseException:
+            if shown:
+                print(file=sys.stdout, flush=True)  # what is said of it is a line of its own
+            raise
+        print(file=sys.stdout, flush=True)
+        return "".join(shown), origin
 
-    def _take(self, model: LoadedModel) -> None:
-        self.model.engine.close()
-        self.model = model
+    def line(self, text: str) -> None:
+        """Show a line of an answer, which the terminal breaks anywhere. It is copied as one line."""
+        self._out.print(Text(visible(text)), soft_wrap=True)
+
+    def table(self, rows: Sequence[Sequence[str]], header: Sequence[str] = ()) -> None:
+        """Show rows of cells in columns. The first cell of a row is not broken."""
+        table = Table(box=None, pad_edge=False, header_style="bold", show_header=bool(header))
+        for number in range(len(rows[0])):
+            name = header[number] if header else ""
+            table.add_column(name, overflow="fold", no_wrap=number == 0, style="" if number else "cyan")
+        for row in rows:
+            table.add_row(*(Text(visible(cell)) for cell in row))
+        self._out.print(table)
+
+    def note(self, text: str) -> None:
+        """Show a message about the chat itself."""
+        self._message(Text(visible(text), "dim"))
+
+    def error(self, error: Exception) -> None:
+        """Show what could not be done, in one line."""
+        self._message(Text(visible(f"error: {error}"), "red"))
+
+    def _message(self, text: Text) -> None:
+        self._messages.print(text, soft_wrap=not self._messages.is_terminal)
+
+
+def attention_rows(attention: WordAttention) -> list[list[str]]:
+    """Return the rows of /why, one for each word of the reply, with words of the question and their weights."""
+    rows = []
+    for word, weights in zip(attention.reply, attention.weights.tolist(), strict=True):
+        top = sorted(range(len(weights)), key=lambda i: -weights[i])[:MOST_WORDS]
+        rows.append([word, *(f"{attention.question[i]} {weights[i]:.2f}" for i in top)])
+    return rows
 
 
 class Session:
     """A chat in a terminal with a model. read: the maximum number of turns that it reads before a question."""
 
-    def __init__(self, current: CurrentModel, read: int, screen: "Screen") -> None:
+    def __init__(self, current: CurrentModel, read: int, screen: Screen) -> None:
         self.current = current
         self.conversation = Conversation(read)
         self.screen = screen

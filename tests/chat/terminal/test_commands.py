@@ -17,7 +17,7 @@ from chatbot.chat.conversation import Exchange
 from chatbot.chat.terminal import commands, transcript
 from chatbot.chat.terminal.commands import COMMANDS, FLAGS
 from chatbot.chat.terminal.prompt import completer, history_path, make_private
-from chatbot.chat.terminal.screen import Screen, attention_rows
+from chatbot.chat.terminal.session import Screen, attention_rows
 from chatbot.chat.terminal.transcript import load, save
 from chatbot.corpus.reading.read import read
 from chatbot.corpus.reading.report import Report
@@ -48,7 +48,7 @@ def test_introduction_says_what_the_model_was_trained_on(capsys: Printed) -> Non
 def other_model(work_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two models for /model: `none_read`, which reads no turns, and `fake`, which reads two."""
     models = {"none_read": lambda: fake_model(turns=0, name="none_read"), "fake": lambda: fake_model(turns=2)}
-    monkeypatch.setattr("chatbot.chat.terminal.session.load_model", lambda folder, _: models[folder.name]())
+    monkeypatch.setattr("chatbot.chat.loading.load_model", lambda folder, _: models[folder.name]())
     for name in models:
         config = Path("checkpoints", name, "config.json")
         config.parent.mkdir(parents=True)

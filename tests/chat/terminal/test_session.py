@@ -5,9 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from chatbot.chat.loading import load_model
-from chatbot.chat.terminal import session
-from chatbot.chat.terminal.session import CurrentModel
+from chatbot.chat.loading import load_model, CurrentModel
+from chatbot.chat import loading
 from chatbot.config.decoding import DecodingSettings
 from chatbot.errors import UserError
 from tests.chat.terminal.fake_model import fake_model, renamed
@@ -32,7 +31,7 @@ def loaded(work_dir: Path, monkeypatch: pytest.MonkeyPatch) -> list[int]:
             raise UserError("ckpt-0: damaged")
         return renamed(fake_model(), step)
 
-    monkeypatch.setattr(session, "load_model", load_model)
+    monkeypatch.setattr(loading, "load_model", load_model)
     point("last", 1200)
     return steps
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from chatbot.chat.loading import CurrentModel
 from chatbot.chat.start import answer_lines, set_encoding
-from chatbot.chat.terminal.session import CurrentModel
 from chatbot.config.decoding import DecodingSettings
 from chatbot.inference.text_responder import EMPTY_QUESTION_REPLY
 from tests.chat.terminal.fake_model import RAW, fake_model
