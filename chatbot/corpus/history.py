@@ -5,8 +5,6 @@ spoke (`vocabulary.MARKS`). The speakers alternate: the other one has asked the 
 turns. When they are read, the oldest turns are left out until the others fit in --max-length.
 """
 
-from collections.abc import Sequence
-
 import numpy as np
 import numpy.typing as npt
 
@@ -14,32 +12,9 @@ from chatbot.corpus.chunks import Chunk, mixed
 from chatbot.corpus.pair_ids import Hashes, Mask, Offsets, Ragged
 from chatbot.corpus.reading.conversation import NEW, NEXT, OVERLAP
 from chatbot.corpus.selection import PairHashes
-from chatbot.corpus.vocabulary import MARKS, Vocabulary
+from chatbot.corpus.vocabulary import MARKS
 
 Links = npt.NDArray[np.uint8]
-
-
-def source_of(turns: Sequence[Sequence[int]], vocabulary: Vocabulary, max_length: int) -> list[int]:
-    """Return the source of a question and the turns before it.
-
-    turns: the ids of each turn, the oldest first and the question last. A vocabulary without marks takes the question
-    alone. A question of more than max_length tokens is kept as it is.
-    """
-    if not vocabulary.has_marks:
-        return list(turns[-1])
-    source: list[int] = []
-    for age, turn in enumerate(reversed(turns)):
-        marked = [vocabulary.first_mark + age % len(MARKS), *turn]
-        if source and len(source) + len(marked) > max_length:
-            break
-        source = marked + source
-    return source
-
-
-def question_of(source: Sequence[int], vocabulary: Vocabulary) -> list[int]:
-    """Return the question of a source, without its mark and the turns before it."""
-    marks = range(vocabulary.first_mark, vocabulary.first_byte)
-    return list(source[max((position + 1 for position, i in enumerate(source) if i in marks), default=0) :])
 
 
 def turns_that_fit(sources: Ragged, first_mark: int, max_length: int) -> Ragged:

@@ -7,7 +7,7 @@ UTF-8 bytes, as with SentencePiece's byte fallback (Kudo and Richardson, 2018).
 import hashlib
 import itertools
 import json
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -238,3 +238,26 @@ def load_vocabulary(path: Path) -> Vocabulary:
     if last or not all_differ or tuple(tokens[-len(BYTES) :]) != BYTES:
         raise UserError(f"{path}: vocabulary damaged; {remedy}")
     return Vocabulary(tokens)
+
+
+def source_of(turns: Sequence[Sequence[int]], vocabulary: Vocabulary, max_length: int) -> list[int]:
+    """Return the source of a question and the turns before it.
+
+    turns: the ids of each turn, the oldest first and the question last. A vocabulary without marks takes the question
+    alone. A question of more than max_length tokens is kept as it is.
+    """
+    if not vocabulary.has_marks:
+        return list(turns[-1])
+    source: list[int] = []
+    for age, turn in enumerate(reversed(turns)):
+        marked = [vocabulary.first_mark + age % len(MARKS), *turn]
+        if source and len(source) + len(marked) > max_length:
+            break
+        source = marked + source
+    return source
+
+
+def question_of(source: Sequence[int], vocabulary: Vocabulary) -> list[int]:
+    """Return the question of a source, without its mark and the turns before it."""
+    marks = range(vocabulary.first_mark, vocabulary.first_byte)
+    return list(source[max((position + 1 for position, i in enumerate(source) if i in marks), default=0) :])

@@ -12,10 +12,10 @@ from chatbot.config.corpus import CorpusSettings, EncodingSettings, FileSettings
 from chatbot.config.evaluation import HeldOutSettings
 from chatbot.corpus.dataset import Corpus, encode, training_set
 from chatbot.corpus.files import corpus_files, read_as
-from chatbot.corpus.history import question_of
 from chatbot.corpus.reading import sources as files
 from chatbot.corpus.selection import Selection
 from chatbot.corpus.tokenizer import tokens_of, without_pair_rules
+from chatbot.corpus.vocabulary import question_of
 from chatbot.display import counted
 from chatbot.errors import UserError
 from chatbot.evaluation.measures import Fluency, Sample, samples_of

@@ -15,9 +15,8 @@ import numpy.typing as npt
 
 from chatbot.config.evaluation import ANY, AUTO_TOKENIZE, CHAR, ZH
 from chatbot.corpus.dataset import Corpus
-from chatbot.corpus.history import question_of
 from chatbot.corpus.pair_ids import EncodedPairs, Ragged
-from chatbot.corpus.vocabulary import ASK, EOS, Vocabulary
+from chatbot.corpus.vocabulary import ASK, EOS, Vocabulary, question_of
 from chatbot.decoding.ngram_mixture import NgramMixture
 from chatbot.decoding.ngrams import Ngrams, ngrams_of, positions_of
 from chatbot.decoding.reply_text import Reply

@@ -14,8 +14,7 @@ from chatbot.config.decoding import DecodingSettings
 from chatbot.config.model import ModelSettings
 from chatbot.config.training import Settings
 from chatbot.corpus.cleaning import cleaner
-from chatbot.corpus.history import question_of
-from chatbot.corpus.vocabulary import ASK, EOS, PAD, Vocabulary
+from chatbot.corpus.vocabulary import ASK, EOS, PAD, Vocabulary, question_of
 from chatbot.decoding.automaton import BoundedAutomaton, spelling_automaton, without_words
 from chatbot.decoding.hypotheses import length_penalty
 from chatbot.decoding.model import NOT_FINITE, Floats, IsWanted, Model, Rows, log_probabilities

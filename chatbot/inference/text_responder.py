@@ -14,9 +14,8 @@ import numpy as np
 from chatbot.config.corpus import AUTO
 from chatbot.config.decoding import DecodingSettings, over_default
 from chatbot.config.training import Settings
-from chatbot.corpus.history import question_of, source_of
 from chatbot.corpus.tokenizer import tokens_of
-from chatbot.corpus.vocabulary import Vocabulary
+from chatbot.corpus.vocabulary import Vocabulary, question_of, source_of
 from chatbot.decoding.model import Floats, Model
 from chatbot.decoding.reply_text import MAX_CHARACTERS, Origin, ReplyText
 from chatbot.decoding.sampling import uniform_numbers

@@ -10,10 +10,9 @@ import numpy as np
 import numpy.typing as npt
 
 from chatbot.corpus.cache import key_of, make_once
-from chatbot.corpus.history import question_of
 from chatbot.corpus.pair_ids import EncodedPairs, Ragged
 from chatbot.corpus.shards import dtype_for
-from chatbot.corpus.vocabulary import EOS, Vocabulary
+from chatbot.corpus.vocabulary import EOS, Vocabulary, question_of
 from chatbot.corpus.workers import progress_bar
 from chatbot.durable import read_json, write_json
 from chatbot.errors import UserError

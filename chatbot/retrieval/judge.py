@@ -5,8 +5,7 @@ from collections.abc import Mapping
 import numpy as np
 import numpy.typing as npt
 
-from chatbot.corpus.history import question_of
-from chatbot.corpus.vocabulary import ASK, BOS, Vocabulary
+from chatbot.corpus.vocabulary import ASK, BOS, Vocabulary, question_of
 from chatbot.decoding.model import IsWanted, Model, Rows, log_probabilities
 from chatbot.errors import UserError
 from chatbot.retrieval.index import JUDGE, Retrieval

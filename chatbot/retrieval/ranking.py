@@ -7,8 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from chatbot.config.decoding import DecodingSettings
-from chatbot.corpus.history import question_of
-from chatbot.corpus.vocabulary import Vocabulary
+from chatbot.corpus.vocabulary import Vocabulary, question_of
 from chatbot.decoding.model import IsWanted, Rows
 from chatbot.decoding.reply_text import Origin, Reply, before_stop
 from chatbot.retrieval.index import Retrieval, Retrieved

@@ -21,11 +21,11 @@ from chatbot.config.run import FEWER_PAIRS_THAN
 from chatbot.config.training import Settings
 from chatbot.corpus.dataset import Corpus, described, training_set, validation_set
 from chatbot.corpus.files import SPACES, left_out, validation_files, without_word_spaces
-from chatbot.corpus.history import source_of, with_history
+from chatbot.corpus.history import with_history
 from chatbot.corpus.reading.report import Report
 from chatbot.corpus.shards import Shards, frequent_questions
 from chatbot.corpus.tokenizer import print_unused_words, tokens_of
-from chatbot.corpus.vocabulary import Vocabulary, load_vocabulary
+from chatbot.corpus.vocabulary import Vocabulary, load_vocabulary, source_of
 from chatbot.display import counted, visible
 from chatbot.errors import UserError
 from chatbot.evaluation.measures import Sample, sample_of

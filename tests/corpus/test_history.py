@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from chatbot.config.corpus import EncodeSettings
 from chatbot.corpus import selection
 from chatbot.corpus.dataset import Corpus, training_set, validation_set
-from chatbot.corpus.history import questions_alone, source_of, turn_rows, turns_that_fit
+from chatbot.corpus.history import questions_alone, turn_rows, turns_that_fit
 from chatbot.corpus.pair_ids import Ragged, lengths_of
 from chatbot.corpus.reading.conversation import NEW, NEXT, OVERLAP, RESUMED
 from chatbot.corpus.shards import Shards
-from chatbot.corpus.vocabulary import ASK, BYTES, MARKS, SPECIALS, Vocabulary
+from chatbot.corpus.vocabulary import ASK, BYTES, MARKS, SPECIALS, Vocabulary, source_of
 from chatbot.decoding.automaton import spelling_automaton
 from chatbot.flags import compose, replace
 

@@ -15,8 +15,7 @@ import pytest
 from chatbot import commands
 from chatbot.attempts.trained import Trained
 from chatbot.config.training import Settings
-from chatbot.corpus.history import source_of
-from chatbot.corpus.vocabulary import BYTES, MARKS, Vocabulary
+from chatbot.corpus.vocabulary import BYTES, MARKS, Vocabulary, source_of
 from chatbot.errors import UserError
 from chatbot.evaluation import report as report_module
 from chatbot.evaluation.measures import Measurer, Sample

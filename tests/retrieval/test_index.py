@@ -16,9 +16,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chatbot.corpus.history import question_of
 from chatbot.corpus.tokenizer import tokenizer
-from chatbot.corpus.vocabulary import EOS, Vocabulary
+from chatbot.corpus.vocabulary import EOS, Vocabulary, question_of
 from chatbot.errors import UserError
 from chatbot.retrieval import characters as similarity
 from chatbot.retrieval.characters import character_index, similarities

@@ -6,8 +6,7 @@ from typing import Any
 import pytest
 
 from chatbot.config.decoding import DecodingSettings
-from chatbot.corpus.history import source_of
-from chatbot.corpus.vocabulary import ASK, BYTES, MARKS, Vocabulary
+from chatbot.corpus.vocabulary import ASK, BYTES, MARKS, Vocabulary, source_of
 from chatbot.decoding.reply_text import Origin, Reply
 from chatbot.errors import UserError
 from chatbot.inference.request import Piece, Question

@@ -13,9 +13,8 @@ from chatbot.chat.loading import LoadedModel, ModelCard
 from chatbot.config.chat import CHAT
 from chatbot.config.decoding import DecodingSettings
 from chatbot.config.training import Settings
-from chatbot.corpus.history import question_of
 from chatbot.corpus.pieces import SPACE
-from chatbot.corpus.vocabulary import BYTES, EOS, MARKS, Vocabulary
+from chatbot.corpus.vocabulary import BYTES, EOS, MARKS, Vocabulary, question_of
 from chatbot.decoding.model import Floats, IsWanted
 from chatbot.decoding.reply_text import Origin, Reply
 from chatbot.errors import UserError, exit_code_of

@@ -1,5 +1,6 @@
 """--follow: newer checkpoints of an attempt that is being trained; responders that are kept."""
 
+import dataclasses
 import json
 from pathlib import Path
 
@@ -29,7 +30,7 @@ def loaded(work_dir: Path, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     def load_model(folder: Path, decoding: DecodingSettings) -> object:
         if not (step := steps.pop(0)):
             raise UserError("ckpt-0: damaged")
-        return renamed(fake_model(), step)
+        return dataclasses.replace(renamed(fake_model(), step), version=loading.version_of(folder))
 
     monkeypatch.setattr(loading, "load_model", load_model)
     point("last", 1200)
