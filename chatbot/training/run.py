@@ -29,7 +29,7 @@ from chatbot.pretrained.folder import pretrained_model
 from chatbot.pretrained.tokens import piece_vocabulary
 from chatbot.pretrained.weights import read_weights
 from chatbot.pretrained.word_vectors import read_word_vectors
-from chatbot.retrieval.index import write_retrieval
+from chatbot.retrieval.indexing import write_retrieval
 from chatbot.training.asynchronous import Asynchronous
 from chatbot.training.checkpoints.manifest import Progress, Provenance, read_progress, value_text
 from chatbot.training.checkpoints.store import Checkpoints

@@ -10,7 +10,8 @@ from chatbot.config.evaluation import HeldOutSettings
 from chatbot.config.training import Settings
 from chatbot.evaluation.held_out import reading_settings, warning_of
 from chatbot.flags import compose
-from chatbot.retrieval.index import Retrieval, write_retrieval
+from chatbot.retrieval.index import Retrieval
+from chatbot.retrieval.indexing import write_retrieval
 from tests.corpus.encoded import encoded_corpus, settings
 
 

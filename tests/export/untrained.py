@@ -16,7 +16,7 @@ from chatbot.corpus.vocabulary import BYTES, MARKS, Vocabulary
 from chatbot.decoding.ngrams import ngrams_of
 from chatbot.flags import compose
 from chatbot.model.copying import spelling_table
-from chatbot.retrieval.index import write_retrieval
+from chatbot.retrieval.indexing import write_retrieval
 from chatbot.training.new_model import built_model
 
 WORDS = ["你好", "你", "好", "吗", "我", "他", "天", "今天", "\u2581", "a", "\u2581b"]

@@ -21,7 +21,8 @@ from chatbot.corpus.vocabulary import EOS, Vocabulary, question_of
 from chatbot.errors import UserError
 from chatbot.retrieval import characters as similarity
 from chatbot.retrieval.characters import character_index, similarities
-from chatbot.retrieval.index import ELSEWHERE, Retrieval, write_retrieval
+from chatbot.retrieval.index import ELSEWHERE, Retrieval
+from chatbot.retrieval.indexing import write_retrieval
 from tests.corpus.encoded import encoded_corpus, settings
 
 QUESTIONS = ["今天天气怎么样", "明天天气呢", "你叫什么名字", "你几岁了", "晚安"]
