@@ -5,8 +5,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from chatbot.decoding.hypotheses import scores
-from chatbot.decoding.search import Progress, Search
+from chatbot.decoding.search import Progress, Search, scores
 
 # On a CPU, finished rows are left out after this many ids each.
 STEPS = 2

@@ -16,9 +16,9 @@ from chatbot.attempts.trained import Trained
 from chatbot.config.decoding import ONE_SAMPLE, TOKENS, DecodingSettings
 from chatbot.corpus.pieces import SPACE
 from chatbot.corpus.vocabulary import ASK, EOS, PAD, SPECIALS, UNK, PieceVocabulary, Vocabulary
-from chatbot.decoding.hypotheses import length_penalty
 from chatbot.decoding.ngram_mixture import NgramMixture
 from chatbot.decoding.ngrams import Ngrams, Order
+from chatbot.decoding.search import length_penalty
 from chatbot.export.model import Stored, plain_model, sequences_in_graph, with_weights
 from chatbot.flags import flags_of
 from chatbot.inference.replier import check_decoding, for_attempt, reply_automaton

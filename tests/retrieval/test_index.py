@@ -160,7 +160,7 @@ def test_a_full_disk_leaves_the_index_that_is_there(tmp_path: Path, monkeypatch:
 def test_index_of_a_corpus_is_made_once_for_all_attempts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     vocabulary = written(tmp_path / "a")
     (damaged,) = (tmp_path / "cache").glob("retrieval-*/grams.npy")
-    monkeypatch.delattr("chatbot.retrieval.index.character_index")
+    monkeypatch.delattr("chatbot.retrieval.indexing.character_index")
     written(tmp_path / "b")
     files = [sorted((path.name, path.read_bytes()) for path in (tmp_path / name).iterdir()) for name in "ab"]
     assert files[0] == files[1]
