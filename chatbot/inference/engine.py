@@ -241,26 +241,27 @@ class RowLane:
 
     def _begin(self, request: Request) -> list[UnfinishedReply]:
         """Return the replies to a question before their first id; none if it is answered, or nobody waits for it."""
-        question = request.question
-        responder = self._responder
-        if request.is_over:  # nobody waits: it is not read
-            return []
         try:
-            source = responder.source(question.text, question.history)
-            if (fixed := responder.fixed_reply(question.text, source, question.decoding)) is None:
-                request.read = responder.part_read(question, source)
-                return responder.begin(request, source, question.decoding or responder.decoding)
-            give_fixed_reply(request, fixed)
+            if (source := source_of(self._responder, request)) is not None:
+                return self._responder.begin(request, source, request.question.decoding or self._responder.decoding)
         except Exception as error:  # of this question: the others go on
             request.give(error)
         return []
 
 
-def give_fixed_reply(request: Request, text: str) -> None:
-    """Give a reply that was not searched for, as often as replies are wanted."""
-    request.unfinished = request.question.replies
-    for number in range(request.question.replies):
-        request.give_reply(Piece(number, text, finish_reason="stop"), 0)
+def source_of(responder: TextResponder, request: Request) -> list[int] | None:
+    """Return the ids of a question; None if nobody waits for it, or it has a fixed reply, which is given."""
+    question = request.question
+    if request.is_over:
+        return None
+    source = responder.source(question.text, question.history)
+    if (fixed := responder.fixed_reply(question.text, source, question.decoding)) is None:
+        request.read = responder.part_read(question, source)
+        return source
+    request.unfinished = question.replies
+    for number in range(question.replies):
+        request.give_reply(Piece(number, fixed, finish_reason="stop"), 0)
+    return None
 
 
 class SearchLane:
@@ -293,33 +294,17 @@ class SearchLane:
             patience = PATIENCE * (time.monotonic() - began)
 
     def _answer(self, requests: Sequence[Request], replier: Replier) -> None:
-        of_all = [
-            (one, self._responder.source(one.question.text, one.question.history))
-            for one in requests
-            if not one.is_over
-        ]
-        fixed = [
-            self._responder.fixed_reply(one.question.text, source, one.question.decoding) for one, source in of_all
-        ]
-        asked = [
-            (source, one.question.last_reply, one.question.seed)
-            for (one, source), reply in zip(of_all, fixed, strict=True)
-            if reply is None
-        ]
-        candidates = iter(
-            replier.candidates(
-                [source for source, *_ in asked],
-                [last_reply for _, last_reply, _ in asked],
-                [replier.decoding.seed if seed is None else seed for *_, seed in asked],
-                is_wanted=lambda: not all(one.is_over for one in requests),
-            )
+        sources = [(request, source_of(self._responder, request)) for request in requests]
+        asked = [(request, source) for request, source in sources if source is not None]
+        seeds = [request.question.seed for request, _ in asked]
+        found = replier.candidates(
+            [source for _, source in asked],
+            [request.question.last_reply for request, _ in asked],
+            [replier.decoding.seed if seed is None else seed for seed in seeds],
+            is_wanted=lambda: not all(one.is_over for one in requests),
         )
-        samples = list[list[UnfinishedReply]]()
-        for (request, source), reply in zip(of_all, fixed, strict=True):
-            if reply is not None:
-                give_fixed_reply(request, reply)
-            elif others := self._give(request, source, next(candidates), replier):
-                samples.append(others)
+        given = [self._give(*of_one, replies, replier) for of_one, replies in zip(asked, found, strict=True)]
+        samples = [others for others in given if others]
         if samples:
             batch = RowBatch(self._responder.model, self._max_length)
             batch.change([others for others in samples if not others[0].request.is_over])
@@ -350,7 +335,6 @@ class SearchLane:
         if replier.generates and least is None and len(best) < number:
             samples = responder.begin(request, source, one_sample(decoding))[len(best) :]
         best += [Reply(fallback, best[0].score)] * (number - len(best) - len(samples))
-        request.read = responder.part_read(question, source)
         for number, reply in enumerate(best):
             text = reply.text
             ids = replier.ids_before_stop(reply, (*decoding.stop, *question.stop))

@@ -1,13 +1,14 @@
 """Connections end whose clients are slow, send too much before a body, or leave an answer unread."""
 
 import asyncio
-import json
 import math
 from collections.abc import Sequence
 from typing import Any
 
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+
+from chatbot.chat.server.errors import ApiError
 
 # Of the line and the headers of a request. The bytes are also those of the headers after a body in chunks.
 LARGEST_HEAD = 1 << 16
@@ -27,10 +28,8 @@ DRAINED = "chatbot.drained"
 
 
 def _refusal(status: int, code: str, message: str) -> bytes:
-    """Return a response that ends a connection. Its body is an error as `ApiError` has it."""
-    kind = "invalid_request_error" if status < 500 else "server_error"
-    error = {"message": message, "type": kind, "param": None, "code": code}
-    body = json.dumps({"error": error}).encode()
+    """Return a response that ends a connection."""
+    body = ApiError(status, message, code=code).body()
     head = b"content-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n" % len(body)
     return STATUS_LINE[status] + head + body
 

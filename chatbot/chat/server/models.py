@@ -21,6 +21,7 @@ from chatbot.config.attempts import CHECKPOINTS
 from chatbot.config.decoding import DecodingSettings, one_hypothesis
 from chatbot.errors import UserError
 from chatbot.export.manifest import MANIFEST
+from chatbot.inference.engine import MOST_WAITING
 
 log = logging.getLogger(__name__)
 MOST_NAMES = 5  # in a message
@@ -90,22 +91,20 @@ def checked_step(directory: Path) -> int | None:
 Open = Callable[[Path], LoadedModel]
 
 
-def opener(decoding: DecodingSettings, history: int | None, most_waiting: int) -> Open:
-    """Return the function that loads a model by its directory. It raises UserError as `load_model`.
+def open_model(
+    directory: Path, decoding: DecodingSettings, history: int | None, most_waiting: int = MOST_WAITING
+) -> LoadedModel:
+    """Load a model, and answer its first questions. Raises UserError as `load_model`.
 
     decoding: of the command line. history: the maximum number of turns to read; None: as many as the model was trained
     with. most_waiting: as for `Engine`.
     """
-
-    def open_model(directory: Path) -> LoadedModel:
-        model = load_model(directory, decoding, most_waiting=most_waiting)
-        if history is not None:
-            model.turns = min(history, model.turns)
-        model.engine.warm_up((None, one_hypothesis(model.responder.decoding)))
-        leave_out_of_collections()
-        return model
-
-    return open_model
+    model = load_model(directory, decoding, most_waiting=most_waiting)
+    if history is not None:
+        model.turns = min(history, model.turns)
+    model.engine.warm_up((None, one_hypothesis(model.responder.decoding)))
+    leave_out_of_collections()
+    return model
 
 
 class Models:

@@ -125,12 +125,9 @@ class Completion:
     def last_events(self) -> Iterator[bytes]:
         """Yield the events after all replies."""
         if self._with_usage:
-            yield event_of(orjson.dumps(self.usage_chunk()))
+            usage = {"object": self._chunk_kind, "choices": [], "usage": self._usage()}
+            yield event_of(orjson.dumps({**self.head, **usage}))
         yield event_of(b"[DONE]")
-
-    def usage_chunk(self) -> dict[str, Any]:
-        """Return the last chunk of a stream whose usage was asked for."""
-        return {**self.head, "object": self._chunk_kind, "choices": [], "usage": self._usage()}
 
     def answered(self) -> Iterator[tuple[Question, list[_Reply]]]:
         """Yield each question with its replies that were found: a search may find fewer than were asked for."""

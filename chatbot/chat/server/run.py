@@ -17,7 +17,7 @@ from chatbot.attempts.files import trained_directory
 from chatbot.chat.server.app import create_app
 from chatbot.chat.server.connection import server_config
 from chatbot.chat.server.gate import read_keys
-from chatbot.chat.server.models import Models, models_of, opener
+from chatbot.chat.server.models import Models, models_of, open_model
 from chatbot.chat.server.state import Limits, ServerState
 from chatbot.config.chat import ChatSettings
 from chatbot.display import counted
@@ -41,13 +41,16 @@ def serve(settings: ChatSettings) -> int:
     listener = listening_socket(*server.address)
     with contextlib.closing(listener):
         directories = models_of(_named(settings), server.all_attempts)
-        open_model = opener(settings.decoding, settings.history, server.queue)
-        models = Models(directories, open_model, memory_limit(server.serve_memory))
+        open_chosen = functools.partial(
+            open_model, decoding=settings.decoding, history=settings.history, most_waiting=server.queue
+        )
+        models = Models(directories, open_chosen, memory_limit(server.serve_memory))
         name, directory = next(iter(directories().items()))
-        model = open_model(directory)
+        model = open_chosen(directory)
         settings.turns_of(model.turns)
         _log_to_standard_error()
         models.put(name, model)
+        del model  # it is freed when a newer one has taken its place
         names_given = {name.lower() for name in server.allowed_host}
         hosts = {*LOOPBACK, host.lower(), *names_given} if names_given or is_loopback(host) else None
         limits = Limits(keys, hosts, server.rate_limit, server.queue, live_ratings=server.live_ratings)

@@ -105,7 +105,7 @@ def test_models_keys_and_logs_are_those_of_the_command_line(
         (work_dir / "checkpoints" / name / CONFIG).touch()
         point(work_dir / "checkpoints" / name, 1)
     Path("keys").write_text(KEY)
-    monkeypatch.setattr(run, "opener", lambda *_: lambda directory: served(FakeEngine(), directory=directory.name))
+    monkeypatch.setattr(run, "open_model", lambda directory, **_: served(FakeEngine(), directory=directory.name))
     monkeypatch.setattr(run, "_log_to_standard_error", lambda: None)  # it changes the logs of all tests
 
     def status(key: str) -> int:
