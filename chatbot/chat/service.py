@@ -54,24 +54,18 @@ class RateLimit:
             self._buckets.popitem(last=False)
         if client not in self._buckets and len(self._buckets) >= self._most:
             self._buckets.popitem(last=False)
-        left, _, refusals = self._bucket_of(client)
-        allowed = left >= number
-        self._buckets[client] = _Bucket(left - number, now, 0) if allowed else _Bucket(left, now, refusals + 1)
+        per_second = self.per_minute / 60
+        before = self._buckets.get(client, _Bucket(self.per_minute, now, 0))
+        left = min(self.per_minute, before.left + (now - before.time) * per_second)
+        is_allowed = left >= number
+        after = _Bucket(left - number, now, 0) if is_allowed else _Bucket(left, now, before.refusals + 1)
+        self._buckets[client] = after
         self._buckets.move_to_end(client)
-        return 0 if allowed else self._seconds(number - left)
+        return 0 if is_allowed else max(1, math.ceil((number - left) / per_second))
 
     def is_first_refusal(self, client: str) -> bool:
         """Return whether a client was refused now, and not before that."""
         return client not in self._buckets or self._buckets[client].refusals == 1
-
-    def _bucket_of(self, client: str) -> _Bucket:
-        now = self._clock()
-        full = float(self.per_minute)
-        left, then, refusals = self._buckets.get(client, _Bucket(full, now, 0))
-        return _Bucket(min(full, left + (now - then) * (self.per_minute / 60)), now, refusals)
-
-    def _seconds(self, number: float) -> int:
-        return max(1, math.ceil(number / (self.per_minute / 60)))
 
 
 class ClientLeftError(Exception):

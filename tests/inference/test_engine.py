@@ -23,10 +23,11 @@ TABLE = BreakingTable()
 
 @pytest.fixture
 def engine() -> Iterator[Engine]:
+    before = threading.enumerate()
     engine = Engine(TABLE.responder(GREEDY))
     yield engine
     engine.close()
-    assert not [thread for thread in threading.enumerate() if thread.name.startswith("engine")]
+    assert not [x for x in threading.enumerate() if x.name.startswith("engine") and x not in before]
 
 
 def test_questions_of_many_threads(engine: Engine) -> None:
