@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from chatbot.chat.loading import CurrentModel
 from tests.chat.terminal.fake_model import RAW, SLOW
 from tests.chat.terminal.pseudo_terminal import FAKE, PseudoTerminal
 

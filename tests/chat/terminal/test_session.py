@@ -3,11 +3,12 @@
 import dataclasses
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from chatbot.chat.loading import load_model, CurrentModel
 from chatbot.chat import loading
+from chatbot.chat.loading import CurrentModel, load_model
 from chatbot.config.decoding import DecodingSettings
 from chatbot.errors import UserError
 from tests.chat.terminal.fake_model import fake_model, renamed
@@ -87,10 +88,12 @@ def test_chat_says_so_beside_the_replies(
 
 def test_another_seed_or_number_of_replies_is_not_traced_again(tmp_path: Path) -> None:
     model = load_model(write_attempt(tmp_path / "talk"))
-    responder = CurrentModel(model, DecodingSettings(candidates=2, temperature=3.0)).responder()
-    replies = {reply.text for seed in range(4) for reply in responder.n_best("你好", (), 2, seed)}
+    current = CurrentModel(model, DecodingSettings(candidates=2, temperature=3.0))
+    replies = {reply.text for seed in range(4) for reply in current.pieces("你好", (), "", n_best=2, seed=seed)}
     assert len(replies) > 2
-    assert responder.replier.search.graph.traces == 1  # type: ignore[attr-defined]
+    search: Any = model.responder.replier_of(current.used_decoding).search
+    assert search.graph.traces == 1
+    current.close()
 
 
 def test_without_the_flag_nothing_is_followed(loaded: list[int]) -> None:
