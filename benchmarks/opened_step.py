@@ -21,8 +21,8 @@ from chatbot.training.devices.gpus import find_gpus
 from chatbot.training.devices.towers import Tower, choose_gpus, open_towers
 
 if TYPE_CHECKING:
-    from chatbot.training.loop import Window
     from chatbot.training.machines.team import Team
+    from chatbot.training.metrics import Window
 
 
 def architecture_flag() -> Any:
@@ -136,7 +136,7 @@ class OpenedStep:
     def window(self) -> "Window":
         """The batches of training, prepared by a thread, in a new run's state of the step."""
         from chatbot.corpus.workers import prefetched
-        from chatbot.training.loop import Window
+        from chatbot.training.metrics import Window
 
         self.update.scatter_state(self.update.gather_state())
         numbered = zip(self.batches.from_step(0, *self._share), itertools.count())

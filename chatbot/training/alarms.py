@@ -37,14 +37,12 @@ class Divergence:
         loss = float(np.sum(result.loss_sums) / np.sum(result.weight_sums))
         if not math.isfinite(loss):
             return False
-        if progress.first_loss is None:
-            progress.first_loss = loss
         before = self.diverges
         self._step = step
         self._loss = loss
-        limit = max(self._least_limit, progress.first_loss + MARGIN)
-        count = 0 if loss <= limit else 1 if loss <= HUGE * limit else LEAST_RECORDS
-        progress.high_losses = progress.high_losses + count if count else 0
+        first = loss if progress.first_loss is None else progress.first_loss
+        limit = max(self._least_limit, first + MARGIN)
+        progress.logged(loss, 0 if loss <= limit else 1 if loss <= HUGE * limit else LEAST_RECORDS)
         return self.diverges and not before
 
     @property
@@ -74,12 +72,11 @@ class SkippedUpdates:
         for result in results:
             self._step += 1
             if result.finite:
-                progress.skipped_in_a_row = 0
+                progress.applied()
                 continue
-            progress.skipped_updates += 1
+            progress.skipped(result.overflow)
             if result.overflow:
                 continue
-            progress.skipped_in_a_row += 1
             self._last_in_a_row = self._step
             self.since_return += 1
             if self.due:

@@ -15,7 +15,11 @@ import tensorflow as tf
 from chatbot.attempts.files import LAST, RETRIEVAL, TOO_LARGE
 from chatbot.attempts.opening import other_attempt, write_attempt
 from chatbot.attempts.trained import load_trained
+from chatbot.config.attempts import CONFIG
+from chatbot.config.corpus import AUTO
 from chatbot.config.learning import LearningSettings
+from chatbot.config.model import RECURRENT, TRANSFORMER
+from chatbot.attempts.settings import stored_settings
 from chatbot.config.training import Settings
 from chatbot.corpus.batches import Batches
 from chatbot.corpus.workers import prefetched
@@ -31,21 +35,25 @@ from chatbot.pretrained.weights import read_weights
 from chatbot.pretrained.word_vectors import read_word_vectors
 from chatbot.retrieval.indexing import write_retrieval
 from chatbot.training.asynchronous import Asynchronous
+from chatbot.attempts.opening import has_checkpoint
 from chatbot.training.checkpoints.manifest import Progress, Provenance, read_progress, value_text
 from chatbot.training.checkpoints.store import Checkpoints
 from chatbot.training.data import Data
-from chatbot.training.devices.towers import Tower
+from chatbot.training.devices.towers import Tower, cpu_info
 from chatbot.training.machines.team import ALONE, Team
 from chatbot.training.memory import least_memory, loss_size, read_too_large, write_too_large
 from chatbot.training.new_model import built_model, start_from_frequencies, start_from_trained, start_from_vectors
-from chatbot.training.precision import chosen_precision
 from chatbot.training.replica import TrainState
 from chatbot.training.schedule import LEAST_STEPS, Calendar, Due, Schedule, calendar_of, schedule_of
 from chatbot.training.share import Prepared
-from chatbot.training.step import Synchronous
 from chatbot.training.update import open_update
 from chatbot.training.validation import Validator
 from chatbot.training.variable_update import VariableUpdate
+
+# A step is faster in bfloat16 on a CPU with these instructions, in layers of these units (docs/experiments.md). Smaller
+# layers and other instructions were not measured, and a CPU without any for bfloat16 is slower with it.
+MEASURED_INSTRUCTIONS = "avx512_bf16"
+MEASURED_UNITS = {RECURRENT: 512, TRANSFORMER: 256}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -130,7 +138,8 @@ class Run:
         """
         own = self.train_step.memory.most_positions
         found = [int(text) for text in self.team.all_gather_text("" if own is None else str(own)) if text]
-        self.train_step.memory.most_positions = self.progress.most_positions = min(found, default=None)
+        self.train_step.memory.most_positions = min(found, default=None)
+        self.progress.divided(self.train_step.memory.most_positions)
 
     def go_back(self, watched: AbstractContextManager[None]) -> None:
         """Restore the last checkpoint, and halve the learning rate.
@@ -143,8 +152,6 @@ class Run:
         if self.team.chief and not self.checkpoints.exist:
             raise UserError(f"{self.checkpoints.directory}: the checkpoint to go back to is gone; start again")
         progress = Progress()
-        halvings = self.progress.rate_halvings + 1
-        skipped = self.progress.skipped_updates
         with watched:
             state = tf.nest.map_structure(np.zeros_like, self.train_step.gather_state())
             if self.team.chief:
@@ -152,15 +159,7 @@ class Run:
             progress = broadcast_progress(self.team, progress)
             self.train_step.scatter_state(state)
             self._agree_on_pieces()
-        for name in ("most_positions", "logits", "device_memory"):
-            setattr(progress, name, getattr(self.progress, name))
-        progress.rate_halvings = halvings
-        progress.halved_rate = self.settings.learning.learning_rate
-        progress.skipped_updates = skipped
-        progress.skipped_in_a_row = 0
-        if self.progress.validation is not None:
-            progress.measured_on(self.progress.validation, self.progress.best_by)
-        vars(self.progress).update(vars(progress))
+        self.progress.back_to(progress, self.settings.learning.learning_rate)
         if self.team.chief:
             self.checkpoints.amend(self.progress)
 
@@ -177,12 +176,49 @@ def open_run(settings: Settings, data: Data, towers: Sequence[Tower], team: Team
     a batch with fewer pairs than towers.
     """
     began = time.monotonic()
-    batches, pairs = batches_of(settings.learning, data)
-    settings = resolved(settings, data, towers, team)
+    run = make_run(decided(settings, data, towers, team), data, towers, team, began)
+    state = read_attempt(run)
+    if team.chief and not settings.run.dry_run:
+        write_files(run)
+    begin(run, state)
+    return run
+
+
+def decided(settings: Settings, data: Data, towers: Sequence[Tower], team: Team) -> Settings:
+    """Return the settings with what was chosen in place of "auto". The chief chooses for all machines."""
+    precision = team.broadcast_text(chosen_precision(settings, towers[0].device) if team.chief else "")
+    directions = "on" if data.both_directions else "off"
+    return replace(settings, **{**data.chosen, "precision": precision, "both_directions": directions})
+
+
+def chosen_precision(settings: Settings, device: str) -> str:
+    """Return the precision; print it if the CPU has a choice. device: the logical one of the first tower."""
+    if settings.learning.precision != AUTO:
+        return settings.learning.precision
+    if has_checkpoint(settings):
+        before = stored_settings(settings.run.directory / CONFIG).learning.precision
+        if before != AUTO:
+            return before
+    # The CPUs of the workers of an asynchronous run are not known here.
+    if "GPU" in device or settings.parallel.asynchronous:
+        return "float32"
+    instructions = cpu_info("flags", "Features").split()
+    least = MEASURED_UNITS[settings.model.architecture]
+    if MEASURED_INSTRUCTIONS in instructions and settings.model.units >= least:
+        print(f"Precision: bfloat16, which is faster on such a CPU from {least} units on (--precision to choose).")
+        return "bfloat16"
+    if any("bf16" in name for name in instructions):
+        print("Precision: float32; bfloat16 was not measured at this size on such a CPU (--precision to choose).")
+    return "float32"
+
+
+def make_run(settings: Settings, data: Data, towers: Sequence[Tower], team: Team, began: float) -> Run:
+    """Make the parts of a run, whose model and progress are those of a new attempt. settings: from `decided`."""
     learning = settings.learning
+    batches, pairs = batches_of(learning, data)
     ngrams = None
     if settings.model.ngrams:
-        ngrams = ngrams_of((pairs.targets for pairs in data.training), len(data.vocabulary), settings.model.ngrams)
+        ngrams = ngrams_of((part.targets for part in data.training), len(data.vocabulary), settings.model.ngrams)
     model = new_model(settings, data, towers, team, ngrams)
     if team.coordinator is None:
         train_step: VariableUpdate = open_update(model, settings, towers, team)
@@ -193,53 +229,10 @@ def open_run(settings: Settings, data: Data, towers: Sequence[Tower], team: Team
         raise UserError(
             f"--batch-size {learning.batch_size}: less than the {shares} towers; give each at least one pair"
         )
-
-    if isinstance(train_step, Synchronous):
-        path = settings.run.directory / TOO_LARGE
-        devices = f"{shares} x {least_memory(towers)}"
-        train_step.memory.too_large = float(team.broadcast_text(str(read_too_large(path, devices))))
-        if team.chief and not settings.run.dry_run and least_memory(towers) is not None:
-            train_step.memory.record = functools.partial(write_too_large, path, devices)
     write = functools.partial(write_attempt, settings, data.vocabulary, data.description, ngrams)
     provenance = Provenance(settings, data.description)
-    checkpoints = Checkpoints(settings.run.directory, model, settings.run.keep, provenance, write)
-    progress = Progress()
-    state = train_step.gather_state()
-    if team.chief:
-        if not checkpoints.exist:
-            set_initial_weights(model, settings, data)
-        if settings.run.dry_run:  # without the weights: a step takes as long with any
-            progress = read_progress(settings.run.directory / LAST) if checkpoints.exist else progress
-            state = checkpoints.new_state(state)
-        else:
-            progress, state = checkpoints.restore(state)
-        checkpoints.check_space(state, data.validation_decides)
-        if not settings.run.dry_run:
-            write()
-            if settings.run.retrieve_pairs:
-                one_direction = dataclasses.replace(data.training, both_directions=False)
-                corpus = data.description["fingerprint"], settings.run.retrieve_pairs, Path(settings.corpus.cache)
-                of_attempt = one_direction, data.vocabulary, *corpus, data.validation_decides
-                write_retrieval(settings.run.directory / RETRIEVAL, *of_attempt)
-    if progress.device_memory != least_memory(towers):
-        progress.most_positions = progress.logits = None  # other devices may have memory for whole shares
-    progress = broadcast_progress(team, progress)
-    progress.device_memory = least_memory(towers)
-    # Sums are rounded by chunks. A resumed run keeps its chunks unless less memory is left now.
-    logits = min(model.loss_size.logits, progress.logits or model.loss_size.logits)
-    progress.logits = min(map(int, team.all_gather_text(str(logits))))
-    model.loss_size = model.loss_size._replace(logits=progress.logits)
-    train_step.scatter_state(state)
-    train_step.memory.most_positions = progress.most_positions
-    progress.trains_at(learning.learning_rate)
-    if data.validation:
-        progress.measured_on(data.validation.fingerprint, learning.best_by)
     steps = batches.steps_per_epoch
     validated = data.validation.pairs if data.validation else 0
-    schedule = schedule_of(learning, pairs, steps)
-    calendar = calendar_of(settings, steps, pairs, validated, data.validation_decides)
-    # With several machines, the other ones' devices would have to take part, too.
-    validator = Validator(model, data, settings, towers if team.alone else towers[:1])
     return Run(
         settings=settings,
         data=data,
@@ -247,14 +240,76 @@ def open_run(settings: Settings, data: Data, towers: Sequence[Tower], team: Team
         model=model,
         team=team,
         batches=batches,
-        schedule=schedule,
-        calendar=calendar,
+        schedule=schedule_of(learning, pairs, steps),
+        calendar=calendar_of(settings, steps, pairs, validated, data.validation_decides),
         train_step=train_step,
-        validator=validator,
-        checkpoints=checkpoints,
-        progress=progress,
+        # With several machines, the other ones' devices would have to take part, too.
+        validator=Validator(model, data, settings, towers if team.alone else towers[:1]),
+        checkpoints=Checkpoints(settings.run.directory, model, settings.run.keep, provenance, write),
+        progress=Progress(),
         began=began,
     )
+
+
+def read_attempt(run: Run) -> TrainState:
+    """Read the attempt on the chief, into the model and the progress; return the rest of the checkpoint.
+
+    A new attempt begins with its initial weights. Raises UserError for a damaged one, and without space on the disk.
+    """
+    settings = run.settings.run
+    limits = run.train_step.memory
+    devices = f"{run.train_step.num_shares * run.team.machines} x {least_memory(run.towers)}"
+    path = settings.directory / TOO_LARGE
+    limits.too_large = float(run.team.broadcast_text(str(read_too_large(path, devices))))
+    if run.team.chief and not settings.dry_run and least_memory(run.towers) is not None:
+        limits.record = functools.partial(write_too_large, path, devices)
+    state = run.train_step.gather_state()
+    if not run.team.chief:
+        return state
+    checkpoints = run.checkpoints
+    if not checkpoints.exist:
+        set_initial_weights(run.model, run.settings, run.data)
+    if settings.dry_run:  # without the weights: a step takes as long with any
+        state = checkpoints.new_state(state)
+        if checkpoints.exist:
+            run.progress.take(read_progress(settings.directory / LAST))
+    else:
+        progress, state = checkpoints.restore(state)
+        run.progress.take(progress)
+    checkpoints.check_space(state, run.data.validation_decides)
+    return state
+
+
+def write_files(run: Run) -> None:
+    """Write the files of the attempt but its checkpoints."""
+    settings = run.settings
+    data = run.data
+    assert run.checkpoints.write_attempt is not None, "those of a run have it"
+    run.checkpoints.write_attempt()
+    if settings.run.retrieve_pairs:
+        one_direction = dataclasses.replace(data.training, both_directions=False)
+        corpus = data.description["fingerprint"], settings.run.retrieve_pairs, Path(settings.corpus.cache)
+        of_attempt = one_direction, data.vocabulary, *corpus, data.validation_decides
+        write_retrieval(settings.run.directory / RETRIEVAL, *of_attempt)
+
+
+def begin(run: Run, state: TrainState) -> None:
+    """Let all machines begin where the chief does. state: on the chief, that of the checkpoint."""
+    learning = run.settings.learning
+    progress = run.progress
+    progress.on_devices(least_memory(run.towers))
+    progress.take(broadcast_progress(run.team, progress))
+    # Sums are rounded by chunks. A resumed run keeps its chunks unless less memory is left now.
+    size = run.model.loss_size
+    own = min(size.logits, progress.logits or size.logits)
+    logits = min(map(int, run.team.all_gather_text(str(own))))
+    progress.chunked(logits)
+    run.model.loss_size = size._replace(logits=logits)
+    run.train_step.scatter_state(state)
+    run.train_step.memory.most_positions = progress.most_positions
+    progress.trains_at(learning.learning_rate)
+    if run.data.validation:
+        progress.measured_on(run.data.validation.fingerprint, learning.best_by)
 
 
 def batches_of(learning: LearningSettings, data: Data) -> tuple[Batches, float]:
@@ -265,13 +320,6 @@ def batches_of(learning: LearningSettings, data: Data) -> tuple[Batches, float]:
         return Batches(data.training, size, learning.seed, None), size
     batches = Batches(data.training, size, learning.seed, tokens * learning.accumulate)
     return batches, batches.pairs / batches.steps_per_epoch
-
-
-def resolved(settings: Settings, data: Data, towers: Sequence[Tower], team: Team) -> Settings:
-    """Return the settings with what was chosen in place of "auto". The chief chooses for all machines."""
-    precision = team.broadcast_text(chosen_precision(settings, towers[0].device) if team.chief else "")
-    directions = "on" if data.both_directions else "off"
-    return replace(settings, **{**data.chosen, "precision": precision, "both_directions": directions})
 
 
 def new_model(settings: Settings, data: Data, towers: Sequence[Tower], team: Team, ngrams: Ngrams | None) -> Seq2Seq:

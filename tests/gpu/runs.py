@@ -16,7 +16,7 @@ from chatbot.corpus.vocabulary import SPECIALS
 from chatbot.corpus.workers import prefetched
 from chatbot.flags import replace
 from chatbot.training.devices.towers import Tower, spread
-from chatbot.training.loop import Window
+from chatbot.training.metrics import Window
 from chatbot.training.selftest import ALWAYS_CLIPPED, CASES, VOCABULARY, random_pairs, train_model
 from chatbot.training.update import open_update
 from tests.gpu import standin

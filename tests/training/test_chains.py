@@ -66,10 +66,10 @@ class Chain:
         self._update: UntracedUpdate | None = None
         made: list[tuple[Seq2Seq, Values]] = []
 
-        def new_model(*arguments: Any) -> Seq2Seq:
+        def new_model(*arguments: Any, **options: Any) -> Seq2Seq:
             """Make one model, and give it its first weights again in each process."""
             if not made:
-                first = built_model(*arguments)
+                first = built_model(*arguments, **options)
                 made.append((first, [weight.numpy() for weight in weights_of(first)]))
             model, values = made[0]
             for weight, value in zip(weights_of(model), values, strict=True):

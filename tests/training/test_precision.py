@@ -18,7 +18,7 @@ from chatbot.flags import compose, replace
 from chatbot.training.devices import towers
 from chatbot.training.gradients import gradient_function
 from chatbot.training.new_model import built_model
-from chatbot.training.precision import chosen_precision
+from chatbot.training.run import chosen_precision
 from tests.commands import ENVIRONMENT, ROOT
 from tests.model.small_transformer import TRANSFORMER
 from tests.training.attempts import saved_step, weights

@@ -15,11 +15,11 @@ import pytest
 
 from chatbot.corpus.batches import Batch, GlobalBatch
 from chatbot.errors import UserError
-from chatbot.training import loop
+from chatbot.training import metrics as metrics_module
 from chatbot.training.checkpoints.manifest import Progress
 from chatbot.training.checkpoints.store import Checkpoints
 from chatbot.training.data import prepare
-from chatbot.training.loop import Window
+from chatbot.training.metrics import Window
 from chatbot.training.reporting.tensorboard import TensorBoard
 from chatbot.training.run import Run
 from chatbot.training.share import COPIED_AHEAD
@@ -80,7 +80,7 @@ def test_new_attempt_starts_from_word_vectors_and_frequencies(
     assert [number for number, _, _ in steps_of(resumed)] == [1]
     np.testing.assert_allclose(resumed.model.embedding.embeddings.numpy(), embeddings, atol=1e-5)
     new = small_settings(data=("pairs.tsv",), attempt="worker")
-    texts = iter(["float32", json.dumps(dataclasses.asdict(Progress(step=5)))])
+    texts = iter(["float32", "inf", json.dumps(dataclasses.asdict(Progress(step=5)))])
     worker: Any = SimpleNamespace(
         chief=False, machine=1, machines=1, alone=False, coordinator=None, broadcast_text=lambda text: next(texts),
         all_gather_text=lambda text: [text, "99"],
@@ -107,7 +107,7 @@ class Clock:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 0.0
         clock = {**vars(time), "perf_counter": lambda: self.now}
-        monkeypatch.setattr(loop, "time", SimpleNamespace(**clock))
+        monkeypatch.setattr(metrics_module, "time", SimpleNamespace(**clock))
 
 
 def batch(*shares: Batch) -> Any:
@@ -202,7 +202,12 @@ def test_losses_and_norms_that_are_not_finite_do_not_count(monkeypatch: pytest.M
 def test_a_log_waits_for_no_step_and_a_save_for_all(pairs_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The results of a window are there after the next step has begun, and its record is written later still."""
     begun = [threading.Event() for _ in range(7)]
-    unpack, write, save, windows = loop.unpacked_results, TensorBoard.record, Checkpoints.save, iter(range(1, 7))
+    unpack, write, save, windows = (
+        metrics_module.unpacked_results,
+        TensorBoard.record,
+        Checkpoints.save,
+        iter(range(1, 7)),
+    )
     saved: list[tuple[int, int]] = []
 
     def unpack_late(results: Any) -> Any:
@@ -218,7 +223,7 @@ def test_a_log_waits_for_no_step_and_a_save_for_all(pairs_file: Path, monkeypatc
         saved.append((progress.step, metrics()[-1]["step"]))
         save(checkpoints, progress, *arguments)
 
-    monkeypatch.setattr(loop, "unpacked_results", unpack_late)
+    monkeypatch.setattr(metrics_module, "unpacked_results", unpack_late)
     monkeypatch.setattr(TensorBoard, "record", write_late)
     monkeypatch.setattr(Checkpoints, "save", noted_save)
     train_untraced(strike=lambda step: begun[step].set(), steps=6, save_every=3, report_to="tensorboard")

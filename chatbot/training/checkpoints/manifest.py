@@ -27,7 +27,10 @@ OTHER = "restore this attempt's own from a backup, or use another --attempt"
 
 @dataclasses.dataclass
 class Progress:
-    """How far a run has come; stored with every checkpoint. A field that a file lacks has its default."""
+    """How far a run has come; stored with every checkpoint. A field that a file lacks has its default.
+
+    Only its own methods change it.
+    """
 
     step: int = 0
     best_step: int = 0
@@ -42,7 +45,7 @@ class Progress:
     halved_rate: float | None = None  # the --learning-rate that was halved
     first_loss: float | None = None  # nats per token at the first logged step
     high_losses: int = 0  # logged losses in a row that were far above the first one
-    most_positions: int | None = None  # of a piece of a share, since memory ran out; see `VariableUpdate`
+    most_positions: int | None = None  # of a piece of a share, since memory ran out; see `MemoryLimits`
     logits: int | None = None  # in memory at a time, by what other processes left; see `LossSize`
     device_memory: int | None = None  # bytes, of the smallest device, for which both hold
     unvalidated: dict | None = None  # the metrics of this step, whose validation is to come
@@ -51,6 +54,67 @@ class Progress:
     def recorded_step(self) -> int:
         """The last step whose metrics are written."""
         return self.step - (self.unvalidated is not None)
+
+    def take(self, other: "Progress") -> None:
+        """Become equal to another progress."""
+        vars(self).update(vars(other))
+
+    def trained(self, step: int) -> None:
+        """Take another step as the last one."""
+        self.step = step
+
+    def skipped(self, overflow: bool) -> None:
+        """Count an update that was skipped. overflow: of float16, which a smaller loss scale may prevent."""
+        self.skipped_updates += 1
+        self.skipped_in_a_row += not overflow
+
+    def applied(self) -> None:
+        """Note an update that was not skipped."""
+        self.skipped_in_a_row = 0
+
+    def logged(self, loss: float, high: int) -> None:
+        """Take the loss of a logged step. high: how often it counts as one far above the first; 0: it is not."""
+        if self.first_loss is None:
+            self.first_loss = loss
+        self.high_losses = self.high_losses + high if high else 0
+
+    def awaits_validation(self, record: dict[str, Any] | None) -> None:
+        """Take the metrics of this step, whose validation is to come; None: none is."""
+        self.unvalidated = record
+
+    def on_devices(self, memory: int | None) -> None:
+        """Take the memory of the smallest device. Others may have memory for whole shares."""
+        if self.device_memory != memory:
+            self.most_positions = None
+            self.logits = None
+        self.device_memory = memory
+
+    def divided(self, most_positions: int | None) -> None:
+        """Take the most positions of a piece of a share."""
+        self.most_positions = most_positions
+
+    def chunked(self, logits: int) -> None:
+        """Take the number of logits in memory at a time."""
+        self.logits = logits
+
+    def back_to(self, saved: "Progress", learning_rate: float) -> None:
+        """Go back to a checkpoint with half the learning rate.
+
+        What was counted stays, and what the devices have memory for.
+        """
+        kept = dataclasses.replace(
+            saved,
+            most_positions=self.most_positions,
+            logits=self.logits,
+            device_memory=self.device_memory,
+            rate_halvings=self.rate_halvings + 1,
+            halved_rate=learning_rate,
+            skipped_updates=self.skipped_updates,
+            skipped_in_a_row=0,
+        )
+        if self.validation is not None:
+            kept.measured_on(self.validation, self.best_by)
+        self.take(kept)
 
     def measured_on(self, validation: str, best_by: str = NATS) -> None:
         """Set the fingerprint of the validation pairs, and the measure. A different one resets the best validation."""

@@ -69,7 +69,7 @@ class Checkpoints:
     ) -> None:
         self.directory = directory
         self._provenance = provenance
-        self._write_attempt = write_attempt
+        self.write_attempt = write_attempt
         self._weights = weights_of(model)
         self._keep = keep
         self._best = Progress()  # of the best checkpoint on the disk
@@ -251,8 +251,8 @@ class Checkpoints:
         progress, weights, state, best = checkpoint
         path = checkpoint_path(self.directory, progress.step)
         try:
-            if self._write_attempt is not None and not self.directory.exists():
-                self._write_attempt()
+            if self.write_attempt is not None and not self.directory.exists():
+                self.write_attempt()
                 self._locks.enter_context(lock_of(self.directory))  # the run's own was removed with the folder
                 made_again = f"{self.directory}: the folder had been removed and was made again"
                 self._warnings.append(f"{made_again}; earlier checkpoints and metrics are lost")

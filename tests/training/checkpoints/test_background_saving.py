@@ -18,7 +18,7 @@ from chatbot.errors import UserError
 from chatbot.training.checkpoints import store
 from chatbot.training.checkpoints.manifest import Progress
 from chatbot.training.checkpoints.store import Checkpoints
-from chatbot.training.loop import Window
+from chatbot.training.metrics import Window
 from tests.training.attempts import saved_step, weights
 from tests.training.checkpoints.step_checkpoints import DIRECTORY, model_of, restored, state_of, steps_on_disk
 from tests.training.untraced_update import train_untraced
