@@ -77,15 +77,14 @@ def projection_loss(
         factor = rounded(embeddings, precision)
         plain = _chunk_on_gpu if on_gpu else _chunk
 
+        tokens = Tokens(attended, targets, weights, mixture)
+
         def chunk_at(part: slice | None) -> tuple[OfTokens, OfWeights]:
-            of_chunk, targets_of_chunk, weights_of_chunk, *mixture_of_chunk = (
-                part_of(x, part) for x in (attended, targets, weights, *mixture)
-            )
-            of_targets = targets_of_chunk, weights_of_chunk
-            results = plain(of_chunk, factor, bias, *of_targets, precision, tuple(mixture_of_chunk))
+            chunk = tokens if part is None else tf.nest.map_structure(lambda x: x[part], tokens)
+            results = plain(chunk, factor, bias, precision)
             if smoothing is None:
                 return results
-            terms = _smoothing_terms(of_chunk, factor, bias, *of_targets, smoothing, on_gpu)
+            terms = _smoothing_terms(chunk, factor, bias, smoothing, on_gpu)
             return tf.nest.map_structure(tf.add, results, terms)
 
         (d_attended, *d_mixture), (loss, d_embeddings, d_bias) = in_chunks(
@@ -95,6 +94,15 @@ def projection_loss(
         return loss, lambda upstream: tuple(upstream * gradient for gradient in gradients)
 
     return run(attended, embeddings, bias, *mixture)
+
+
+class Tokens(NamedTuple):
+    """The tokens of a call, or of a chunk, [tokens, ...] each."""
+
+    attended: tf.Tensor
+    targets: tf.Tensor
+    weights: tf.Tensor
+    mixture: tuple[tf.Tensor, ...]
 
 
 # Gradients of a chunk's loss with respect to attended and the mixture, [tokens, ...] each.
@@ -133,41 +141,28 @@ def in_chunks(
     return tuple(tf.ensure_shape(d, x.shape) for d, x in zip(gradients, of_tokens, strict=True)), sums
 
 
-def part_of(x: Any, part: slice | None) -> Any:
-    """Return a part of a tensor's rows, all for None."""
-    return x if part is None else x[part]
-
-
-def _mixed(
-    losses: tf.Tensor, weights: tf.Tensor, mixture: tuple[tf.Tensor, ...]
-) -> tuple[tf.Tensor, tf.Tensor, tuple[tf.Tensor, ...]]:
+def _mixed(losses: tf.Tensor, chunk: Tokens) -> tuple[tf.Tensor, tf.Tensor, tuple[tf.Tensor, ...]]:
     """Return the losses under a mixture, the weights of the losses' gradients, and the gradients of the mixture.
 
     losses: [tokens], those of the softmax. A token's gradient is that of the softmax, times the probability that the
     target was generated.
     """
-    if not mixture:
-        return losses, weights, ()
-    log_generate, log_copied = mixture
+    if not chunk.mixture:
+        return losses, chunk.weights, ()
+    log_generate, log_copied = chunk.mixture
     difference = log_generate - losses - log_copied  # of the log-probabilities: generated, copied
-    generated = tf.sigmoid(difference) * weights
-    return -log_copied - tf.nn.softplus(difference), generated, (-generated, generated - weights)
+    generated = tf.sigmoid(difference) * chunk.weights
+    return -log_copied - tf.nn.softplus(difference), generated, (-generated, generated - chunk.weights)
 
 
-def _chunk_on_gpu(
-    attended: tf.Tensor,
-    factor: tf.Tensor,
-    bias: tf.Tensor,
-    targets: tf.Tensor,
-    weights: tf.Tensor,
-    precision: str,
-    mixture: tuple[tf.Tensor, ...],
-) -> tuple[OfTokens, OfWeights]:
+def _chunk_on_gpu(chunk: Tokens, factor: tf.Tensor, bias: tf.Tensor, precision: str) -> tuple[OfTokens, OfWeights]:
     """Return what `_chunk` returns, by one fused operation, which is exact for every target.
 
     On a GPU, `_chunk` would make the host wait for the number of targets that underflow. On a CPU, this operation takes
     eight times as long as a softmax.
     """
+    attended = chunk.attended
+    targets = chunk.targets
     logits = matmul(attended, factor, precision, transpose_b=True) + bias  # [tokens, vocabulary] float32
     if is_op_determinism_enabled():  # the fused operation refuses to run
         log_probabilities = tf.nn.log_softmax(logits)
@@ -175,28 +170,22 @@ def _chunk_on_gpu(
         d_logits = tf.exp(log_probabilities) - tf.one_hot(targets, logits.shape[1])
     else:
         losses, d_logits = tf.raw_ops.SparseSoftmaxCrossEntropyWithLogits(features=logits, labels=targets)
-    losses, generated, d_mixture = _mixed(losses, weights, mixture)
+    losses, generated, d_mixture = _mixed(losses, chunk)
     d_logits = rounded(d_logits, precision)
     row_weights = generated[:, None]
     d_attended = matmul(d_logits, factor, precision) * row_weights
     d_embeddings = matmul(d_logits, attended * row_weights, precision, transpose_a=True)
     d_bias = matmul(row_weights, d_logits, precision, transpose_a=True)[0]
-    return (d_attended, *d_mixture), (tf.reduce_sum(losses * weights), d_embeddings, d_bias)
+    return (d_attended, *d_mixture), (tf.reduce_sum(losses * chunk.weights), d_embeddings, d_bias)
 
 
-def _chunk(
-    attended: tf.Tensor,
-    factor: tf.Tensor,
-    bias: tf.Tensor,
-    targets: tf.Tensor,
-    weights: tf.Tensor,
-    precision: str,
-    mixture: tuple[tf.Tensor, ...],
-) -> tuple[OfTokens, OfWeights]:
+def _chunk(chunk: Tokens, factor: tf.Tensor, bias: tf.Tensor, precision: str) -> tuple[OfTokens, OfWeights]:
     """Return the loss of a chunk of tokens and its gradients.
 
     factor: the embeddings, rounded to the precision.
     """
+    attended = chunk.attended
+    targets = chunk.targets
     probabilities = tf.nn.softmax(_logits(attended, factor, bias, precision))  # [tokens, vocabulary]
     target_probabilities = tf.cast(tf.gather(probabilities, targets, batch_dims=1), attended.dtype)  # [tokens]
     underflowed = tf.where(~(target_probabilities > SMALLEST_PROBABILITY))  # [few, 1], NaN included
@@ -207,32 +196,27 @@ def _chunk(
     probabilities = rounded(probabilities, precision)
     # The gradient with respect to the logits is probabilities - one_hot(targets). The second term only selects rows,
     # so no one-hot matrix is built.
-    losses, generated, d_mixture = _mixed(losses, weights, mixture)
+    losses, generated, d_mixture = _mixed(losses, chunk)
     target_rows = targets[:, None]
     row_weights = generated[:, None]
-    target_factors = tf.cast(tf.gather_nd(factor, target_rows), weights.dtype)  # [tokens, units]
+    target_factors = tf.cast(tf.gather_nd(factor, target_rows), attended.dtype)  # [tokens, units]
     d_attended = (matmul(probabilities, factor, precision) - target_factors) * row_weights
     weighted = attended * row_weights
     d_embeddings = matmul(probabilities, weighted, precision, transpose_a=True)
     d_embeddings = tf.tensor_scatter_nd_sub(d_embeddings, target_rows, weighted)
     d_bias = tf.tensor_scatter_nd_sub(matmul(generated[None], probabilities, precision)[0], target_rows, generated)
-    return (d_attended, *d_mixture), (tf.reduce_sum(losses * weights), d_embeddings, d_bias)
+    return (d_attended, *d_mixture), (tf.reduce_sum(losses * chunk.weights), d_embeddings, d_bias)
 
 
 def _smoothing_terms(
-    attended: tf.Tensor,
-    factor: tf.Tensor,
-    bias: tf.Tensor,
-    targets: tf.Tensor,
-    weights: tf.Tensor,
-    smoothing: Floats,
-    on_gpu: bool,
+    chunk: Tokens, factor: tf.Tensor, bias: tf.Tensor, smoothing: Floats, on_gpu: bool
 ) -> tuple[OfTokens, OfWeights]:
     """Return what label smoothing adds to the results of a chunk without a mixture.
 
     Its loss is the sum of weight * smoothing * (the target's logit - the token's) over all tokens of the vocabulary. It
     is linear in the logits, so the mean is that of the embeddings and needs no logits.
     """
+    attended, targets, weights, _ = chunk
     factor = tf.cast(factor, attended.dtype)
     share = float(smoothing.sum())
     column = tf.constant(smoothing[:, None], bias.dtype)

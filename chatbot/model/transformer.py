@@ -13,10 +13,7 @@ import tensorflow as tf
 
 from chatbot.config.form import Form
 from chatbot.config.model import ModelSettings
-from chatbot.model.copying import NO_COPIES, Copies, Copying
-from chatbot.model.decoder import DecoderState
-from chatbot.model.feed_forward import FeedForward, Normalisation, Product
-from chatbot.model.multi_head import (
+from chatbot.model.attention import (
     Layout,
     attended,
     in_rows,
@@ -27,10 +24,12 @@ from chatbot.model.multi_head import (
     split_heads,
     weights_of,
 )
+from chatbot.model.copying import NO_COPIES, Copies, Copying
+from chatbot.model.decoder import DecoderState
 from chatbot.model.operations import joined
-from chatbot.model.positions import Positions
 from chatbot.model.recurrent import DECODER, FORWARD_ENCODER, Dropout, kept
 from chatbot.model.sequences import Sequences, pack
+from chatbot.model.transformer_parts import FeedForward, Normalisation, Positions, Product
 
 
 class SelfAttention(keras.layers.Layer):

@@ -18,10 +18,9 @@ from chatbot.model.operations import is_gpu
 from chatbot.model.seq2seq import Seq2Seq
 from chatbot.training.allreduce import counted_tokens
 from chatbot.training.gradients import dense, gradient_function
-from chatbot.training.groups import groups_of
 from chatbot.training.machines.cluster import WORKER
-from chatbot.training.optimizer import Clipped, average_and_clip, is_overflow, update_scalars
-from chatbot.training.replica import Replica, TrainState
+from chatbot.training.optimizer import Clipped, average_and_clip, update_scalars
+from chatbot.training.replica import Replica, TrainState, groups_of
 from chatbot.training.share import Buffer, Preparation, Prepared, Share
 from chatbot.training.variable_update import Graph, VariableUpdate, packed_result
 
@@ -139,7 +138,7 @@ class Asynchronous(VariableUpdate):
     def _train_step(self, prepared: Share | Buffer, number: tf.Tensor, rate: tf.Tensor) -> tuple[tf.Tensor, ...]:
         """Run on a worker: read the weights, compute gradients and apply them on the parameter servers."""
         replica = self._replica
-        weights = [tf.identity(weight) for weight in replica.weights]
+        weights = [tf.identity(weight) for weight in replica.weights]  # on the worker
         scale = None if replica.loss_scale is None else replica.loss_scale.read()
         share = self.preparation.tensors(prepared)
         sums = self._gradients(weights, share, scale)
@@ -148,9 +147,7 @@ class Asynchronous(VariableUpdate):
             shape = replica.groups[-1].shapes[0]
             gradients.append(dense(sums.projection, sums.rows, share.used, shape, self._computing.on_gpu))
         tokens = counted_tokens(sums)
-        clipped = average_and_clip(gradients, tokens, self._settings.max_gradient_norm)
-        if scale is not None:
-            clipped = clipped._replace(overflow=is_overflow(scale, clipped.finite, tokens))
+        clipped = average_and_clip(gradients, tokens, self._settings.max_gradient_norm, scale)
         scaling = [] if scale is None else [scale, clipped.overflow]
         applied = [
             self._apply(server, clipped, rate, number, scaling if server.device == replica.home else [])

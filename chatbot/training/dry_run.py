@@ -14,8 +14,8 @@ from chatbot.display import aligned, counted
 from chatbot.flags import flags_for
 from chatbot.memory import peak_memory
 from chatbot.training.devices.towers import Tower
-from chatbot.training.groups import part_names, size_of
 from chatbot.training.metrics import Window
+from chatbot.training.replica import part_names, size_of
 from chatbot.training.reporting.terminal import print_lines, steps_left, time_left
 from chatbot.training.result import TrainingResult
 from chatbot.training.run import Run

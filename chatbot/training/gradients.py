@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from chatbot.model.operations import scatter_add
 from chatbot.model.seq2seq import Seq2Seq, embedding_index
-from chatbot.training.groups import Group
+from chatbot.training.replica import Group
 from chatbot.training.share import Share
 
 

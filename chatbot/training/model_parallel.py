@@ -13,7 +13,7 @@ from chatbot.model.seq2seq import Seq2Seq, embedding_index
 from chatbot.model.sequences import padded_ids
 from chatbot.training.devices.towers import Parts
 from chatbot.training.gradients import Sums, joined_gradients, looked_up, sums_of, values_of, weights_of_tokens
-from chatbot.training.groups import DECODER, ENCODER, PROJECTION, Group
+from chatbot.training.replica import DECODER, ENCODER, PROJECTION, Group
 from chatbot.training.share import Share
 
 

@@ -41,22 +41,24 @@ class Clipped(NamedTuple):
     overflow: tf.Tensor  # scalar bool: from `is_overflow`; false but in float16
 
 
-def average_and_clip(sums: Sequence[tf.Tensor], tokens: tf.Tensor, max_gradient_norm: float) -> Clipped:
+def average_and_clip(
+    sums: Sequence[tf.Tensor], tokens: tf.Tensor, max_gradient_norm: float, loss_scale: tf.Tensor | None = None
+) -> Clipped:
     """Return the gradients of the mean loss, clipped by their global norm.
 
     sums: gradients of the loss sum. tokens: scalar float32, the number of target tokens in it, NaN if the loss is not
-    finite. In float16, both are multiplied by the loss scale. Each gradient is multiplied once, by the product of both
-    factors.
+    finite. loss_scale: the factor of both in float16. Each gradient is multiplied once, by the product of both factors.
     """
-    tokens = tf.maximum(tokens, TINY)  # with --variable-update independent a tower may have no pair
-    norm = tf.linalg.global_norm(sums) / tokens
+    counted = tf.maximum(tokens, TINY)  # with --variable-update independent a tower may have no pair
+    norm = tf.linalg.global_norm(sums) / counted
     finite = tf.math.is_finite(norm)
-    scale = tf.where(finite, tf.minimum(1.0, max_gradient_norm / norm) / tokens, 0.0)
+    scale = tf.where(finite, tf.minimum(1.0, max_gradient_norm / norm) / counted, 0.0)
     gradients = []
     for gradient in sums:
         with tf.device(gradient.device):
             gradients.append(tf.math.multiply_no_nan(gradient, scale))  # a product with 0 is 0, also that of NaN
-    return Clipped(gradients, norm, finite, tf.constant(False))
+    overflow = tf.constant(False) if loss_scale is None else is_overflow(loss_scale, finite, tokens)
+    return Clipped(gradients, norm, finite, overflow)
 
 
 class Scalars(NamedTuple):

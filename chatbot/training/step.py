@@ -11,7 +11,6 @@ from typing import Any
 import tensorflow as tf
 
 from chatbot.config.learning import LearningSettings
-from chatbot.corpus.batches import GlobalBatch
 from chatbot.model.seq2seq import Seq2Seq
 from chatbot.training.allreduce import Exchange, Summation, Total, broadcast, no_exchange
 from chatbot.training.devices.failures import is_out_of_memory
@@ -76,10 +75,6 @@ class Synchronous(VariableUpdate):
         """Return a copy of the weights for each tower, and in float16 the loss scale. Towers of a replica share it."""
         of_replicas = self._read_weights_graph()
         return [of_replicas[replica] for replica in self._replica_of_tower]
-
-    def prepare(self, batch: GlobalBatch, number: int) -> Prepared:
-        """Prepare the batch on the host, each share in as many pieces as its memory needs."""
-        return self.preparation(batch, number, self.memory.pieces(batch))
 
     def __call__(self, prepared: Prepared, rate: float) -> None:
         """Train on a global batch. Raises UserError if memory does not suffice for one pair."""

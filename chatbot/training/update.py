@@ -12,9 +12,8 @@ from chatbot.model.operations import is_gpu
 from chatbot.model.seq2seq import Seq2Seq
 from chatbot.training.allreduce import Exchange, exchange_by, no_exchange
 from chatbot.training.devices.towers import Tower
-from chatbot.training.groups import Group, groups_of, least_bytes
 from chatbot.training.machines.team import ALONE, Team
-from chatbot.training.replica import Replica
+from chatbot.training.replica import Group, Replica, groups_of, least_bytes
 from chatbot.training.staged import Staged
 from chatbot.training.step import Synchronous
 

@@ -114,7 +114,7 @@ class VariableUpdate(abc.ABC):
 
     def prepare(self, batch: GlobalBatch, number: int) -> Prepared:
         """Prepare the global batch of step `number`, counted from 0, on the host. Any thread may call this."""
-        return self.preparation(batch, number)
+        return self.preparation(batch, number, self.memory.pieces(batch))
 
     def begin_copies(self, prepared: Prepared) -> None:
         """Begin to copy a batch to the devices. A step does so itself if nobody has done so before."""

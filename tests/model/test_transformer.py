@@ -11,11 +11,11 @@ import tensorflow as tf
 from chatbot.config.form import Form
 from chatbot.config.model import ModelSettings
 from chatbot.corpus.vocabulary import BOS
-from chatbot.model.feed_forward import FeedForward, Normalisation, Product
 from chatbot.model.seq2seq import Seq2Seq
 from chatbot.model.sequences import specs_of, unpack
 from chatbot.model.transformer import CrossAttention, SelfAttention
 from chatbot.training.new_model import built_model
+from chatbot.model.transformer_parts import FeedForward, Normalisation, Product
 from tests.model.small_transformer import TRANSFORMER
 
 Array = npt.NDArray[np.float64]

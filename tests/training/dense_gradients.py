@@ -10,7 +10,7 @@ from chatbot.config.learning import LearningSettings
 from chatbot.corpus.batches import Batch, GlobalBatch
 from chatbot.model.seq2seq import Seq2Seq
 from chatbot.training.gradients import Sums, dense, gradient_function
-from chatbot.training.groups import Group, groups_of
+from chatbot.training.replica import Group, groups_of
 from chatbot.training.share import Preparation, Prepared, Share
 
 

@@ -8,7 +8,7 @@ import tensorflow as tf
 from chatbot.corpus.vocabulary import PAD
 from chatbot.model.seq2seq import Seq2Seq
 from chatbot.training.gradients import Sums
-from chatbot.training.groups import Group
+from chatbot.training.replica import Group
 from chatbot.training.selftest import VOCABULARY
 from chatbot.training.share import Share
 

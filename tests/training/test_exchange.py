@@ -12,9 +12,9 @@ from chatbot.errors import UserError
 from chatbot.flags import replace
 from chatbot.training.allreduce import Exchange
 from chatbot.training.devices.towers import Tower, spread
-from chatbot.training.groups import groups_of
 from chatbot.training.machines.team import Team
 from chatbot.training.new_model import built_model
+from chatbot.training.replica import groups_of
 from chatbot.training.selftest import SETTINGS, VOCABULARY, random_pairs
 from chatbot.training.staged import Staged
 from chatbot.training.step import Synchronous

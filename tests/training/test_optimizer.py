@@ -16,7 +16,6 @@ from chatbot.config.learning import LearningSettings
 from chatbot.training import optimizer
 from chatbot.training.checkpoints.manifest import Progress
 from chatbot.training.checkpoints.store import Checkpoints
-from chatbot.training.groups import groups_of
 from chatbot.training.optimizer import (
     MOMENTUM,
     LossScale,
@@ -27,7 +26,7 @@ from chatbot.training.optimizer import (
     update_average,
     update_scalars,
 )
-from chatbot.training.replica import Replica
+from chatbot.training.replica import Replica, groups_of
 from tests.training.checkpoints.step_checkpoints import model_of, values_of
 
 RATE = 0.1

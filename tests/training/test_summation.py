@@ -11,7 +11,8 @@ from tensorflow.python.framework.convert_to_constants import _run_inline_graph_o
 from chatbot.corpus.batches import Batches
 from chatbot.flags import replace
 from chatbot.training.devices.towers import Tower
-from chatbot.training.groups import (
+from chatbot.training.memory import loss_size
+from chatbot.training.replica import (
     DECODER,
     ENCODER,
     GROUP_BYTES,
@@ -20,7 +21,6 @@ from chatbot.training.groups import (
     least_bytes,
     size_of,
 )
-from chatbot.training.memory import loss_size
 from chatbot.training.new_model import built_model
 from chatbot.training.selftest import SETTINGS, VOCABULARY, random_pairs
 from chatbot.training.step import Synchronous

@@ -13,9 +13,8 @@ from chatbot.config.training import Settings
 from chatbot.corpus.batches import GlobalBatch
 from chatbot.model.seq2seq import Seq2Seq
 from chatbot.training.data import prepare
-from chatbot.training.groups import groups_of
 from chatbot.training.loop import train
-from chatbot.training.replica import Replica, TrainState
+from chatbot.training.replica import Replica, TrainState, groups_of
 from chatbot.training.result import TrainingResult
 from chatbot.training.run import Run
 from chatbot.training.share import Prepared
