@@ -12,9 +12,9 @@ from chatbot.corpus.pieces import REMEDY
 from chatbot.corpus.vocabulary import BOS
 from chatbot.errors import UserError
 from chatbot.model.seq2seq import SILENCE, UNSPOKEN, Seq2Seq
+from chatbot.model.transformer_parts import Normalisation, Product
 from chatbot.pretrained.families import COPIES, UNREAD, Family, Names
 from chatbot.pretrained.folder import CONFIG, PretrainedModel, write_tensors
-from chatbot.model.transformer_parts import Normalisation, Product
 
 Array = npt.NDArray[np.float32]
 

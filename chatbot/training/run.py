@@ -12,14 +12,13 @@ from pathlib import Path
 import numpy as np
 import tensorflow as tf
 
-from chatbot.attempts.files import LAST, RETRIEVAL, TOO_LARGE
-from chatbot.attempts.opening import other_attempt, write_attempt
+from chatbot.attempts.files import CONFIG, LAST, RETRIEVAL, TOO_LARGE
+from chatbot.attempts.opening import has_checkpoint, other_attempt, write_attempt
+from chatbot.attempts.settings import stored_settings
 from chatbot.attempts.trained import load_trained
-from chatbot.config.attempts import CONFIG
 from chatbot.config.corpus import AUTO
 from chatbot.config.learning import LearningSettings
 from chatbot.config.model import RECURRENT, TRANSFORMER
-from chatbot.attempts.settings import stored_settings
 from chatbot.config.training import Settings
 from chatbot.corpus.batches import Batches
 from chatbot.corpus.workers import prefetched
@@ -35,7 +34,6 @@ from chatbot.pretrained.weights import read_weights
 from chatbot.pretrained.word_vectors import read_word_vectors
 from chatbot.retrieval.indexing import write_retrieval
 from chatbot.training.asynchronous import Asynchronous
-from chatbot.attempts.opening import has_checkpoint
 from chatbot.training.checkpoints.manifest import Progress, Provenance, read_progress, value_text
 from chatbot.training.checkpoints.store import Checkpoints
 from chatbot.training.data import Data

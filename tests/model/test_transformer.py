@@ -14,8 +14,8 @@ from chatbot.corpus.vocabulary import BOS
 from chatbot.model.seq2seq import Seq2Seq
 from chatbot.model.sequences import specs_of, unpack
 from chatbot.model.transformer import CrossAttention, SelfAttention
-from chatbot.training.new_model import built_model
 from chatbot.model.transformer_parts import FeedForward, Normalisation, Product
+from chatbot.training.new_model import built_model
 from tests.model.small_transformer import TRANSFORMER
 
 Array = npt.NDArray[np.float64]

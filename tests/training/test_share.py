@@ -14,8 +14,8 @@ from chatbot.corpus.batches import Batches
 from chatbot.flags import replace
 from chatbot.model.sequences import specs_of
 from chatbot.training.gradients import gradient_function
-from chatbot.training.replica import groups_of
 from chatbot.training.new_model import built_model
+from chatbot.training.replica import groups_of
 from chatbot.training.selftest import SETTINGS, VOCABULARY, random_pairs
 from chatbot.training.share import Preparation, Prepared, Share, buffer_of, tensors_of
 from chatbot.training.variable_update import Graph

@@ -12,6 +12,7 @@ from chatbot.corpus.batches import Batches
 from chatbot.flags import replace
 from chatbot.training.devices.towers import Tower
 from chatbot.training.memory import loss_size
+from chatbot.training.new_model import built_model
 from chatbot.training.replica import (
     DECODER,
     ENCODER,
@@ -21,7 +22,6 @@ from chatbot.training.replica import (
     least_bytes,
     size_of,
 )
-from chatbot.training.new_model import built_model
 from chatbot.training.selftest import SETTINGS, VOCABULARY, random_pairs
 from chatbot.training.step import Synchronous
 from chatbot.training.update import copies, open_update

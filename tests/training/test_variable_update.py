@@ -17,8 +17,8 @@ from chatbot.flags import replace
 from chatbot.training import asynchronous
 from chatbot.training.asynchronous import Asynchronous, Server
 from chatbot.training.devices.towers import Tower, spread
-from chatbot.training.replica import part_names, size_of, Replica
 from chatbot.training.new_model import built_model
+from chatbot.training.replica import Replica, part_names, size_of
 from chatbot.training.selftest import SETTINGS, VOCABULARY, random_pairs
 from chatbot.training.update import open_update
 from chatbot.training.variable_update import StepResult
