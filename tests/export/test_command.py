@@ -78,7 +78,6 @@ def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str])
         ("export tiny --output pairs.tsv --overwrite", "--overwrite: pairs.tsv is no export, so it is kept"),
         ("export tiny --output checkpoints --overwrite", "--overwrite: checkpoints is no export, so it is kept"),
         ("export other --format onnx", "ATTEMPT other: no such attempt"),
-        ("export tiny --format savedmodel --stop x", "unrecognized arguments: --stop (see "),
         ("export tiny --format onnx --output new --data none.tsv", "none.tsv"),
         ("export tiny --format savedmodel --output new --top-p 1 --rerank 1", "--rerank: there is one reply"),
         (

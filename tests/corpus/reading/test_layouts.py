@@ -14,8 +14,6 @@ from hypothesis import strategies as st
 from chatbot.corpus.reading import heads, layouts, names, places, tables
 from chatbot.corpus.reading.layouts import Layout, declared, exists
 from chatbot.corpus.reading.mapping import compiled, flag, written
-from chatbot.corpus.reading.report import Report
-from chatbot.corpus.reading.text_file import open_text_files
 from chatbot.errors import UserError
 from tests.corpus.reading import sample_files
 from tests.corpus.reading.test_wild import formats_of_wild
@@ -133,28 +131,6 @@ def test_spaces_take_no_time(head: str) -> None:
             pattern.fullmatch("# a" + " " * 197)
 
     assert cost(match, repeats=3) < 1
-
-
-CLOCKS = ("10:15", "10:16", "11:15", "11:16")
-SAID = ("甲 你好", "乙 你好呀", "甲 在吗", "乙 在的")
-
-
-@pytest.mark.parametrize(
-    ("line", "head"),
-    [
-        ("2024-01-05 {0}:12 {1}", ""),
-        ("{0} {1}", ""),
-        ("昨天 {0} {1}", ""),
-        ("[{0}] {1}", ""),
-        ("{2}: [mirai:at:1] {1}", ""),
-        ("{2}: {1}", "{name}: "),
-        ("{2}: {0} {1}", "{name}: "),
-    ],
-)
-def test_a_suggested_head_has_names_and_no_codes(tmp_path: Path, line: str, head: str) -> None:
-    content = "".join(line.format(clock, said, said[0]) + "\n" for clock, said in zip(CLOCKS, SAID, strict=True))
-    (text,) = open_text_files(sample_files.written(tmp_path, "a.txt", content), Report())
-    assert heads.usual_head(text) == head
 
 
 KEYS = st.sampled_from(("a", "b", "m", "t", "名"))
