@@ -111,6 +111,10 @@ class _Readable(io.RawIOBase):
         super().close()
         self.closed = True
 
+    def sampled(self) -> io.BufferedReader:
+        """Return these bytes, of which the first SAMPLE can be peeked at."""
+        return io.BufferedReader(self, SAMPLE)
+
 
 class Stream(_Readable):
     """The bytes of these chunks. Raises UserError for damaged data, and for more of it than the allowance."""
@@ -204,8 +208,7 @@ def open_contents(path: Path, name: str, report: Report, members: Sequence[str] 
     """
     before = report.read_bytes
     size = path.stat().st_size
-    stream: io.BufferedReader = io.BufferedReader(_File(path, report), SAMPLE)
-    with stream:
+    with _File(path, report).sampled() as stream:
         container = Container(path, name, stream, Allowance(name, size), report, members)
         yield from (opener_of(beginning(path)) or _plain)(container)
     report.read_bytes = before + size
@@ -219,24 +222,17 @@ def open_files(path: Path, name: str, report: Report) -> Iterator[OpenFile]:
         yield content
 
 
-def _sampled(stream: io.RawIOBase) -> io.BufferedReader:
-    reader: io.BufferedReader = io.BufferedReader(stream, SAMPLE)
-    reader.peek()  # fills the whole buffer without consuming it
-    return reader
-
-
 def _chunks(read: Callable[[int], bytes]) -> Iterator[bytes]:
     return iter(functools.partial(read, CHUNK), b"")
 
 
 def _plain(container: Container) -> Iterator[Content]:
-    container.stream.peek()
     yield OpenFile("", container.name, container.stream)
 
 
 def _compressed(decompressed: Callable[[Container], Iterator[bytes]], container: Container) -> Iterator[Content]:
     """Yield a file with the content that is decompressed, or if it is a tar file, the files in it."""
-    stream = _sampled(Stream(decompressed(container), container.name, container.allowed))
+    stream = Stream(decompressed(container), container.name, container.allowed).sampled()
     opener = _tar if is_tar(stream.peek()) else _plain
     yield from opener(container._replace(stream=stream))
 
@@ -279,7 +275,7 @@ def _archive(
         if member in container.members if container.members else member and not is_hidden(member):
             is_empty = False
             place = f"{container.name}: {one_line(member)}"
-            yield OpenFile(member, place, _sampled(Stream(_chunks(read), place, allowed)))
+            yield OpenFile(member, place, Stream(_chunks(read), place, allowed).sampled())
     if is_empty:
         raise UserError(f"{container.name}: the {kind} file contains no file of pairs; give another")
 

@@ -4,6 +4,7 @@ import collections
 import gzip
 import io
 import json
+import random
 import sys
 import tracemalloc
 import warnings
@@ -170,6 +171,16 @@ def test_bytes_that_are_read_are_counted_before_the_end(tmp_path: Path) -> None:
         assert 5 < report.read_bytes <= 5 + len(content)
         collections.deque(pairs, maxlen=0)
         assert report.read_bytes == 5 + len(content)
+
+
+def test_members_of_a_large_zip_file_are_read_in_the_order_of_their_names(tmp_path: Path) -> None:
+    """In a file that is larger than its beginning, which is kept."""
+    expected = [(f"问{i}", "".join(random.Random(i).choices(LONG, k=400))) for i in range(3000)]
+    lines = ["\t".join(pair) + "\n" for pair in expected]
+    texts = {"b": "".join(lines[1500:]), "a": "".join(lines[:1500])}
+    pairs, _ = pairs_of(written(tmp_path, "large.zip", zipped(texts)))
+    assert pairs == expected
+    assert (tmp_path / "large.zip").stat().st_size > containers.BEGINNING
 
 
 def test_members_of_one_name_are_all_read(tmp_path: Path) -> None:
