@@ -30,6 +30,8 @@ FREE_OUTPUT = 64 * 2**20
 OUTPUT_RATIO = 100
 
 BEGINNING = 2**20  # bytes of a file that are kept: enough to tell what it is, and to look at its first pairs
+KEPT = 16  # files whose beginnings are kept
+_BEGINNINGS: dict[tuple[Path, int, int], bytes] = {}  # by the date and the size of a file, too
 SAMPLE = 256 * 2**10  # bytes at the beginning of a content, by which it is told what it is
 CHUNK = 2**15  # bytes that are unpacked at once
 
@@ -145,15 +147,23 @@ class Stream(_Readable):
 
 
 class _File(_Readable):
-    """A file that is opened for what is beyond its beginning. report.read_bytes grows by what is read."""
+    """A file that is opened once for its beginning, and then for what is beyond. report.read_bytes grows."""
 
     def __init__(self, path: Path, report: Report) -> None:
+        status = path.stat()
+        key = (path, status.st_mtime_ns, status.st_size)
         self._path = path
-        self._size = path.stat().st_size
-        self._beginning = beginning(path)
-        self._file: io.FileIO | None = None
+        self._size = status.st_size
+        self._file: io.BufferedReader | None = None
         self._position = 0
         self._report = report
+        if key not in _BEGINNINGS:
+            self._file = path.open("rb")
+            _BEGINNINGS[key] = self._file.read(BEGINNING)
+            self._file.seek(0)
+            if len(_BEGINNINGS) > KEPT:
+                _BEGINNINGS.pop(next(iter(_BEGINNINGS)), None)
+        self.beginning = _BEGINNINGS[key]
 
     def seekable(self) -> bool:
         return True
@@ -167,13 +177,13 @@ class _File(_Readable):
         return place
 
     def readinto(self, buffer) -> int:  # type: ignore[no-untyped-def]
-        if self._file is None and self._position >= len(self._beginning) == BEGINNING:
-            self._file = self._path.open("rb", buffering=0)
+        if self._file is None and self._position >= len(self.beginning) == BEGINNING:
+            self._file = self._path.open("rb")
             self._file.seek(self._position)
         if self._file:
             count = self._file.readinto(buffer)
         else:
-            part = self._beginning[self._position : self._position + len(buffer)]
+            part = self.beginning[self._position : self._position + len(buffer)]
             count = len(part)
             buffer[:count] = part
         self._position += count
@@ -186,18 +196,6 @@ class _File(_Readable):
         super().close()
 
 
-def beginning(path: Path) -> bytes:
-    """Return the first bytes of a file, which are read once while it keeps its date and size."""
-    status = path.stat()
-    return _beginning(path, status.st_mtime_ns, status.st_size)
-
-
-@functools.lru_cache(maxsize=16)
-def _beginning(path: Path, modified: int, size: int) -> bytes:
-    with path.open("rb") as file:
-        return file.read(BEGINNING)
-
-
 def open_contents(path: Path, name: str, report: Report, members: Sequence[str] = ()) -> Generator[Content, None, None]:
     """Yield what a file contains, itself if it is no container. Updates report.read_bytes.
 
@@ -208,9 +206,10 @@ def open_contents(path: Path, name: str, report: Report, members: Sequence[str] 
     """
     before = report.read_bytes
     size = path.stat().st_size
-    with _File(path, report).sampled() as stream:
+    file = _File(path, report)
+    with file.sampled() as stream:
         container = Container(path, name, stream, Allowance(name, size), report, members)
-        yield from (opener_of(beginning(path)) or _plain)(container)
+        yield from (opener_of(file.beginning) or _plain)(container)
     report.read_bytes = before + size
 
 
