@@ -154,11 +154,11 @@ class _File(_Readable):
         key = (path, status.st_mtime_ns, status.st_size)
         self._path = path
         self._size = status.st_size
-        self._file: io.BufferedReader | None = None
+        self._file: io.FileIO | None = None
         self._position = 0
         self._report = report
         if key not in _BEGINNINGS:
-            self._file = path.open("rb")
+            self._file = path.open("rb", buffering=0)
             _BEGINNINGS[key] = self._file.read(BEGINNING)
             self._file.seek(0)
             if len(_BEGINNINGS) > KEPT:
@@ -177,8 +177,8 @@ class _File(_Readable):
         return place
 
     def readinto(self, buffer) -> int:  # type: ignore[no-untyped-def]
-        if self._file is None and self._position >= len(self.beginning) == BEGINNING:
-            self._file = self._path.open("rb")
+        if self._file is None and len(self.beginning) <= self._position < self._size:
+            self._file = self._path.open("rb", buffering=0)
             self._file.seek(self._position)
         if self._file:
             count = self._file.readinto(buffer)

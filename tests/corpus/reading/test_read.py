@@ -126,8 +126,8 @@ def test_pairs_are_read_lazily_and_file_is_closed(tmp_path: Path, monkeypatch: p
     opened: list[IO[bytes]] = []
     original = Path.open
 
-    def recorded_open(path: Path, mode: str) -> IO[bytes]:
-        opened.append(original(path, mode))
+    def recorded_open(path: Path, mode: str, buffering: int) -> IO[bytes]:
+        opened.append(original(path, mode, buffering))
         return opened[-1]
 
     path = written(tmp_path, "a", "甲\t乙\n" * 1_000_000)
