@@ -78,29 +78,33 @@ def test_used_tokens_stay_as_they_were_and_spell_the_others(tmp_path: Path) -> N
 
 
 def test_what_cannot_be_spelled_stays(tmp_path: Path) -> None:
-    """Also bytes, and what is special for the tokenizer or for config.json only."""
-    words = ["<pad>", "<unk>", "</s>", "ab", "a", "b", "ac", "<0x41>", "ba", "äb", "bc", "ä"]
-    made = Tokenizer(models.Unigram([(piece, -1.0) for piece in words], 1))
+    """Also bytes, and what is special for the tokenizer or for config.json only. All have new numbers."""
+    words = ["<pad>", "ab", "</s>", "<unk>", "a", "b", "ac", "<0x41>", *"<0x41>", "ba", "äb", "bc", "ä", "aa", "bb"]
+    number = {piece: i for i, piece in enumerate(words)}
+    made = Tokenizer(models.Unigram([(piece, -1.0) for piece in words], number["<unk>"]))
     made.decoder = decoders.Metaspace()
-    made.post_processor = processors.TemplateProcessing("ba $A </s>", None, [("</s>", 2), ("ba", 8)])
-    made.add_special_tokens(["<pad>"])
+    around = [("</s>", number["</s>"]), ("ba", number["ba"])]
+    made.post_processor = processors.TemplateProcessing("ba $A </s>", None, around)
+    made.add_special_tokens(["<pad>", "</s>", "aa"])
     save(made, tmp_path)
-    config = {"model_type": "bart", "pad_token_id": 0, "eos_token_id": 2, "decoder_start_token_id": 2, "vocab_size": 15}
-    config |= {"mask_token_id": 14, "sep_token_id": 99}  # which is no token, and which is none at all
+    config = {"model_type": "bart", "pad_token_id": 0, "eos_token_id": 2, "decoder_start_token_id": 2, "vocab_size": 25}
+    config |= {"mask_token_id": 24, "sep_token_id": 99}  # which is no token, and which is none at all
     config |= {"forced_eos_token_id": [2], "bad_words_ids": [[10]], "suppress_tokens": [10], "task_specific_params": {}}
     config |= {"begin_suppress_tokens": [10], "sequence_bias": [], "force_words_ids": []}
-    save_file({"model.shared.weight": np.ones((15, 2), np.float32)}, tmp_path / WEIGHTS)
+    save_file({"model.shared.weight": np.ones((25, 2), np.float32)}, tmp_path / WEIGHTS)
     (tmp_path / "pruned").mkdir()
     write_pruned(PretrainedModel(tmp_path, config), set(), tmp_path / "pruned")
     after = read_json(tmp_path / "pruned" / TOKENIZER)
-    kept = ["<pad>", "<unk>", "</s>", "a", "b", "ac", "<0x41>", "ba", "bc", "ä"]
+    kept = [piece for piece in words if piece not in ("ab", "äb", "bb")]
     assert [piece for piece, _ in after["model"]["vocab"]] == kept
-    assert {piece: token["ids"] for piece, token in after["post_processor"]["special_tokens"].items()} == {
-        "</s>": [2],
-        "ba": [7],
-    }
+    new = {piece: i for i, piece in enumerate(kept)}
+    assert after["model"]["unk_id"] == new["<unk>"]
+    assert {token["content"]: token["id"] for token in after["added_tokens"]}.items() <= new.items()
+    of_texts = after["post_processor"]["special_tokens"].items()
+    assert {piece: token["ids"] for piece, token in of_texts} == {x: [new[x]] for x in ("</s>", "ba")}
     changed = read_json(tmp_path / "pruned" / CONFIG)
-    assert (changed["mask_token_id"], changed["sep_token_id"], changed["vocab_size"]) == (10, 99, 11)
+    assert (changed["eos_token_id"], changed["mask_token_id"]) == (new["</s>"], len(kept))
+    assert (changed["sep_token_id"], changed["vocab_size"]) == (99, len(kept) + 1)
     expected = "model_type vocab_size pad_token_id eos_token_id decoder_start_token_id mask_token_id sep_token_id dtype"
     assert {*changed} == {*expected.split()}
 
