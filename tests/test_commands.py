@@ -97,9 +97,10 @@ def test_list_of_commands_fits_one_screen() -> None:
     for group in ("data", "bot"):
         lines = call(f"duida {group}").out.splitlines()
         assert lines[0] == f"usage: duida {group} COMMAND [flags]"
-        assert [line.split()[0] for line in lines if line.startswith("  ") and "duida" not in line] == names_within(
-            group
-        )
+        named = [line.split()[0] for line in lines if line.startswith("  ") and "duida" not in line]
+        assert named == names_within(group)
+    listed = call("duida attempts --help").out.partition("commands, each with its own --help:\n")[2].splitlines()
+    assert [line.split()[0] for line in listed if line.startswith("  ")] == names_within("attempts")
 
 
 @pytest.mark.parametrize(
