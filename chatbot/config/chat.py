@@ -92,16 +92,28 @@ class ServeSettings(Flags):
 
 
 @dataclasses.dataclass(frozen=True)
-class ChatSettings(Flags):
-    """The settings of chat.py."""
+class AnsweringSettings(Flags):
+    """The model that answers. Raises UserError for two of them."""
 
-    attempt: str = setting("default", "the training run to talk to: its name, or the path of its folder", group=RUN)
+    attempt: str = setting("default", "the training run that answers: its name, or the path of its folder", group=RUN)
     export: str | None = setting(
         None, "instead of --attempt: an export to ONNX, which needs no TensorFlow: a folder or a .zip", metavar="PATH"
     )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.export is not None and self.attempt != AnsweringSettings.attempt:
+            raise UserError(f"--attempt {self.attempt} and --export {self.export}: give one of the two")
+
+
+@dataclasses.dataclass(frozen=True)
+class ChatSettings(AnsweringSettings):
+    """The settings of chat.py."""
+
     json: bool = setting(
         False,
         "print reply, score and looked_up, the question that a reply answered, as JSON; for a question",
+        group=RUN,
     )
     words: tuple[str, ...] = setting(
         (), "an export to talk to, if it ends in .zip; or a question, whose reply is printed", metavar="WORD"
@@ -114,17 +126,15 @@ class ChatSettings(Flags):
     server: ServeSettings = dataclasses.field(default_factory=ServeSettings)
 
     def __post_init__(self) -> None:
-        super().__post_init__()
         exports = [*filter(None, [self.export]), *(word for word in self.words if word.endswith(ZIP))]
         if len({*exports}) > 1:
             raise UserError(f"{' and '.join(exports)}: give one export")
         object.__setattr__(self, "export", exports[0] if exports else None)  # the class is frozen
+        super().__post_init__()
         if self.json and not self.question:
             raise UserError("--json: for the reply to a question; give one, or leave --json out")
         if self.server.serve is not None and self.question:
             raise UserError(f"{self.question[:40]!r}: a server is asked by requests; leave the question out")
-        if self.export is not None and self.attempt != ChatSettings.attempt:
-            raise UserError(f"--attempt {self.attempt} and --export {self.export}: give one of the two")
         if self.server.serve is not None and self.decoding.n_best > 1:
             raise UserError(
                 "--n-best and --serve: a request asks for several replies by its field n; leave --n-best out"
@@ -152,15 +162,13 @@ class ChatSettings(Flags):
 
 
 @dataclasses.dataclass(frozen=True)
-class BotSettings(Flags):
+class BotSettings(AnsweringSettings):
     """The settings of the Telegram bot: the service, the model, and limits of conversations."""
 
     token_file: str = setting(..., "a file with the token that @BotFather gave", group="service", metavar="FILE")
     api_url: str = setting("https://api.telegram.org", "the Bot API, or a Bot API server of your own", metavar="URL")
-    attempt: str = setting("default", "the training run that answers: its name, or the path of its folder", group=RUN)
-    export: str | None = setting(None, "instead of --attempt: a folder with an export to ONNX", metavar="FOLDER")
     ratings: str = setting(
-        "data/ratings.jsonl", "/good and /bad append the question and its reply to this file", metavar="FILE"
+        "data/ratings.jsonl", "/good and /bad append the question and its reply to this file", group=RUN, metavar="FILE"
     )
     conversations: int = setting(
         1000, "conversations in memory; beyond it, the oldest is forgotten", group="limits", least=1, most=1_000_000
@@ -172,8 +180,6 @@ class BotSettings(Flags):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.export is not None and self.attempt != BotSettings.attempt:
-            raise UserError(f"--attempt {self.attempt} and --export {self.export}: give one of the two")
         try:
             parts = urllib.parse.urlsplit(self.api_url)
             is_url = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port or 1) > 0
