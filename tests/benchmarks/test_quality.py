@@ -86,19 +86,7 @@ def test_quality_benchmark_runs(corpus: str, tmp_path: Path) -> None:
     (tmp_path / "pairs").write_text("".join(f"你好 {i}\t我 很 好 {i % 5}\n" for i in range(60)), encoding="utf-8")
     (tmp_path / "conversations").write_text("".join(json.dumps(talk) + "\n" for talk in TALKS))
     tiny = ["--rnn-size", "8", "--embedding-size", "8", "--steps", "2", "--validate-every", "1", "--tokenizer", "char"]
-    flags = [
-        "--corpus",
-        corpus,
-        "--data",
-        str(tmp_path / corpus),
-        "--held-out",
-        "20",
-        "--beam-size",
-        "1",
-        "--history",
-        "0",
-        "1",
-    ]
+    flags = f"--corpus {corpus} --data {tmp_path / corpus} --held-out 20 --beam-size 1 --history 0 1".split()
     report = benchmark("quality", *flags, "--", *tiny)
     assert [(run["preset"], run["history"]) for run in report["runs"]] == [("small", 0), ("small", 1)]
     likelihood = {(row["history"], row["pairs of"]): row for row in report["likelihood"]}
