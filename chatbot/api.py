@@ -42,7 +42,7 @@ class Bot:
         self.step = model.card.step
         self._engine = model.engine
         self._n_best = model.responder.decoding.n_best
-        weakref.finalize(self, model.engine.close)
+        weakref.finalize(self, model.engine.stop)  # it joins no thread, since this may be one of them
 
     def reply(self, question: str, history: Sequence[str] = ()) -> str:
         """Return the best reply, one line of text. The reply to a question without visible characters asks for text.
@@ -66,7 +66,7 @@ class Bot:
         """
         if isinstance(questions, str):
             raise UserError(f"replies({questions!r}): give a list of questions, or call reply for a single one")
-        asked = [self._pieces(question) for question in [*map(_question, questions)]]
+        asked = [self._pieces(question, streams=False) for question in [*map(_question, questions)]]
         return ["".join(piece.text for piece in pieces) for pieces in asked]
 
     def stream(self, question: str, history: Sequence[str] = ()) -> Iterator[str]:
@@ -88,14 +88,14 @@ class Bot:
         >>> bot = chatbot.load("checkpoints/weibo", beam_size=5, n_best=3)
         >>> replies = bot.n_best("你好")
         """
-        return [(piece.text, piece.score or 0.0) for piece in self._pieces(question, history, self._n_best)]
+        return [(piece.text, piece.score or 0.0) for piece in self._pieces(question, history, n_best=self._n_best)]
 
-    def _pieces(self, question: str, history: Sequence[str] = (), n_best: int = 0) -> "Iterator[Piece]":
+    def _pieces(self, question: str, history: Sequence[str] = (), **fields: Any) -> "Iterator[Piece]":
         from chatbot.inference.request import Question
 
         turns = _turns(history)
         last_reply = turns[-1] if turns else ""
-        return self._engine.pieces(Question(_question(question), turns, last_reply, n_best=n_best))
+        return self._engine.pieces(Question(_question(question), turns, last_reply, **fields))
 
 
 def _question(text: str) -> str:

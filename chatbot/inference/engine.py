@@ -194,10 +194,14 @@ class Engine:
         """The number of questions that wait."""
         return len(self._rows) + len(self._searches)
 
-    def close(self) -> None:
-        """Answer the questions that were submitted, and end the threads."""
+    def stop(self) -> None:
+        """Take no more questions; the threads end when they have answered the others. Any thread may call this."""
         for waiting in (self._rows, self._searches):
             waiting.close()
+
+    def close(self) -> None:
+        """Answer the questions that were submitted, and end the threads."""
+        self.stop()
         for thread in self._threads:
             thread.join()
 
