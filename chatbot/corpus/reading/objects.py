@@ -15,7 +15,7 @@ import ijson
 import orjson
 import yaml
 
-from chatbot.corpus.reading.report import Located, ReadOptions, Report
+from chatbot.corpus.reading.report import Located, ReadOptions
 from chatbot.corpus.reading.sources import part_of_key, part_of_object
 from chatbot.corpus.reading.text_file import TextFile, lines, whole_text
 from chatbot.display import one_line
@@ -66,10 +66,10 @@ def units_of(value: object, place: Place) -> Iterator[object]:
                 yield from units_of(part, (*rest,))
 
 
-def json_lines(text: TextFile, options: ReadOptions, report: Report, located: Located) -> Iterator[object]:
+def json_lines(text: TextFile, options: ReadOptions, located: Located) -> Iterator[object]:
     """Yield the value of each line; the report counts other lines."""
     loads = orjson.loads
-    for number, line in lines(text, report):
+    for number, line in lines(text, located.report):
         if not line or line.isspace():
             continue
         located.number = number
@@ -79,7 +79,7 @@ def json_lines(text: TextFile, options: ReadOptions, report: Report, located: Lo
             try:
                 value = loads(_NAN.sub("null", line))
             except orjson.JSONDecodeError:
-                report.drop("lines that are not JSON", str(located))
+                located.drop("lines that are not JSON")
                 continue
         yield part_of_object(value, options.part)
 

@@ -89,7 +89,7 @@ def _pairs_of_files(source: Source, report: Report, options: ReadOptions) -> Ite
 def _pairs_of_rows(content: Rows, name: str, options: ReadOptions, report: Report) -> Iterator[Pair]:
     from chatbot.corpus.reading.values import pairs_of_values
 
-    located = Located("row", name)
+    located = Located("row", name, report)
 
     def rows() -> Iterator[object]:
         for number, row in enumerate(content.rows, start=1):
@@ -97,9 +97,9 @@ def _pairs_of_rows(content: Rows, name: str, options: ReadOptions, report: Repor
             yield row
 
     def lost() -> None:
-        report.drop("pairs with characters that were lost before", str(located))
+        located.drop("pairs with characters that were lost before")
 
-    pairs = _undamaged(pairs_of_values(rows(), options, report, located), name)
+    pairs = _undamaged(pairs_of_values(rows(), options, located), name)
     return without_lost(pairs, UNDECODABLE, lost)
 
 

@@ -10,7 +10,7 @@ from chatbot.corpus.reading.conversation import NEW, Pair, nobody_is
 from chatbot.corpus.reading.layouts import NO_PAIR, UNDECLARED, Layout
 from chatbot.corpus.reading.marked_text import labelled, said_in, separated, without_mark
 from chatbot.corpus.reading.names import IN_MESSENGERS, ROLES, UNHEARD, key_of
-from chatbot.corpus.reading.report import ALONE, UNUSED_FIELDS, ReadOptions, Report
+from chatbot.corpus.reading.report import ALONE, UNUSED_FIELDS, Located, ReadOptions
 from chatbot.corpus.reading.texts import YES, alternatives, plain_text, text_of
 from chatbot.corpus.reading.turns import (
     NOTICES,
@@ -35,10 +35,9 @@ _REDDIT_KIND = re.compile(r"t[1-6]_")  # before its ids
 Entries = Iterable[Any]  # what a map gives, with None after each conversation
 
 
-def pairs_of_entries(
-    entries: Entries, layout: Layout, options: ReadOptions, report: Report, place: str, drop: Drop
-) -> Iterator[Pair]:
+def pairs_of_entries(entries: Entries, layout: Layout, options: ReadOptions, located: Located) -> Iterator[Pair]:
     """Yield the pairs. Raises UserError if `options.me` names nobody."""
+    drop = located.drop
     if layout.map.kind is mapping.PAIRS:
         return (pair for entry in entries if entry is not None for pair in pairs_of_record(entry, drop))
     if layout.map.kind is mapping.REPLIES:
@@ -47,11 +46,11 @@ def pairs_of_entries(
             return pairs_of_roles(replies, drop, layout.name == UNDECLARED)
         return pairs_of_turns((reply and Said(reply[1]) for reply in replies), drop)
     if layout.map.kind is mapping.TURNS:
-        return _pairs_of_conversations(entries, layout, options, report, place, drop)
-    report.has_names = True
+        return _pairs_of_conversations(entries, layout, options, located)
+    located.report.has_names = True
     if "role" in layout.map.names:
-        return _pairs_in_roles(entries, layout, options, report, drop, place)
-    return pairs_of_messages(by_chat(_messages(entries, layout, drop)), options, report, place)
+        return _pairs_in_roles(entries, layout, options, located)
+    return pairs_of_messages(by_chat(_messages(entries, layout, drop)), options, located.report, located.place)
 
 
 def pairs_of_record(entry: Mapping[str, Any], drop: Drop) -> list[Pair]:
@@ -106,9 +105,7 @@ def _pairs_after(history: list[Any], question: str, answer: str, drop: Drop) -> 
     return pairs_of_roles([*said, ("user", question), ("assistant", answer)], drop)
 
 
-def _pairs_of_conversations(
-    entries: Entries, layout: Layout, options: ReadOptions, report: Report, place: str, drop: Drop
-) -> Iterator[Pair]:
+def _pairs_of_conversations(entries: Entries, layout: Layout, options: ReadOptions, located: Located) -> Iterator[Pair]:
     turns: list[str] = []  # of the conversation, if each comes by itself
     for entry in chain(entries, (None,)):
         value = entry["turns"] if isinstance(entry, dict) and "turns" in entry else entry
@@ -118,19 +115,19 @@ def _pairs_of_conversations(
         for conversation in (turns, value) if turns else (value,):
             if conversation is None:
                 continue
-            pairs = pairs_of_conversation(conversation, options, report, place, drop)
+            pairs = _pairs_of_conversation(conversation, options, located)
             if not pairs:
-                drop(ALONE if isinstance(conversation, list) and len(conversation) == 1 else NO_PAIR)
+                located.drop(ALONE if isinstance(conversation, list) and len(conversation) == 1 else NO_PAIR)
             yield from pairs
         turns = []
 
 
-def pairs_of_conversation(value: object, options: ReadOptions, report: Report, place: str, drop: Drop) -> list[Pair]:
+def _pairs_of_conversation(value: object, options: ReadOptions, located: Located) -> list[Pair]:
     """Return the pairs of a conversation in one value: utterances, with names or without, or a text with marks."""
     is_text = isinstance(value, str)
     if isinstance(value, str):
         if turns := said_in(value):
-            return [*pairs_of_roles(turns, drop)]
+            return [*pairs_of_roles(turns, located.drop)]
         if utterances := separated(value):
             return pairs_of_texts(utterances)
         value = value.strip().splitlines()
@@ -147,15 +144,14 @@ def pairs_of_conversation(value: object, options: ReadOptions, report: Report, p
         said = [(text_of(name), text_of(text)) for name, text in value]
     if said is None:
         return []
-    report.has_names = True
+    located.report.has_names = True
     if not ROLES.isdisjoint(key_of(name) for name, _ in said):
-        return [*pairs_of_roles(said, drop, bool(options.map or report.doubt))]
-    return [*pairs_of_messages((Message(n, (n,), "", text) for n, text in said), options, report, place)]
+        return [*pairs_of_roles(said, located.drop, bool(options.map or located.report.doubt))]
+    messages = (Message(name, (name,), "", text) for name, text in said)
+    return [*pairs_of_messages(messages, options, located.report, located.place)]
 
 
-def _pairs_in_roles(
-    entries: Entries, layout: Layout, options: ReadOptions, report: Report, drop: Drop, place: str
-) -> Iterator[Pair]:
+def _pairs_in_roles(entries: Entries, layout: Layout, options: ReadOptions, located: Located) -> Iterator[Pair]:
     """Yield each turn of a user with that of the assistant which follows it."""
     me = key_of(options.me or "")
     roles: set[str] = set()
@@ -172,10 +168,11 @@ def _pairs_in_roles(
             roles.add(role)
             yield text_of(entry.get("chat")), (role, text)
 
-    yield from pairs_of_roles(by_chat(messages()), drop, bool(options.map or report.doubt), me)
+    are_accepted = bool(options.map or located.report.doubt)
+    yield from pairs_of_roles(by_chat(messages()), located.drop, are_accepted, me)
     heard = [role for role in sorted(roles) if key_of(role) not in UNHEARD]
     if me and heard and me not in map(key_of, heard):
-        raise nobody_is(options.me or "", heard, place)
+        raise nobody_is(options.me or "", heard, located.place)
 
 
 def _messages(entries: Entries, layout: Layout, drop: Drop) -> Iterator[tuple[str, Message] | None]:

@@ -94,11 +94,16 @@ class Report:
 
 @dataclass
 class Located:
-    """Counts the values of a file, for the messages about one."""
+    """The place of the value of a file that is read, for messages and for the report."""
 
     unit: str  # "line", "item" or "row"
-    place: str
+    place: str  # the file
+    report: Report
     number: int = 0
+
+    def drop(self, reason: str) -> None:
+        """Count what is dropped here for this reason."""
+        self.report.drop(reason, str(self))
 
     def __str__(self) -> str:
         return f"{self.place}, {self.unit} {self.number:,}"

@@ -57,16 +57,12 @@ def pairs_of_table(table: Table, options: ReadOptions, report: Report) -> Iterat
         problem = _problem(table, options.columns)
         raise UserError(problem, [one_line(" | ".join(row), 120) for row in sample[:3]])
     report.doubt = found.doubt
-    located = Located(table.unit, table.place)
-    rows = _rows(table, found, report, located)
+    located = Located(table.unit, table.place, report)
+    rows = _rows(table, found, located)
     if found.layout is None:
         _note(found, sample, report)
         return _pairs(rows, found)
-
-    def drop(reason: str) -> None:
-        report.drop(reason, str(located))
-
-    return pairs_of_entries(_entries(rows, found, found.layout, drop), found.layout, options, report, table.place, drop)
+    return pairs_of_entries(_entries(rows, found, found.layout, located.drop), found.layout, options, located)
 
 
 def _note(found: Reading, sample: Sequence[Sequence[str]], report: Report) -> None:
@@ -80,7 +76,7 @@ def _note(found: Reading, sample: Sequence[Sequence[str]], report: Report) -> No
     report.columns = [*(other for other in report.columns if other != columns), columns]
 
 
-def _rows(table: Table, found: Reading, report: Report, located: Located) -> Iterator[Sequence[str] | None]:
+def _rows(table: Table, found: Reading, located: Located) -> Iterator[Sequence[str] | None]:
     """Yield the rows below the header that have the columns, and None where a header comes again."""
     width = found.width
     skip = found.skip
@@ -93,7 +89,7 @@ def _rows(table: Table, found: Reading, report: Report, located: Located) -> Ite
     is_open = not found.sides or (found.skip > 0 and max(found.sides) < width - 1)
     for located.number, row in islice(table.rows, skip, None):
         if names.are_same(row, header):
-            report.drop("repeated headers", str(located))
+            located.drop("repeated headers")
             yield None
             continue
         if len(row) != width:
@@ -103,7 +99,7 @@ def _rows(table: Table, found: Reading, report: Report, located: Located) -> Ite
             if is_longer or len(row) < least:
                 reason = "rows with too many columns" if is_longer else "rows with too few columns"
                 reason = "lines without a tab" if table.format == "tsv" and len(row) == 1 else reason
-                report.drop(reason, str(located))
+                located.drop(reason)
                 continue
         yield row
 

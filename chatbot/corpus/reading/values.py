@@ -32,8 +32,8 @@ from chatbot.errors import UserError
 
 def read_json_lines(text: TextFile, options: ReadOptions, report: Report) -> Iterator[Pair]:
     """Yield the pairs of the value on each line."""
-    located = Located("line", text.place)
-    return pairs_of_values(json_lines(text, options, report, located), options, report, located)
+    located = Located("line", text.place, report)
+    return pairs_of_values(json_lines(text, options, located), options, located)
 
 
 def read_json(text: TextFile, options: ReadOptions, report: Report) -> Iterator[Pair]:
@@ -41,11 +41,8 @@ def read_json(text: TextFile, options: ReadOptions, report: Report) -> Iterator[
 
     Raises UserError when a document is incomplete or invalid, or has a value that is too large.
     """
-    located = Located("item", text.place)
+    located = Located("item", text.place, report)
     head = json_beginning(text)
-
-    def drop(reason: str) -> None:
-        report.drop(reason, str(located))
 
     def pairs() -> Iterator[Pair]:
         if rows := _rows_with_header(head):
@@ -53,7 +50,7 @@ def read_json(text: TextFile, options: ReadOptions, report: Report) -> Iterator[
             numbered = ((located.number, row) for row in items if isinstance(row, list))
             yield from pairs_of_table(Table(text.place, "json", rows, numbered, "item"), options, report)
             return
-        places = _places(head, options, report, text.place)
+        places = _places(head, options, located)
         place = places[0].place
         layout = places[0].layout
         is_chat = layout.map.is_list and ("time" in layout.map.names or layout.name == UNDECLARED)
@@ -62,13 +59,13 @@ def read_json(text: TextFile, options: ReadOptions, report: Report) -> Iterator[
             entries = (
                 each for value in values for each in ((None,) if value is None else layout.map.results(value, True))
             )
-            yield from pairs_of_entries(entries, layout, options, report, text.place, drop)
+            yield from pairs_of_entries(entries, layout, options, located)
         else:
             are_apart = not any(each.layout.map.kind is MESSAGES for each in places)
             values = json_values(text, options, place, located, are_apart)
-            yield from _dispatched(values, places, options, report, located)
+            yield from _dispatched(values, places, options, located)
 
-    yield from decoded(pairs(), text, report, drop)
+    yield from decoded(pairs(), text, report, located.drop)
 
 
 def _rows_with_header(head: Sequence[Any]) -> list[list[str]]:
@@ -82,15 +79,15 @@ def _rows_with_header(head: Sequence[Any]) -> list[list[str]]:
 
 def read_yaml(text: TextFile, options: ReadOptions, report: Report) -> Iterator[Pair]:
     """Yield the pairs of a YAML file."""
-    located = Located("item", text.place)
-    pairs = pairs_of_values(iter(yaml_values(text)), options, report, located)
+    located = Located("item", text.place, report)
+    pairs = pairs_of_values(iter(yaml_values(text)), options, located)
     return decoded(pairs, text, report, lambda reason: report.drop(reason, text.place))
 
 
-def pairs_of_values(values: Iterator[Any], options: ReadOptions, report: Report, located: Located) -> Iterator[Pair]:
+def pairs_of_values(values: Iterator[Any], options: ReadOptions, located: Located) -> Iterator[Pair]:
     """Yield the pairs of values in memory. Raises UserError if nothing is known of the first ones."""
     head = [(located.number, value) for value in islice(values, HEAD)]
-    places = _places([value for _, value in head], options, report, located.place, located.unit == "row")
+    places = _places([value for _, value in head], options, located)
 
     def units() -> Iterator[Any]:
         for located.number, value in head:
@@ -100,16 +97,16 @@ def pairs_of_values(values: Iterator[Any], options: ReadOptions, report: Report,
         for value in values:
             yield from units_of(value, places[0].place)
 
-    return _dispatched(units(), places, options, report, located)
+    return _dispatched(units(), places, options, located)
 
 
-def _places(
-    head: Sequence[Any], options: ReadOptions, report: Report, place: str, are_rows: bool = False
-) -> list[Found]:
+def _places(head: Sequence[Any], options: ReadOptions, located: Located) -> list[Found]:
     """Return the layouts of the first values, all at one place, and set the doubt of the report.
 
-    are_rows: whether their keys are the names of columns. Raises UserError if nothing is known of them.
+    Raises UserError if nothing is known of them.
     """
+    report = located.report
+    are_rows = located.unit == "row"  # whose keys are the names of columns
     if options.map:
         found = compiled(options.map)
         at: Place = () if found.path == () or not (head and isinstance(head[0], list)) else (ITEM,)
@@ -117,15 +114,17 @@ def _places(
     given = by_columns(options.columns) if options.columns else None
     places = find(head, propose=given) or ([] if given else _suggested(head))
     if not places or (are_rows and not given and places[0].layout in ENTRIES.values()):
-        raise _unknown(head, options, place)
+        raise _unknown(head, options, located.place)
     for each in places:
         if each.unused:
-            report.warn(f"{UNUSED_FIELDS}: {', '.join(one_line(name, SHOWN_NAME) for name in each.unused)}", place)
+            report.warn(
+                f"{UNUSED_FIELDS}: {', '.join(one_line(name, SHOWN_NAME) for name in each.unused)}", located.place
+            )
     report.doubt = next((found.doubt for found in places if found.doubt), "")
     different = [*dict.fromkeys(found.place for found in places)]
     if len(different) > 1:
         named = ", ".join(".".join(step or "[]" for step in steps) for steps in different[:4])
-        raise UserError(f"{place}: pairs in several places, {named[:80]}; give --map with the one to read")
+        raise UserError(f"{located.place}: pairs in several places, {named[:80]}; give --map with the one to read")
     return places
 
 
@@ -137,15 +136,12 @@ def _suggested(head: Sequence[Any]) -> list[Found]:
 
 
 def _dispatched(
-    units: Iterable[Any], places: Sequence[Found], options: ReadOptions, report: Report, located: Located
+    units: Iterable[Any], places: Sequence[Found], options: ReadOptions, located: Located
 ) -> Iterator[Pair]:
     """Yield the pairs of values, each by the layout of its shape."""
     layouts: dict[object, Layout | None] = {found.shape: found.layout for found in places}
     single = places[0].layout if places[0].shape is None else None
     last: Layout | None = None
-
-    def drop(reason: str) -> None:
-        report.drop(reason, str(located))
 
     def layout_of(value: Any) -> Layout | None:
         nonlocal last
@@ -159,12 +155,11 @@ def _dispatched(
 
     for layout, group in groupby(units, layout_of):
         if layout is not None:
-            entries = _entries(group, layout, drop)
-            yield from pairs_of_entries(entries, layout, options, report, located.place, drop)
+            yield from pairs_of_entries(_entries(group, layout, located.drop), layout, options, located)
         else:
             for value in group:
                 if value is not None:
-                    drop(NO_PAIR)
+                    located.drop(NO_PAIR)
 
 
 def _entries(units: Iterable[Any], layout: Layout, drop: Callable[[str], None]) -> Iterator[Any]:

@@ -19,7 +19,7 @@ MESSAGE = '{"role": "user", "content": "甲"}, {"role": "assistant", "content": 
 
 def entries(path: Path, place: Place, part: str | None = None) -> Iterator[object]:
     for text in open_text_files(path, Report()):
-        yield from json_values(text, ReadOptions(part=part), place, Located("item", "a"))
+        yield from json_values(text, ReadOptions(part=part), place, Located("item", "a", Report()))
 
 
 @pytest.mark.parametrize(
