@@ -1,4 +1,4 @@
-"""Layouts, which layouts.yaml lists: which declared one values have, and what the names of their fields suggest."""
+"""Layouts: which of those in layouts.yaml values have, and what the names of their fields, or the values, suggest."""
 
 import functools
 import json
@@ -7,13 +7,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from chatbot.corpus.reading import names
-from chatbot.corpus.reading.doubts import CHECKS
+from chatbot.corpus.reading.doubts import CHECKS, suggested
 from chatbot.corpus.reading.mapping import Map, compiled, quoted
 from chatbot.corpus.reading.marked_text import labelled, said_in, separated
 from chatbot.corpus.reading.texts import FUNCTIONS, NO, YES, alternatives, said_by, text_of
 
 NO_PAIR = "records without question and answer"
 UNDECLARED = "--map"  # the name of what the user gives, or names suggest
+MAX_DEPTH = 8  # of objects in which fields are looked for
 HEAD = 50  # items of a list in which the path of a signature is looked for
 
 
@@ -303,3 +304,29 @@ _KINDS: dict[str, Callable[[Sequence[Any], str], bool]] = {
     "twos": _are_twos,
     "utterances": _are_utterances,
 }
+
+
+def by_values(group: Sequence[Any]) -> Suggestion | None:
+    """Return the layout that the values of objects suggest, if they suggest one, and its doubt."""
+    fields: dict[str, list[str]] = {}
+    for value in group:
+        for path, text in leaves(value):
+            fields.setdefault(path, []).append(text)
+    found = suggested(fields)
+    if "speaker" in found:
+        chats = [path for path in fields if names.is_of("chats", path.rpartition(".")[2].strip('"'))]
+        found |= {"chat": chats[0]} if chats else {}
+    given = ", ".join(f"{name}: {path}" for name, path in found.items() if path)
+    return Suggestion(Layout(compiled(f"{{{given}}}")), "these fields are not known", ()) if found else None
+
+
+def leaves(value: object, path: str = "", depth: int = 0) -> Iterator[tuple[str, str]]:
+    """Yield (path, text) of the texts, numbers and lists of texts in an object and the objects in it."""
+    for name, part in value.items() if isinstance(value, dict) and depth < MAX_DEPTH else ():
+        inner = f"{path}.{quoted(name)}".removeprefix(".")
+        if isinstance(part, str | int) and not isinstance(part, bool) and part != "":
+            yield inner, str(part)
+        elif isinstance(part, list) and (text := text_of(part)):
+            yield inner, text
+        else:
+            yield from leaves(part, inner, depth + 1)

@@ -211,10 +211,10 @@ def _fields(fields: list[tuple[str, tuple[str, ...]]], value: Any) -> dict[str, 
     return found
 
 
-def written(names: dict[str, str], path: str = "") -> str:
+def written(names: dict[str, str]) -> str:
     """Return the expression that gives fields these names. names: from a name that a map gives to a field."""
     given = ", ".join(f"{name}: {quoted(field)}" for name, field in names.items() if field)
-    return f"{path}{{{given}}}"
+    return f"{{{given}}}"
 
 
 def quoted(field: str) -> str:

@@ -4,17 +4,16 @@ What names alone cannot tell is a doubt: the first pairs are shown, with the fla
 """
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import chain
 from typing import Any, NamedTuple
 
 from chatbot.corpus.reading import names
-from chatbot.corpus.reading.doubts import doubt_of, has_no_texts, suggested
+from chatbot.corpus.reading.doubts import doubt_of, has_no_texts
 from chatbot.corpus.reading.layouts import UNDECLARED, Layout, Suggestion, by_names, declared
 from chatbot.corpus.reading.mapping import PAIRS, compiled, flag, quoted, written
 from chatbot.corpus.reading.objects import ANY, ITEM, Place
 from chatbot.corpus.reading.sources import PART_WORDS
-from chatbot.corpus.reading.texts import text_of
 
 _ID = re.compile(r"(?=\S*\d)[\w.:/#-]+", re.ASCII)  # a name of a field that is the id of its value
 MAX_DEPTH = 8  # of lists and objects around the values
@@ -215,29 +214,3 @@ def by_columns(columns: tuple[str, ...]) -> Propose:
         return Suggestion(_of_columns(named[0], named[1], group), "", ()) if len(named) == 2 else None
 
     return propose
-
-
-def by_values(group: Sequence[Any]) -> Suggestion | None:
-    """Return the layout that the values of objects suggest, if they suggest one, and its doubt."""
-    fields: dict[str, list[str]] = {}
-    for value in group:
-        for path, text in leaves(value):
-            fields.setdefault(path, []).append(text)
-    found = suggested(fields)
-    if "speaker" in found:
-        chats = [path for path in fields if names.is_of("chats", path.rpartition(".")[2].strip('"'))]
-        found |= {"chat": chats[0]} if chats else {}
-    given = ", ".join(f"{name}: {path}" for name, path in found.items() if path)
-    return Suggestion(Layout(compiled(f"{{{given}}}")), "these fields are not known", ()) if found else None
-
-
-def leaves(value: object, path: str = "", depth: int = 0) -> Iterator[tuple[str, str]]:
-    """Yield (path, text) of the texts, numbers and lists of texts in an object and the objects in it."""
-    for name, part in value.items() if isinstance(value, dict) and depth < MAX_DEPTH else ():
-        inner = f"{path}.{quoted(name)}".removeprefix(".")
-        if isinstance(part, str | int) and not isinstance(part, bool) and part != "":
-            yield inner, str(part)
-        elif isinstance(part, list) and (text := text_of(part)):
-            yield inner, text
-        else:
-            yield from leaves(part, inner, depth + 1)

@@ -13,9 +13,9 @@ from typing import NamedTuple
 
 from chatbot.corpus.reading import names
 from chatbot.corpus.reading.conversation import NEW, Pair
-from chatbot.corpus.reading.doubts import doubt_of, has_no_texts, holds_running_numbers, is_header, suggested
-from chatbot.corpus.reading.layouts import Layout, by_names, declared
-from chatbot.corpus.reading.mapping import PAIRS, compiled, flag, written
+from chatbot.corpus.reading.doubts import doubt_of, has_no_texts, holds_running_numbers, is_header
+from chatbot.corpus.reading.layouts import Layout, Suggestion, by_names, by_values, declared
+from chatbot.corpus.reading.mapping import PAIRS, compiled, flag
 from chatbot.corpus.reading.records import pairs_of_entries
 from chatbot.corpus.reading.report import Located, ReadOptions, Report
 from chatbot.corpus.reading.rows import PREAMBLE, Table, usual_width
@@ -157,16 +157,10 @@ def _named(sample: Sequence[Sequence[str]], start: int) -> Reading | None:
     suggestion = by_names(_objects(header, rows or [["text"] * len(header)]), "column")
     if suggestion is None:
         return None
-    expression, kind, *_ = suggestion.layout.map
-    if not names.are_known(header) if kind is PAIRS else start or not rows:
+    is_pair = suggestion.layout.map.kind is PAIRS
+    if not names.are_known(header) if is_pair else start or not rows:
         return None
-    doubt = suggestion.doubt
-    if fields := dict(suggestion.layout.map.fields if kind is PAIRS else ()):
-        sides = tuple(header.index(fields[side]) for side in ("question", "answer", "input") if side in fields)
-        doubt = doubt and f"{doubt}; if these are pairs, give --columns {sides[0] + 1} {sides[1] + 1}"
-        return Reading(len(header), start + 1, doubt, sides)
-    doubt = doubt and f"{doubt}; if the pairs above are right, give {flag(expression)}"
-    return Reading(len(header), start + 1, doubt, (), suggestion.layout, _names_of(header))
+    return _of_suggestion(suggestion, _names_of(header), start + 1, by_number=True)
 
 
 def _mapped(sample: Sequence[Sequence[str]], expression: str) -> Reading:
@@ -246,22 +240,27 @@ def _suggested(rows: Sequence[Sequence[str]]) -> Reading | None:
     """Return what the columns of a table without known names may be, by their cells."""
     rows = [row for row in rows if len(row) == len(rows[0])]
     first, *below = rows
-    found = suggested({str(i): [row[i].strip() for row in below if row[i].strip()] for i in range(len(first))})
-    if not found:
-        return None
     is_named = names.are_known(first, 1) or is_header(first, below)
     has_header = len({*first}) == len(first) and is_named
     columns = first if has_header else _numbers(len(first))
+    suggestion = by_values(_objects(columns, ([cell.strip() for cell in row] for row in below)))
+    if suggestion is None:
+        return None
     doubt = "this header is not known" if has_header else "no header names the columns"
-    given = {name: columns[int(place)] for name, place in found.items() if place}
-    doubt += "; if the pairs above are right, give "
-    reading = Reading(len(first), int(has_header))
-    if "question" in found:
-        sides = (int(found["question"]), int(found["answer"]))
-        return reading._replace(doubt=f"{doubt}--columns {shlex.join(given.values())}", sides=sides)
-    chat = names.first_of("chats", names.keys_of([dict.fromkeys(columns)])) if "speaker" in found else ""
-    expression = written({**given, "chat": chat})
-    return reading._replace(doubt=doubt + flag(expression), layout=Layout(compiled(expression)), names=columns)
+    return _of_suggestion(suggestion._replace(doubt=doubt), columns, int(has_header))
+
+
+def _of_suggestion(found: Suggestion, columns: Sequence[str], skip: int, by_number: bool = False) -> Reading:
+    """Return how a table of these columns is read as suggested. by_number: whether the flag has no names of columns."""
+    layout = found.layout
+    fields = dict(layout.map.fields if layout.map.kind is PAIRS else ())
+    sides = tuple(columns.index(fields[side]) for side in ("question", "answer", "input") if side in fields)
+    settled = flag(layout.map.expression)
+    if sides:
+        named = [str(place + 1) if by_number else columns[place] for place in sides[:2]]
+        settled = f"--columns {shlex.join(named)}"
+    doubt = found.doubt and f"{found.doubt}; if the pairs above are right, give {settled}"
+    return Reading(len(columns), skip, doubt, sides, None if sides else layout, columns)
 
 
 def _may_be_header(first: Sequence[str], below: Sequence[Sequence[str]]) -> bool:

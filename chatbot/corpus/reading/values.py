@@ -8,7 +8,7 @@ from itertools import groupby, islice
 from typing import Any
 
 from chatbot.corpus.reading.conversation import Pair
-from chatbot.corpus.reading.layouts import NO_PAIR, UNDECLARED, Layout
+from chatbot.corpus.reading.layouts import NO_PAIR, UNDECLARED, Layout, by_values, leaves
 from chatbot.corpus.reading.mapping import MESSAGES, PAIRS, compiled
 from chatbot.corpus.reading.objects import (
     HEAD,
@@ -20,7 +20,7 @@ from chatbot.corpus.reading.objects import (
     units_of,
     yaml_values,
 )
-from chatbot.corpus.reading.places import ENTRIES, Found, by_columns, by_values, find, leaves, shape_of
+from chatbot.corpus.reading.places import ENTRIES, Found, by_columns, find, shape_of
 from chatbot.corpus.reading.records import pairs_of_entries
 from chatbot.corpus.reading.report import UNUSED_FIELDS, Located, ReadOptions, Report, UnknownFieldsError
 from chatbot.corpus.reading.rows import Table
