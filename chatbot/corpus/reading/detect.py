@@ -29,8 +29,7 @@ BEGINNING = 50  # filled lines, of which one shows that a format is possible
 LINES = {
     "ass": r"(?i:\[script info\]|\[events\])",
     "srt": r"WEBVTT|.{0,40}-->|(?i:<sami>)|\{\d+\}\{",
-    "jsonl": r"[\[{]",
-    "json": r"[\[{]",
+    "json": r"[\[{]",  # or jsonl
     "yaml": rf"-(\s|$)|{_YAML_KEY}",
     "heads": r".{0,80}\d{1,2}[:.]\d{2}",
     "conv": r"[EM](?: |$)",
@@ -42,7 +41,7 @@ LINES = {
 }
 MARKUP = ("md", "markdown", "org", "adoc", "rst")  # endings of names whose headings may be questions
 NO_HEADS = "--head, but JSON and tables have no heads; leave it out"
-STRUCTURED = ("ass", "srt", "jsonl", "json", "yaml")  # which may contain lines of any other format
+STRUCTURED = ("ass", "srt", "json", "yaml")  # which may contain lines of any other format
 # The least share of the rows with the same number of columns, by the name of a table and without it.
 NAMED = 0.6
 SAME_WIDTH = 0.95
@@ -62,11 +61,8 @@ def _format(name: str) -> tuple[Fits, Read]:
     if name in ("jsonl", "json", "yaml"):
         from chatbot.corpus.reading import values
 
-        return {
-            "jsonl": (is_json_lines, values.read_json_lines),
-            "json": (is_json, values.read_json),
-            "yaml": (is_yaml, values.read_yaml),
-        }[name]
+        reader = {"jsonl": values.read_json_lines, "json": values.read_json, "yaml": values.read_yaml}[name]
+        return is_yaml, reader  # `_json_format` tells which JSON is there
     if name == "qa":
         from chatbot.corpus.reading import questions
 
@@ -96,7 +92,7 @@ def reader_of(name: str) -> Read:
     """Return the reader of a format by its name."""
     if name in ("tsv", "csv"):
         return read_table
-    if name in (*LINES, "lines", "turns"):
+    if name in (*LINES, "jsonl", "lines", "turns"):
         return _format(name)[1]
     from chatbot.corpus.reading import heads
 
@@ -138,13 +134,19 @@ def detect(text: TextFile, options: ReadOptions) -> Detected | None:
 
 def _signed(text: TextFile, beginning: Sequence[str], names: Sequence[str]) -> list[str]:
     """Return those of these formats whose signature a text has."""
-    possible = [name for name in names if any(map(re.compile(LINES[name]).match, map(str.lstrip, beginning)))]
-    if "heads" in possible:
-        from chatbot.corpus.reading import heads
+    found: list[str] = []
+    for name in names:
+        if not any(map(re.compile(LINES[name]).match, map(str.lstrip, beginning))):
+            continue
+        if name == "heads":
+            from chatbot.corpus.reading import heads
 
-        others = [name for name in possible if name != "heads" and _format(name)[0](text)]
-        return [*heads.formats_of(text), *others]
-    return [name for name in possible if _format(name)[0](text)]
+            found += heads.formats_of(text)
+        elif name == "json":
+            found += filter(None, [_json_format(text)])
+        elif _format(name)[0](text):
+            found.append(name)
+    return found
 
 
 def _unsigned(text: TextFile, table: "Division") -> tuple[str, str]:
@@ -206,20 +208,11 @@ def division_of(text: TextFile, has_tabs: bool = False) -> Division:
     return max(divisions, key=lambda found: (found.has_header, found.evenness * len(found.sample)))
 
 
-def is_json_lines(text: TextFile) -> bool:
-    """Return whether each line is a JSON value, or the only one an object or a list of utterances."""
-    return _json_format(text) == "jsonl"
-
-
-def is_json(text: TextFile) -> bool:
-    """Return whether the text begins as a JSON document of lists and objects does."""
-    return _json_format(text) == "json"
-
-
 _JSON_START = re.compile(r"[\[{]\s*([\"'\[\]{}]|$)")
 
 
 def _json_format(text: TextFile) -> str | None:
+    """Return "jsonl" if each line is a JSON value, or the only one an object or a list of utterances; else "json"."""
     filled = [line.strip("\r\n ") for line in text.first_lines if line.strip()]
     values = [_value(line) for line in filled if line[0] in "[{"]
     complete = [value for value in values if value is not None]

@@ -100,7 +100,7 @@ def _exists(value: Any, steps: Sequence[str], is_kind: Callable[[Any], bool]) ->
 
 
 class Suggestion(NamedTuple):
-    """What names suggest."""
+    """What names, or values, suggest."""
 
     layout: Layout
     doubt: str  # why it may be wrong
@@ -118,9 +118,10 @@ def by_names(values: Sequence[Any], unit: str = "field") -> Suggestion | None:
             bound = _bound(parts, _keys_of(parts) if field else keys, row.signature)
             if bound is None:
                 continue
-            doubt = CHECKS[row.check](parts, bound, field or unit) if row.check else row.asks
+            asks = row.asks
             for name, known in bound.items():
-                doubt = doubt.replace(f"<{name}>", repr(known))
+                asks = asks.replace(f"<{name}>", repr(known))
+            doubt = CHECKS[row.check](parts, bound, field or unit) if row.check else asks
             expression = (field and f"{quoted(field)}[].") + _filled(row.map, bound, parts)
             return Suggestion(Layout(compiled(expression)), doubt, (*bound.values(),))
     return None
@@ -129,7 +130,7 @@ def by_names(values: Sequence[Any], unit: str = "field") -> Suggestion | None:
 class _Named(NamedTuple):
     """A row of `named`."""
 
-    signature: tuple[tuple[str, str, str], ...]  # (mark, class, kind), or ("#", path, "")
+    signature: tuple[tuple[str, str, str], ...]  # (mark, class, kind), or ("#", path of a declared signature, "")
     map: str
     of: str
     asks: str
