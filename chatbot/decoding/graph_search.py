@@ -5,7 +5,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from chatbot.decoding.search import Progress, Search, scores
+from chatbot.decoding.search import Search, SearchState, scores
 
 # On a CPU, finished rows are left out after this many ids each.
 STEPS = 2
@@ -13,22 +13,22 @@ STEPS = 2
 ASKING_INTERVAL = 8
 
 
-def run(search: Search, progress: Progress, until: tf.Tensor | int, check_interval: int | None = 1) -> Progress:
+def run(search: Search, progress: SearchState, until: tf.Tensor | int, check_interval: int | None = 1) -> SearchState:
     """Add ids up to position `until`, or until all hypotheses are finished.
 
     check_interval: the number of ids between two checks whether all are finished. The host of a GPU waits at each check
     until all ids before it are computed. None: no checks.
     """
 
-    def advance_to(end: tf.Tensor | int, progress: Progress) -> tuple[Progress]:
+    def advance_to(end: tf.Tensor | int, progress: SearchState) -> tuple[SearchState]:
         return _loop(lambda p: p.position < end, lambda p: (search.advanced(p),), (progress,))
 
-    def advance(progress: Progress) -> tuple[Progress]:
+    def advance(progress: SearchState) -> tuple[SearchState]:
         if check_interval == 1:
             return (search.advanced(progress),)
         return advance_to(tf.minimum(progress.position + check_interval, until), progress)
 
-    def is_unfinished(progress: Progress) -> tf.Tensor:
+    def is_unfinished(progress: SearchState) -> tf.Tensor:
         return (progress.position < until) & ~tf.reduce_all(progress.finished())
 
     if check_interval is None:
@@ -37,7 +37,7 @@ def run(search: Search, progress: Progress, until: tf.Tensor | int, check_interv
 
 
 def search_all(
-    search: Search, start: Progress, check_interval: int = 1, is_wanted: Callable[[], tf.Tensor] | None = None
+    search: Search, start: SearchState, check_interval: int = 1, is_wanted: Callable[[], tf.Tensor] | None = None
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """Run a search to its end, on fewer and fewer rows.
 
@@ -51,13 +51,13 @@ def search_all(
     """
     max_length = search.automaton.max_length
 
-    def is_unfinished(rows: tf.Tensor, current: Progress, *_: tf.Tensor) -> tf.Tensor:
+    def is_unfinished(rows: tf.Tensor, current: SearchState, *_: tf.Tensor) -> tf.Tensor:
         # Not the logical and of two conditions, which a GPU computes.
         return tf.minimum(max_length - current.position, tf.shape(rows)[0]) > 0
 
     def advance(
-        rows: tf.Tensor, current: Progress, ids: tf.Tensor, scores_of_ids: tf.Tensor
-    ) -> tuple[tf.Tensor, Progress, tf.Tensor, tf.Tensor]:
+        rows: tf.Tensor, current: SearchState, ids: tf.Tensor, scores_of_ids: tf.Tensor
+    ) -> tuple[tf.Tensor, SearchState, tf.Tensor, tf.Tensor]:
         steps = check_interval
         to_asking = max_length if is_wanted is None else ASKING_INTERVAL - current.position % ASKING_INTERVAL
         if check_interval == 1:

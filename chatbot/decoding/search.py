@@ -137,7 +137,7 @@ def _is_at(hypotheses: Hypotheses, position: Array | int) -> Array:
     return position == np.arange(hypotheses.ids.shape[2], dtype=np.int32)
 
 
-class Progress(NamedTuple):
+class SearchState(NamedTuple):
     """A search before an id is added at `position`."""
 
     position: Array  # scalar int32
@@ -149,13 +149,13 @@ class Progress(NamedTuple):
         """Return whether all hypotheses of a row are finished, [rows] bool."""
         return functions_of(self.hypotheses.ids).sum(1 - self.hypotheses.are_finished)[:, 0] == 0
 
-    def of_rows(self, rows: Array) -> "Progress":
+    def of_rows(self, rows: Array) -> "SearchState":
         """Return the search of some rows, [rows] int64."""
         functions = functions_of(rows)
         number = self.hypotheses.ids.shape[1]
         of_hypotheses = functions.reshape(rows[:, None] * number + np.arange(number), (-1,))
         states = functions.rows((self.state, self.generic_state), of_hypotheses)
-        return Progress(self.position, functions.rows(self.hypotheses, rows), *states)
+        return SearchState(self.position, functions.rows(self.hypotheses, rows), *states)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -186,7 +186,7 @@ class Search:
         uniform = None if self.uniform is None else functions.rows(self.uniform, rows)
         return dataclasses.replace(self, question=question, uniform=uniform)
 
-    def advanced(self, progress: Progress) -> Progress:
+    def advanced(self, progress: SearchState) -> SearchState:
         """Add an id to each hypothesis. "hypotheses" in shapes: of all rows, one row after another."""
         position, hypotheses, state, generic_state = progress
         functions = functions_of(hypotheses.ids)
@@ -204,11 +204,11 @@ class Search:
             uniform = None if self.uniform is None else self.uniform[:, position, None]
             chosen = picked(decoding, log_probs, uniform)
             hypotheses = appended(self.automaton, hypotheses, log_probs, chosen, position)
-            return Progress(position + 1, hypotheses, state, generic_state)
+            return SearchState(position + 1, hypotheses, state, generic_state)
         log_probs = functions.reshape(log_probs, (-1, number, logits.shape[-1]))
         hypotheses, parents = extended(decoding, self.automaton, hypotheses, log_probs, position)
         parents = functions.reshape(functions.row_numbers(parents) * number + parents, (-1,))  # [hypotheses]
-        return Progress(position + 1, hypotheses, *functions.rows((state, generic_state), parents))
+        return SearchState(position + 1, hypotheses, *functions.rows((state, generic_state), parents))
 
     def _stepped(self, question: State, state: State, last: Array) -> tuple[Array, State]:
         logits, after = self.step({**question, "mask": question["mask"] > 0, **state}, last)
@@ -235,7 +235,7 @@ def new_search(
     state: State,
     generic: State | None = None,
     uniform: Array | None = None,
-) -> tuple[Search, Progress]:
+) -> tuple[Search, SearchState]:
     """Return the search for replies to some questions, and how it begins.
 
     state: the model's before the first id, of each question. generic: that of the empty question, for --anti-lm.
@@ -256,12 +256,12 @@ def new_search(
     first = first_hypotheses(decoding.beams, automaton)
     rows = functions.length(mask) * (number // decoding.beams)
     hypotheses = Hypotheses(*functions.repeated(tuple(map(functions.array, first)), rows))
-    start = Progress(functions.array(0), hypotheses, functions.repeated(of_hypotheses, number), generic_state)
+    start = SearchState(functions.array(0), hypotheses, functions.repeated(of_hypotheses, number), generic_state)
     return Search(decoding, automaton, step, question, generic, uniform), start
 
 
 def search_arrays(
-    search: Search, start: Progress, is_wanted: Callable[[], bool]
+    search: Search, start: SearchState, is_wanted: Callable[[], bool]
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]:
     """Run a search on arrays, without the rows that are finished, until all are or it is not wanted any more.
 

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import keras
 import tensorflow as tf
 
-from chatbot.model.operations import matmul, policy, rounded
+from chatbot.model.operations import matmul, policy, rounded, with_gradient
 from chatbot.model.sequences import Packing, Sequences
 
 # The intermediate tensor of Bahdanau's score is kept for the backward pass up to LARGEST elements, and is computed
@@ -89,14 +89,10 @@ class LuongAttention(Attention):
     """score(q, m) = q W m (Luong et al., 2015, "general")."""
 
     def scores(self, queries: tf.Tensor, keys: tf.Tensor) -> tf.Tensor:
-        @tf.custom_gradient
-        def products(queries: tf.Tensor, keys: tf.Tensor) -> tuple[tf.Tensor, Any]:
-            def gradient(d_scores: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-                return tf.matmul(d_scores, keys), tf.matmul(d_scores, queries, transpose_a=True)
+        def gradient(d_scores: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+            return tf.matmul(d_scores, keys), tf.matmul(d_scores, queries, transpose_a=True)
 
-            return tf.matmul(queries, keys, transpose_b=True), gradient
-
-        return products(queries, keys)
+        return with_gradient(lambda q, k: tf.matmul(q, k, transpose_b=True), gradient, queries, keys)
 
 
 class BahdanauAttention(Attention):
@@ -232,15 +228,12 @@ def in_rows(x: tf.Tensor, layout: Layout) -> tf.Tensor:
         return tf.reshape(x, tf.concat([layout.shape, [x.shape[-1]]], 0))
     packing = layout.packing
     is_real = layout.is_real
+    size = x.shape[-1]
 
-    @tf.custom_gradient
-    def run(x: tf.Tensor) -> tuple[tf.Tensor, Any]:
-        def gradient(d_rows: tf.Tensor) -> tf.Tensor:
-            return tf.gather(tf.reshape(d_rows, [-1, x.shape[-1]]), packing.to_packed) * is_real
+    def gradient(d_rows: tf.Tensor) -> tf.Tensor:
+        return tf.gather(tf.reshape(d_rows, [-1, size]), packing.to_packed) * is_real
 
-        return tf.gather(x, packing.to_padded), gradient
-
-    return run(x)
+    return with_gradient(lambda vectors: tf.gather(vectors, packing.to_padded), gradient, x)
 
 
 def split_heads(x: tf.Tensor, parts: int, heads: int, layout: Layout) -> list[tf.Tensor]:
@@ -249,25 +242,17 @@ def split_heads(x: tf.Tensor, parts: int, heads: int, layout: Layout) -> list[tf
     By its gradient, fillers have 0.
     """
 
-    @tf.custom_gradient
-    def run(x: tf.Tensor) -> tuple[list[tf.Tensor], Any]:
-        def gradient(*d_parts: tf.Tensor) -> tf.Tensor:
-            d_x = _joined(d_parts, layout)
-            return d_x if layout.packing is None else d_x * layout.is_real
+    def gradient(*d_parts: tf.Tensor) -> tf.Tensor:
+        d_x = _joined(d_parts, layout)
+        return d_x if layout.packing is None else d_x * layout.is_real
 
-        return _split(x, parts, heads, layout), gradient
-
-    return list(run(x))
+    return list(with_gradient(lambda vectors: _split(vectors, parts, heads, layout), gradient, x))
 
 
 def join_heads(x: tf.Tensor, layout: Layout) -> tf.Tensor:
     """[rows, heads, time, part] -> [vectors, heads * part]. The gradient with respect to fillers must be 0."""
-
-    @tf.custom_gradient
-    def run(x: tf.Tensor) -> tuple[tf.Tensor, Any]:
-        return _joined([x], layout), lambda d_joined: _split(d_joined, 1, x.shape[1], layout)[0]
-
-    return run(x)
+    heads = x.shape[1]
+    return with_gradient(lambda part: _joined([part], layout), lambda d: _split(d, 1, heads, layout)[0], x)
 
 
 def _split(x: tf.Tensor, parts: int, heads: int, layout: Layout) -> list[tf.Tensor]:

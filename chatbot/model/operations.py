@@ -6,6 +6,7 @@ TensorFlow 2.21 has no kernel of a CPU or GPU with these factors and a float32 r
 weights and the logits have 8 bits, too. Weights, states and other sums are float32.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
@@ -51,11 +52,15 @@ def rounded(x: tf.Tensor, precision: str) -> tf.Tensor:
     return x if precision == "float32" else tf.cast(x, precision)
 
 
-@tf.custom_gradient
-def joined(*parts: tf.Tensor) -> tuple[tf.Tensor, Any]:
+def with_gradient(forward: Callable[..., Any], backward: Callable[..., Any], *inputs: tf.Tensor) -> Any:
+    """Return forward(*inputs). backward: from the gradients of its results, returns those of the inputs."""
+    return tf.custom_gradient(lambda *inputs: (forward(*inputs), backward))(*inputs)
+
+
+def joined(*parts: tf.Tensor) -> tf.Tensor:
     """[..., size] each -> [..., sum of the sizes], which are known. The gradient of tf.concat computes shapes."""
     sizes = [part.shape[-1] for part in parts]
-    return tf.concat(parts, -1), lambda gradient: tf.split(gradient, sizes, -1)
+    return with_gradient(lambda *x: tf.concat(x, -1), lambda gradient: tf.split(gradient, sizes, -1), *parts)
 
 
 def scatter_add(tensor: tf.Tensor, indices: tf.Tensor, updates: tf.Tensor, on_gpu: bool) -> tf.Tensor:

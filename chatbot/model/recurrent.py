@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from chatbot.config.model import ModelSettings
 from chatbot.model.fast_recurrent import cudnn_sequence, lstm_sequence
-from chatbot.model.operations import joined, policy
+from chatbot.model.operations import joined, policy, with_gradient
 from chatbot.model.sequences import Sequences, mirror, unpack
 
 PHILOX = 1  # the number of the generator in TensorFlow (Salmon et al., 2011)
@@ -36,7 +36,6 @@ class Dropout(keras.layers.Layer):
         """inputs of any shape -> the same shape. key: [1] uint64; None returns the inputs, as outside training."""
         if key is None or self.rate == 0.0:
             return inputs
-
         return kept(inputs, self.scales(tf.shape(inputs), key))
 
     def several(self, number: int, inputs: tf.Tensor, key: tf.Tensor | None) -> list[tf.Tensor | None]:
@@ -57,12 +56,7 @@ def kept(inputs: tf.Tensor, scales: tf.Tensor | None) -> tf.Tensor:
     """Return inputs times the factors of a dropout, in the same shape; None: of none."""
     if scales is None:
         return inputs
-
-    @tf.custom_gradient
-    def run(inputs: tf.Tensor) -> tuple[tf.Tensor, Any]:
-        return inputs * scales, lambda gradient: gradient * scales
-
-    return run(inputs)
+    return with_gradient(lambda x: x * scales, lambda gradient: gradient * scales, inputs)
 
 
 def uniform(shape: tf.Tensor | list[Any], key: tf.Tensor, number: int) -> tf.Tensor:

@@ -14,7 +14,7 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from chatbot.corpus.vocabulary import PAD
-from chatbot.model.operations import size_on_device
+from chatbot.model.operations import size_on_device, with_gradient
 
 # docs/experiments.md compares several values.
 MULTIPLE = 16
@@ -99,12 +99,7 @@ def packed_array(padded: npt.NDArray[Any], packing: Packing, filler: Any) -> npt
 
 def pack(padded: tf.Tensor, packing: Packing) -> tf.Tensor:
     """[rows, time, features] -> [tokens, features]. The gradient with respect to fillers must be 0."""
-
-    @tf.custom_gradient
-    def run(padded: tf.Tensor) -> tuple[tf.Tensor, Any]:
-        return _packed(padded, packing), lambda gradient: _padded(gradient, packing)
-
-    return run(padded)
+    return with_gradient(lambda x: _packed(x, packing), lambda gradient: _padded(gradient, packing), padded)
 
 
 def unpack(packed: tf.Tensor, packing: Packing) -> tf.Tensor:
@@ -112,22 +107,16 @@ def unpack(packed: tf.Tensor, packing: Packing) -> tf.Tensor:
 
     The gradient with respect to fillers is undefined; `lstm_sequence` does not use it.
     """
-
-    @tf.custom_gradient
-    def run(packed: tf.Tensor) -> tuple[tf.Tensor, Any]:
-        return _padded(packed, packing), lambda gradient: _packed(gradient, packing)
-
-    return run(packed)
+    return with_gradient(lambda x: _padded(x, packing), lambda gradient: _packed(gradient, packing), packed)
 
 
 def mirror(packed: tf.Tensor, packing: Packing) -> tf.Tensor:
     """[tokens, features] -> the same shape, with the tokens of each row in the opposite order."""
 
-    @tf.custom_gradient
-    def run(packed: tf.Tensor) -> tuple[tf.Tensor, Any]:
-        return tf.gather(packed, packing.mirrored), lambda gradient: tf.gather(gradient, packing.mirrored)
+    def mirrored(x: tf.Tensor) -> tf.Tensor:
+        return tf.gather(x, packing.mirrored)
 
-    return run(packed)
+    return with_gradient(mirrored, mirrored, packed)
 
 
 def rows_of_tokens(packing: Packing) -> tf.Tensor:

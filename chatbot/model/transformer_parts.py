@@ -10,7 +10,7 @@ import tensorflow as tf
 from chatbot.config.form import GELU, GELU_TANH, LAYER, RELATIVE, RELU, SILU, TABLE, WAVES, Form
 from chatbot.config.model import ModelSettings
 from chatbot.model.attention import Layout
-from chatbot.model.operations import matmul, size_on_device
+from chatbot.model.operations import matmul, size_on_device, with_gradient
 
 # The longest wave of the positions, in tokens.
 LONGEST_WAVE = 10_000.0
@@ -195,15 +195,11 @@ class Positions(keras.layers.Layer):
 def rows_of(table: tf.Tensor, numbers: tf.Tensor) -> tf.Tensor:
     """table [rows, size], numbers [...] int32 -> [..., size]. The gradient of tf.gather is of single rows."""
 
-    @tf.custom_gradient
-    def run(table: tf.Tensor) -> tuple[tf.Tensor, Any]:
-        def gradient(d_rows: tf.Tensor) -> tf.Tensor:
-            flat = tf.reshape(d_rows, [-1, table.shape[-1]])
-            return tf.math.unsorted_segment_sum(flat, tf.reshape(numbers, [-1]), tf.shape(table)[0])
+    def gradient(d_rows: tf.Tensor) -> tf.Tensor:
+        flat = tf.reshape(d_rows, [-1, table.shape[-1]])
+        return tf.math.unsorted_segment_sum(flat, tf.reshape(numbers, [-1]), tf.shape(table)[0])
 
-        return tf.gather(table, numbers), gradient
-
-    return run(table)
+    return with_gradient(lambda rows: tf.gather(rows, numbers), gradient, table)
 
 
 def buckets_of(distances: tf.Tensor, form: Form, both_directions: bool) -> tf.Tensor:

@@ -71,11 +71,8 @@ class SkippedUpdates:
         progress = self._progress
         for result in results:
             self._step += 1
-            if result.finite:
-                progress.applied()
-                continue
-            progress.skipped(result.overflow)
-            if result.overflow:
+            progress.updated(result.finite, result.overflow)
+            if result.finite or result.overflow:
                 continue
             self._last_in_a_row = self._step
             self.since_return += 1

@@ -137,7 +137,7 @@ class Run:
         own = self.train_step.memory.most_positions
         found = [int(text) for text in self.team.all_gather_text("" if own is None else str(own)) if text]
         self.train_step.memory.most_positions = min(found, default=None)
-        self.progress.divided(self.train_step.memory.most_positions)
+        self.progress.limited(self.train_step.memory.most_positions, self.progress.logits)
 
     def go_back(self, watched: AbstractContextManager[None]) -> None:
         """Restore the last checkpoint, and halve the learning rate.
@@ -301,7 +301,7 @@ def begin(run: Run, state: TrainState) -> None:
     size = run.model.loss_size
     own = min(size.logits, progress.logits or size.logits)
     logits = min(map(int, run.team.all_gather_text(str(own))))
-    progress.chunked(logits)
+    progress.limited(progress.most_positions, logits)
     run.model.loss_size = size._replace(logits=logits)
     run.train_step.scatter_state(state)
     run.train_step.memory.most_positions = progress.most_positions

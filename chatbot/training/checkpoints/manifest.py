@@ -63,14 +63,13 @@ class Progress:
         """Take another step as the last one."""
         self.step = step
 
-    def skipped(self, overflow: bool) -> None:
-        """Count an update that was skipped. overflow: of float16, which a smaller loss scale may prevent."""
-        self.skipped_updates += 1
-        self.skipped_in_a_row += not overflow
-
-    def applied(self) -> None:
-        """Note an update that was not skipped."""
-        self.skipped_in_a_row = 0
+    def updated(self, finite: bool, overflow: bool) -> None:
+        """Count an update that was skipped, since it was not finite; one that overflowed is not one in a row."""
+        if finite:
+            self.skipped_in_a_row = 0
+        else:
+            self.skipped_updates += 1
+            self.skipped_in_a_row += not overflow
 
     def logged(self, loss: float, high: int) -> None:
         """Take the loss of a logged step. high: how often it counts as one far above the first; 0: it is not."""
@@ -85,16 +84,12 @@ class Progress:
     def on_devices(self, memory: int | None) -> None:
         """Take the memory of the smallest device. Others may have memory for whole shares."""
         if self.device_memory != memory:
-            self.most_positions = None
-            self.logits = None
+            self.limited(None, None)
         self.device_memory = memory
 
-    def divided(self, most_positions: int | None) -> None:
-        """Take the most positions of a piece of a share."""
+    def limited(self, most_positions: int | None, logits: int | None) -> None:
+        """Take what the devices have memory for."""
         self.most_positions = most_positions
-
-    def chunked(self, logits: int) -> None:
-        """Take the number of logits in memory at a time."""
         self.logits = logits
 
     def back_to(self, saved: "Progress", learning_rate: float) -> None:
