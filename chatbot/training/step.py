@@ -15,9 +15,8 @@ from chatbot.model.seq2seq import Seq2Seq
 from chatbot.training.allreduce import Exchange, Summation, Total, broadcast, no_exchange
 from chatbot.training.devices.failures import is_out_of_memory
 from chatbot.training.devices.towers import Tower
-from chatbot.training.gradients import Sums, TowerSums, gradient_function
+from chatbot.training.gradients import Sums, TowerSums, gradient_function, spread_gradient_function
 from chatbot.training.machines.team import ALONE, Team
-from chatbot.training.model_parallel import spread_gradient_function
 from chatbot.training.replica import Inputs, Replica, TrainState
 from chatbot.training.share import Buffer, Preparation, Prepared, Share
 from chatbot.training.variable_update import Graph, VariableUpdate, packed_result
