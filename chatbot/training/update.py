@@ -38,20 +38,14 @@ def open_update(model: Seq2Seq, settings: Settings, towers: Sequence[Tower], tea
             exchange = exchange_on_one_machine(settings, towers)
     on_gpus = any(is_gpu(tower.device) for tower in towers)
     groups = groups_of(model, settings.learning, least_bytes(model, on_gpus, exchange is not no_exchange))
-    replicas = replicas_of(model, settings, groups, towers, team)
+    if not team.alone and team.replicas != len(towers):  # tf.distribute has one replica for the CPU of a machine
+        replicas: Replicas = [(Replica(model, settings.learning, groups), towers)]
+    elif team.alone and settings.parallel.variable_update == "parameter_server":
+        replicas = [(parameter_server(model, settings, groups, towers[0]), towers)]
+    else:
+        replicas = copies(model, settings, groups, towers)
     step = Staged if settings.parallel.staged_variables else Synchronous
     return step(model, settings.learning, replicas, exchange, team)
-
-
-def replicas_of(
-    model: Seq2Seq, settings: Settings, groups: Sequence[Group], towers: Sequence[Tower], team: Team
-) -> Replicas:
-    """Make the replicas of this process: one for each tower, or one that several towers share."""
-    if not team.alone and team.replicas != len(towers):  # tf.distribute has one replica for the CPU of a machine
-        return [(Replica(model, settings.learning, groups), towers)]
-    if team.alone and settings.parallel.variable_update == "parameter_server":
-        return [(parameter_server(model, settings, groups, towers[0]), towers)]
-    return copies(model, settings, groups, towers)
 
 
 def chosen_update(settings: Settings, towers: Sequence[Tower]) -> Settings:

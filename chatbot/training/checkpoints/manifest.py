@@ -64,7 +64,7 @@ class Progress:
         self.step = step
 
     def updated(self, finite: bool, overflow: bool) -> None:
-        """Count an update that was skipped, since it was not finite; one that overflowed is not one in a row."""
+        """Count an update if it was skipped: it was not finite. One that overflowed in float16 is not one in a row."""
         if finite:
             self.skipped_in_a_row = 0
         else:
