@@ -101,10 +101,11 @@ class Seq2Seq(keras.Model):
         return str(self.embedding.embeddings.value.device)
 
     def for_gpu(self) -> "Seq2Seq":
-        """Return a model like this one for computations on a GPU, with weights of zeros on the caller's device."""
+        """Return a model like this one, and on its device, that computes as on a GPU, with weights of zeros."""
         ngrams = None if self.ngrams is None else self.ngrams.ngrams
         options = self.precision, self.loss_size, self._spellings, ngrams, self.label_smoothing
-        return Seq2Seq(self._settings, self.bias.shape[0], *options, on_gpu=True)
+        with self.placed():
+            return Seq2Seq(self._settings, self.bias.shape[0], *options, on_gpu=True)
 
     def placed(self) -> AbstractContextManager[None]:
         """Compute on the device of the weights in this block: calls, and functions that are traced by a call."""

@@ -152,12 +152,12 @@ class Stage:
 def spread_gradient_function(model: Seq2Seq, groups: Sequence[Group], parts: Parts) -> Any:
     """Return what `gradient_function` does, for a tower with these parts."""
     device_of = {ENCODER: parts.encoder, DECODER: parts.decoder, PROJECTION: parts.projection}
-    number_of = {id(variable): number for number, variable in enumerate(model.trainable_variables)}
-    encoder = model.encoder.trainable_variables
-    decoder = model.decoder.trainable_variables
-    in_parts = {id(variable) for variable in (*encoder, *decoder)}
-    embedding = model.trainable_variables[embedding_index(model)]
-    own = [v for v in model.trainable_variables if id(v) not in in_parts and (model.tied or v is not embedding)]
+    variables = model.trainable_variables
+    number_of = {id(variable): number for number, variable in enumerate(variables)}
+    encoder = [number_of[id(variable)] for variable in model.encoder.trainable_variables]
+    decoder = [number_of[id(variable)] for variable in model.decoder.trainable_variables]
+    looked_up_only = [] if model.tied else [embedding_index(model)]
+    others = [number for number in range(len(variables)) if number not in {*encoder, *decoder, *looked_up_only}]
 
     @tf.function(autograph=False)
     def tower_gradients(weights: list[tf.Tensor], share: Share, loss_scale: tf.Tensor | None = None) -> Sums:
@@ -165,9 +165,6 @@ def spread_gradient_function(model: Seq2Seq, groups: Sequence[Group], parts: Par
         for group, weight in zip(groups, weights, strict=True):
             with tf.device(device_of[group.stage]):
                 values |= values_of([group], [weight])
-
-        def valued(variables: Sequence[keras.Variable]) -> list[tuple[keras.Variable, tf.Tensor]]:
-            return [(variable, values[number_of[id(variable)]]) for variable in variables]
 
         def decode(embedded: tf.Tensor, memory: tf.Tensor, states: Any) -> Any:
             start = model.decoder.start(memory, share.source.mask, states)
@@ -179,21 +176,18 @@ def spread_gradient_function(model: Seq2Seq, groups: Sequence[Group], parts: Par
 
         with tf.device(parts.projection):
             source_rows, target_rows = looked_up(model, values, share)
-        encoding = Stage(
-            parts.encoder,
-            valued(encoder),
-            lambda embedded: model.encoder(embedded, share.source, share.key),
-            source_rows,
+        of_encoder, of_decoder, of_others = (
+            [(variables[i], values[i]) for i in numbers] for numbers in (encoder, decoder, others)
         )
-        decoding = Stage(parts.decoder, valued(decoder), decode, target_rows, *encoding.outputs)
-        projecting = Stage(parts.projection, valued(own), project, *decoding.outputs)
+        encoding = Stage(parts.encoder, of_encoder, lambda x: model.encoder(x, share.source, share.key), source_rows)
+        decoding = Stage(parts.decoder, of_decoder, decode, target_rows, *encoding.outputs)
+        projecting = Stage(parts.projection, of_others, project, *decoding.outputs)
 
-        of_decoded, of_own = projecting.backward()
-        (of_target_rows, *of_memory), of_decoder = decoding.backward(of_decoded)
-        (of_source_rows,), of_encoder = encoding.backward(of_memory)
-        variables = (*encoder, *decoder, *own)
-        of_variables = (*of_encoder, *of_decoder, *of_own)
-        gradients = {number_of[id(v)]: gradient for v, gradient in zip(variables, of_variables, strict=True)}
+        of_decoded, gradients_of_others = projecting.backward()
+        (of_target_rows, *of_memory), gradients_of_decoder = decoding.backward(of_decoded)
+        (of_source_rows,), gradients_of_encoder = encoding.backward(of_memory)
+        of_parts = *gradients_of_encoder, *gradients_of_decoder, *gradients_of_others
+        gradients = dict(zip((*encoder, *decoder, *others), of_parts, strict=True))
         of_groups = []
         for group in groups[:-1]:
             with tf.device(device_of[group.stage]):
