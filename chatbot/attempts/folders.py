@@ -4,10 +4,10 @@ import shutil
 
 from chatbot.attempts.description import check_not_training, size_of
 from chatbot.attempts.table import megabytes
-from chatbot.config.attempts import CHECKPOINTS, TENSORBOARD, DeleteSettings, RenameSettings, attempt_directory
+from chatbot.config.attempts import CHECKPOINTS, RATINGS, TENSORBOARD, DeleteSettings, RenameSettings, attempt_directory
 from chatbot.display import aligned, counted
 from chatbot.errors import UserError
-from chatbot.retrieval.ratings import RATINGS, rename_model
+from chatbot.retrieval.ratings import rename_model
 
 
 def delete(settings: DeleteSettings) -> None:

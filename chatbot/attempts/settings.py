@@ -17,12 +17,10 @@ from chatbot.config.decoding import DecodingSettings, default_search, over_defau
 from chatbot.config.form import Form
 from chatbot.config.model import OF_RECURRENT, OF_TRANSFORMER, ModelSettings, check_architecture
 from chatbot.config.run import RunSettings, settings_of_presets
-from chatbot.config.template import read_chosen
 from chatbot.config.training import TRAIN, Settings
 from chatbot.durable import read_json
 from chatbot.errors import UserError
 from chatbot.flags import REMOVED, compose, flag_of, flags_for, flags_of, flatten
-from chatbot.pretrained.folder import pretrained_model
 
 # Settings whose value "auto" was replaced in config.json by the one chosen for the attempt.
 CHOSEN = ("both_directions", "precision")
@@ -48,7 +46,11 @@ def settings_over_config(flags: dict[str, Any]) -> Settings:
     Prints what is taken from the attempt, unless it is to be quiet. Raises UserError for a file or a value that cannot
     be used, and for a flag that is given, be it with its default, and has no effect beside the other settings.
     """
-    config = read_chosen(Path(flags["config"])) if flags.get("config") else {}
+    config: dict[str, Any] = {}
+    if flags.get("config"):
+        from chatbot.config.template import read_chosen
+
+        config = read_chosen(Path(flags["config"]))
     if flags.get("batch_size") and flags.get("batch_tokens"):
         raise UserError("--batch-size and --batch-tokens: each says how large a batch is; give one")
     with contextlib.redirect_stdout(io.StringIO() if _overridden(config, flags).get("quiet") else sys.stdout):
@@ -109,6 +111,8 @@ def _inherited(attempt: str, given: dict[str, Any]) -> dict[str, Any]:
 
     Raises UserError when there is no such attempt or pretrained model.
     """
+    from chatbot.pretrained.folder import pretrained_model
+
     if (model := pretrained_model(attempt)) is not None:
         if Path(attempt).name == attempt and (CHECKPOINTS / attempt / CONFIG).exists():
             remedy = f"give ./{attempt}, or {CHECKPOINTS}/{attempt}"

@@ -12,6 +12,7 @@ from typing import Any
 from chatbot.attempts.checkpoint import read_pointer
 from chatbot.attempts.description import read_attempt
 from chatbot.attempts.files import BEST, LAST, RETRIEVAL, learned_questions, trained_directory
+from chatbot.config.attempts import RATINGS
 from chatbot.config.decoding import DecodingSettings, default_search
 from chatbot.config.export import THREADS_VARIABLE
 from chatbot.config.run import RunSettings
@@ -24,7 +25,6 @@ from chatbot.inference.engine import MOST_WAITING, Engine
 from chatbot.inference.request import Piece, Question
 from chatbot.inference.text_responder import TextResponder
 from chatbot.retrieval.rated_replies import RatedRetrieval
-from chatbot.retrieval.ratings import RATINGS
 
 # What changes when a model has a newer checkpoint: the name of its pointer, and when and how it was written.
 Version = tuple[str, int, int]

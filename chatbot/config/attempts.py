@@ -10,6 +10,8 @@ from chatbot.flags import Flags, setting
 
 CHECKPOINTS = Path("checkpoints")
 TENSORBOARD = Path("tensorboard")
+# The ratings of replies, whatever attempt gave them.
+RATINGS = Path("data/ratings.jsonl")
 
 # Groups of flags, and the formats of a picture of curves.
 ATTEMPTS = "attempts"

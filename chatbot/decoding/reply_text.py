@@ -1,13 +1,19 @@
-"""A reply, and its text while its ids are generated, up to a stop text. It needs no TensorFlow."""
+"""A reply, its text while its ids are generated, up to a stop text, and its attention word by word."""
 
 import functools
+import itertools
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
 
 from chatbot.corpus.vocabulary import SPECIALS, PieceVocabulary, Vocabulary
 
 # Longer questions and replies are truncated before they are tokenised: the model reads only --max-length tokens.
 MAX_CHARACTERS = 2000
+# The label of the end symbol.
+END = "<eos>"
 
 
 class Origin(NamedTuple):
@@ -107,3 +113,50 @@ def before_stop(text: str, stops: Iterable[str]) -> str:
 def _beginnings(stops: Sequence[str]) -> frozenset[str]:
     """Return all texts that begin a stop text, and are shorter."""
     return frozenset(stop[:length] for stop in stops for length in range(1, len(stop)))
+
+
+class WordAttention(NamedTuple):
+    """The attention of a reply, word by word. A character that is spelled in bytes is one word."""
+
+    question: list[str]
+    reply: list[str]  # the last one is END
+    weights: npt.NDArray[np.float32]  # [reply, question]; those of each word of the reply add up to 1
+
+
+def by_word(
+    vocabulary: Vocabulary, question: Sequence[int], reply: Sequence[int], weights: npt.NDArray[np.float32]
+) -> WordAttention:
+    """Return the attention of a reply, word by word.
+
+    question, reply: ids. weights: of the question's ids at each id of the reply and at the end symbol,
+    [reply + 1, question].
+    """
+    question_words = words(vocabulary, question)
+    reply_words = words(vocabulary, reply)
+    columns = _starts(question_words)
+    of_words = np.add.reduceat(weights, columns, axis=1)  # a word has the sum of its ids
+    rows = _starts([*reply_words, (END, 1)])
+    sizes = np.diff([*rows, len(weights)])
+    of_words = np.add.reduceat(of_words, rows, axis=0) / sizes[:, None]  # and looks where its ids do on average
+    return WordAttention([w for w, _ in question_words], [*(w for w, _ in reply_words), END], of_words)
+
+
+def words(vocabulary: Vocabulary, ids: Sequence[int]) -> list[tuple[str, int]]:
+    """Return the words that ids stand for, each with the number of its ids.
+
+    The bytes of a character are one word, and bytes that are no whole character are U+FFFD each.
+    """
+    words: list[tuple[str, int]] = []
+    for are_bytes, run in itertools.groupby(ids, lambda i: i >= vocabulary.first_byte):
+        if are_bytes:
+            text = bytes(i - vocabulary.first_byte for i in run).decode(errors="surrogateescape")
+            words += [("\ufffd", 1) if "\udc80" <= c <= "\udcff" else (c, len(c.encode())) for c in text]
+        else:
+            words += [(token, 1) for token in vocabulary.tokens_of(run)]
+    return words
+
+
+def _starts(labelled: Sequence[tuple[Any, int]]) -> list[int]:
+    """Return the place of the first id of each word."""
+    ends = np.cumsum([size for _, size in labelled])
+    return [0, *ends[:-1].tolist()]

@@ -12,12 +12,12 @@ import numpy as np
 from chatbot.attempts.trained import Trained
 from chatbot.corpus.pair_ids import EncodedPairs, Ragged
 from chatbot.corpus.vocabulary import Vocabulary
+from chatbot.decoding.reply_text import WordAttention
 from chatbot.display import aligned, counted
 from chatbot.evaluation.likelihood import Scorer
 from chatbot.evaluation.measures import Sample, ranked_first
 from chatbot.inference.replier import BATCH
 from chatbot.inference.tensorflow_model import word_attention
-from chatbot.inference.text_responder import WordAttention
 
 # The columns: heading, measure, the factor and decimals of its values, and the heading in Chinese.
 COLUMNS = (

@@ -15,10 +15,10 @@ from chatbot.corpus.vocabulary import BOS, EOS, Vocabulary
 from chatbot.decoding.automaton import BoundedAutomaton
 from chatbot.decoding.graph_search import run, search_all
 from chatbot.decoding.model import EMPTY_QUESTION, IsWanted, distinct, padded, prefix_numbers
+from chatbot.decoding.reply_text import WordAttention, by_word
 from chatbot.decoding.sampling import uniform_numbers
 from chatbot.decoding.search import OF_HYPOTHESES, new_search
 from chatbot.inference.replier import Replier, for_attempt
-from chatbot.inference.text_responder import WordAttention, by_word
 from chatbot.model.decoder import Alike, DecoderState
 from chatbot.model.device_copies import DeviceCopies
 from chatbot.model.seq2seq import Seq2Seq

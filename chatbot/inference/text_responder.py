@@ -16,8 +16,8 @@ from chatbot.config.decoding import DecodingSettings, over_default
 from chatbot.config.training import Settings
 from chatbot.corpus.tokenizer import tokens_of
 from chatbot.corpus.vocabulary import Vocabulary, question_of, source_of
-from chatbot.decoding.model import Floats, Model
-from chatbot.decoding.reply_text import MAX_CHARACTERS, Origin, ReplyText
+from chatbot.decoding.model import Model
+from chatbot.decoding.reply_text import MAX_CHARACTERS, Origin, ReplyText, WordAttention, by_word
 from chatbot.decoding.sampling import uniform_numbers
 from chatbot.errors import UserError
 from chatbot.inference.replier import Replier, check_decoding, for_attempt, reply_automaton
@@ -34,17 +34,6 @@ BESIDE_SEARCH = {
     **{name: getattr(DecodingSettings, name) for name in ("seed", "min_score", "fallback", "rules", "n_best")},
     "retrieve": AUTO,
 }
-
-# The label of the end symbol.
-END = "<eos>"
-
-
-class WordAttention(NamedTuple):
-    """The attention of a reply, word by word. A character that is spelled in bytes is one word."""
-
-    question: list[str]
-    reply: list[str]  # the last one is END
-    weights: Floats  # [reply, question]; those of each word of the reply add up to 1
 
 
 class Rule(NamedTuple):
@@ -247,40 +236,3 @@ class TextResponder:
     def ids(self, text: str) -> list[int]:
         """Return the ids of a text, cleaned and tokenised as the training pairs were; [] without visible characters."""
         return self.vocabulary.ids(self._tokens(text[:MAX_CHARACTERS]))
-
-
-def by_word(vocabulary: Vocabulary, question: Sequence[int], reply: Sequence[int], weights: Floats) -> WordAttention:
-    """Return the attention of a reply, word by word.
-
-    question, reply: ids. weights: of the question's ids at each id of the reply and at the end symbol,
-    [reply + 1, question].
-    """
-    question_words = words(vocabulary, question)
-    reply_words = words(vocabulary, reply)
-    columns = _starts(question_words)
-    of_words = np.add.reduceat(weights, columns, axis=1)  # a word has the sum of its ids
-    rows = _starts([*reply_words, (END, 1)])
-    sizes = np.diff([*rows, len(weights)])
-    of_words = np.add.reduceat(of_words, rows, axis=0) / sizes[:, None]  # and looks where its ids do on average
-    return WordAttention([w for w, _ in question_words], [*(w for w, _ in reply_words), END], of_words)
-
-
-def words(vocabulary: Vocabulary, ids: Sequence[int]) -> list[tuple[str, int]]:
-    """Return the words that ids stand for, each with the number of its ids.
-
-    The bytes of a character are one word, and bytes that are no whole character are U+FFFD each.
-    """
-    words: list[tuple[str, int]] = []
-    for are_bytes, run in itertools.groupby(ids, lambda i: i >= vocabulary.first_byte):
-        if are_bytes:
-            text = bytes(i - vocabulary.first_byte for i in run).decode(errors="surrogateescape")
-            words += [("\ufffd", 1) if "\udc80" <= c <= "\udcff" else (c, len(c.encode())) for c in text]
-        else:
-            words += [(token, 1) for token in vocabulary.tokens_of(run)]
-    return words
-
-
-def _starts(labelled: Sequence[tuple[Any, int]]) -> list[int]:
-    """Return the place of the first id of each word."""
-    ends = np.cumsum([size for _, size in labelled])
-    return [0, *ends[:-1].tolist()]

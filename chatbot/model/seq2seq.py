@@ -19,7 +19,6 @@ from chatbot.model.loss import LossSize, projection_loss
 from chatbot.model.operations import is_gpu, matmul
 from chatbot.model.recurrent import Encoder
 from chatbot.model.sequences import Sequences, padded_ids, rows_of_tokens, sequences_of
-from chatbot.model.transformer import TransformerDecoder, TransformerEncoder
 
 # Tokens that a pretrained model does not have for itself, and the bias by which they are never said.
 UNSPOKEN = (BOS, ASK)
@@ -69,15 +68,9 @@ class Seq2Seq(keras.Model):
         self._is_packed = has_packed_layers and not settings.plain_layers and not self.on_gpu
         encoder_device, decoder_device, _ = part_devices or 3 * [self.device]
         with tf.device(encoder_device):
-            if self.is_transformer:
-                self.encoder: Any = TransformerEncoder(settings, precision)
-            else:
-                self.encoder = Encoder(settings, precision, self.on_gpu)
+            self.encoder: Any = new_encoder(settings, precision, self.on_gpu)
         with tf.device(decoder_device):
-            if self.is_transformer:
-                self.decoder: Any = TransformerDecoder(settings, precision)
-            else:
-                self.decoder = Decoder(settings, precision, self.on_gpu)
+            self.decoder: Any = new_decoder(settings, precision, self.on_gpu)
         has_bias = settings.form is None or settings.form.biases  # else `_silence`
         self.bias = self.add_weight(shape=(vocabulary_size,), initializer="zeros", trainable=has_bias, name="bias")
         self._silence = np.where(np.isin(np.arange(vocabulary_size), UNSPOKEN), np.float32(SILENCE), np.float32(0))
@@ -279,3 +272,21 @@ class Seq2Seq(keras.Model):
 def embedding_index(model: Seq2Seq) -> int:
     """Return the index of the embedding among the model's trainable variables."""
     return next(i for i, variable in enumerate(model.trainable_variables) if variable is model.embedding.embeddings)
+
+
+def new_encoder(settings: ModelSettings, precision: str, on_gpu: bool) -> Any:
+    """Return the encoder of --architecture."""
+    if settings.architecture == TRANSFORMER:
+        from chatbot.model.transformer import TransformerEncoder
+
+        return TransformerEncoder(settings, precision)
+    return Encoder(settings, precision, on_gpu)
+
+
+def new_decoder(settings: ModelSettings, precision: str, on_gpu: bool) -> Any:
+    """Return the decoder of --architecture."""
+    if settings.architecture == TRANSFORMER:
+        from chatbot.model.transformer import TransformerDecoder
+
+        return TransformerDecoder(settings, precision)
+    return Decoder(settings, precision, on_gpu)

@@ -15,7 +15,6 @@ from chatbot.quiet import no_bars
 from chatbot.retrieval.characters import character_index
 from chatbot.retrieval.index import JUDGE, MEANING, Retrieval, remove_meaning
 from chatbot.retrieval.judge import BY_MEANING, FEATURES, WITHOUT_MODEL, Floats, Judge, fitted
-from chatbot.retrieval.vectors import write_meaning
 
 SEED = 1
 
@@ -38,6 +37,8 @@ def index_by_meaning(folder: Path, vocabulary: Vocabulary, embeddings: str | Non
     if embeddings == NONE:
         remove_meaning(folder)
     elif embeddings is not None:
+        from chatbot.retrieval.vectors import write_meaning
+
         retrieval = Retrieval(folder, vocabulary, reads_meaning=False)
         write_meaning(folder / MEANING, embeddings, retrieval.texts(), retrieval.key)
 

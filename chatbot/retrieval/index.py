@@ -2,9 +2,9 @@
 
 import functools
 import shutil
-from collections.abc import Sequence, Set
+from collections.abc import Mapping, Sequence, Set
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -14,7 +14,9 @@ from chatbot.corpus.vocabulary import EOS, Vocabulary
 from chatbot.durable import read_json
 from chatbot.errors import UserError
 from chatbot.retrieval.characters import CharacterIndex, WeighedText, similarities
-from chatbot.retrieval.vectors import Meaning, Vectors, dots
+
+if TYPE_CHECKING:
+    from chatbot.retrieval.vectors import Meaning, Vectors
 
 # The arrays of the index, and of the pairs: the ids of questions and replies, their lengths, [pairs, 2], and the
 # log-probability of each token in replies, [vocabulary].
@@ -98,7 +100,7 @@ class Retrieval:
         self.is_validated = bool(description.get("validated", True))
         self.key = {name: description.get(name) for name in ("corpus", "vocabulary", "most")}  # tells pairs apart
         reads_meaning &= (folder / MEANING).exists()
-        self.meaning = Meaning(folder / MEANING, len(lengths), self.key) if reads_meaning else None
+        self.meaning = _meaning(folder / MEANING, len(lengths), self.key) if reads_meaning else None
         self._index, self._vocabulary, self._of_tokens = index, vocabulary, arrays[TOKENS].tolist()
         self._questions, self._replies = (
             Ragged.from_lengths(arrays[name], lengths[:, side]) for side, name in enumerate((QUESTIONS, REPLIES))
@@ -149,14 +151,14 @@ class Retrieval:
             values[:, 1:] = self.meaning.likeness(self.meaning.vectors(questions), self.meaning.vectors(replies))
         return values
 
-    def _similar_pairs(self, question: str, vector: Vectors | None, number: int) -> list[Pair]:
+    def _similar_pairs(self, question: str, vector: "Vectors | None", number: int) -> list[Pair]:
         """Return the pairs with the most similar questions, of training about `number` by each measure."""
         numbers = self._index.nearest(question, number)[0].tolist()
         if self.meaning is not None and vector is not None:
             numbers += self.meaning.nearest(vector, number)
         return [self._pair(i) for i in dict.fromkeys(numbers)]
 
-    def _likenesses(self, question: str, vector: Vectors | None, pairs: Sequence[Pair]) -> npt.NDArray[np.float64]:
+    def _likenesses(self, question: str, vector: "Vectors | None", pairs: Sequence[Pair]) -> npt.NDArray[np.float64]:
         """Return the similarities of pairs to a question, [pairs, 5], as in `Retrieved`."""
         values = np.zeros([len(pairs), 5])
         if not pairs:
@@ -165,6 +167,8 @@ class Retrieval:
         asked, *weighed = self._weighed([question, *texts[0], *texts[1]])
         values[:, [0, 2]] = similarities(asked, weighed).reshape(2, -1).T
         if self.meaning is not None and vector is not None:
+            from chatbot.retrieval.vectors import dots
+
             rated = np.array([pair.number is None for pair in pairs])
             numbers = [pair.number for pair in pairs if pair.number is not None]
             questions, replies = self.meaning.of_pairs(numbers)
@@ -202,6 +206,12 @@ class Retrieval:
     def log_probability(self, reply: Sequence[int]) -> float:
         """Return the log-probability of a reply's ids and its end by the shares of tokens in all replies, in nats."""
         return float(sum(self._of_tokens[token] for token in (*reply, EOS)))
+
+
+def _meaning(folder: Path, pairs: int, key: Mapping[str, Any]) -> "Meaning":
+    from chatbot.retrieval.vectors import Meaning  # for attempts with --embeddings alone
+
+    return Meaning(folder, pairs, key)
 
 
 def _keys(*sides: Ragged) -> npt.NDArray[np.uint64]:

@@ -28,7 +28,6 @@ import filelock
 from chatbot.durable import write_file
 from chatbot.errors import UserError
 
-RATINGS = Path("data/ratings.jsonl")
 # Bytes of a line, and of a file before another begins.
 LARGEST_RATING = 2**12
 LARGEST_FILE = 2**24

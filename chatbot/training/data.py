@@ -15,6 +15,7 @@ from chatbot.attempts.opening import (
     preset_values,
 )
 from chatbot.attempts.settings import stored_settings
+from chatbot.config.attempts import RATINGS
 from chatbot.config.corpus import AUTO, NONE
 from chatbot.config.learning import QUESTION_NATS
 from chatbot.config.run import FEWER_PAIRS_THAN
@@ -30,11 +31,6 @@ from chatbot.display import counted, visible
 from chatbot.errors import UserError
 from chatbot.evaluation.measures import Sample, sample_of
 from chatbot.flags import flatten, replace
-from chatbot.pretrained.folder import pretrained_model
-from chatbot.pretrained.tokens import piece_vocabulary
-from chatbot.pretrained.word_vectors import check_readable
-from chatbot.retrieval.embeddings import open_embeddings
-from chatbot.retrieval.ratings import RATINGS
 
 SAMPLES = 3
 # Replies to this many validation questions are measured, in about a sixth of the time that scoring 2,000 pairs takes.
@@ -87,6 +83,8 @@ def prepare(settings: Settings, probe: Sequence[str] = ()) -> Data:
     from the data with which the attempt was started.
     """
     if settings.run.embeddings not in (None, NONE):
+        from chatbot.retrieval.embeddings import open_embeddings
+
         open_embeddings(settings.run.embeddings)
     resumed = has_checkpoint(settings)
     chosen = _kept_choices(settings) if resumed else _first_choices(settings)
@@ -153,11 +151,16 @@ def _kept_choices(settings: Settings) -> dict[str, Any]:
 def _first_choices(settings: Settings) -> dict[str, Any]:
     """Return the settings that the files of a new attempt need, by name. Raises UserError for unusable files."""
     _check_ratings(settings.corpus.data)
-    if settings.run.init_from is not None and pretrained_model(settings.run.init_from) is None:
-        other_attempt(settings)  # checked before pairs are read
+    if settings.run.init_from is not None:
+        from chatbot.pretrained.folder import pretrained_model
+
+        if pretrained_model(settings.run.init_from) is None:
+            other_attempt(settings)  # checked before pairs are read
     corpus = without_word_spaces(settings.corpus)
     print_unused_words(corpus)
     if settings.model.word_vectors is not None:
+        from chatbot.pretrained.word_vectors import check_readable
+
         check_readable(Path(settings.model.word_vectors))
     return {"clean": corpus.clean}
 
@@ -198,6 +201,9 @@ def _read(settings: Settings, resumed: bool) -> tuple[Corpus, Corpus | None]:
 
 def _pieces(settings: Settings, resumed: bool) -> Vocabulary:
     """Return the tokens of the pretrained model that an attempt, or the one before it, begins with."""
+    from chatbot.pretrained.folder import pretrained_model
+    from chatbot.pretrained.tokens import piece_vocabulary
+
     if resumed or (model := pretrained_model(settings.run.init_from)) is None:
         return load_vocabulary((settings.run.directory if resumed else other_attempt(settings)) / VOCABULARY)
     vocabulary, _ = piece_vocabulary(model.tokenizer(), model.config)

@@ -1,7 +1,7 @@
 """The weights that a new model begins with."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import keras
 import numpy as np
@@ -12,7 +12,9 @@ from chatbot.config.model import ModelSettings
 from chatbot.corpus.pair_ids import EncodedPairs
 from chatbot.corpus.vocabulary import ASK, BOS, EOS, PAD, Vocabulary
 from chatbot.model.seq2seq import Seq2Seq
-from chatbot.pretrained.word_vectors import WordVectors
+
+if TYPE_CHECKING:
+    from chatbot.pretrained.word_vectors import WordVectors
 
 Array = npt.NDArray[np.float32]
 
@@ -39,7 +41,7 @@ def built_model(
     return model
 
 
-def start_from_vectors(model: Seq2Seq, vectors: WordVectors) -> None:
+def start_from_vectors(model: Seq2Seq, vectors: "WordVectors") -> None:
     """Set the embeddings of tokens to pretrained word vectors."""
     embeddings = model.embedding.embeddings.numpy()  # [vocabulary, embedding]
     embeddings[vectors.ids] = vectors.rows

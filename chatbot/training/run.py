@@ -28,12 +28,7 @@ from chatbot.errors import UserError
 from chatbot.flags import replace
 from chatbot.model.copying import spelling_table
 from chatbot.model.seq2seq import Seq2Seq
-from chatbot.pretrained.folder import pretrained_model
-from chatbot.pretrained.tokens import piece_vocabulary
-from chatbot.pretrained.weights import read_weights
-from chatbot.pretrained.word_vectors import read_word_vectors
 from chatbot.retrieval.indexing import write_retrieval
-from chatbot.training.asynchronous import Asynchronous
 from chatbot.training.checkpoints.manifest import Progress, Provenance, read_progress, value_text
 from chatbot.training.checkpoints.store import Checkpoints
 from chatbot.training.data import Data
@@ -221,6 +216,8 @@ def make_run(settings: Settings, data: Data, towers: Sequence[Tower], team: Team
     if team.coordinator is None:
         train_step: VariableUpdate = open_update(model, settings, towers, team)
     else:
+        from chatbot.training.asynchronous import Asynchronous
+
         train_step = Asynchronous(model, learning, team.coordinator, *team.workers_and_servers)
     shares = train_step.num_shares * team.machines
     if learning.batch_tokens is None and pairs < shares:
@@ -339,17 +336,30 @@ def new_model(settings: Settings, data: Data, towers: Sequence[Tower], team: Tea
 
 def set_initial_weights(model: Seq2Seq, settings: Settings, data: Data) -> None:
     """Set the bias to log frequencies of tokens, embeddings to --word-vectors, all weights to --init-from."""
-    if (there := pretrained_model(settings.run.init_from)) is not None:
-        with tf.device("/CPU:0"):
-            read_weights(model, there, piece_vocabulary(there.tokenizer(), there.config)[1])
+    if settings.run.init_from is not None and _are_pretrained(model, settings.run.init_from):
         return
     start_from_frequencies(model, data.training)
     if settings.model.word_vectors is not None:
+        from chatbot.pretrained.word_vectors import read_word_vectors
+
         vectors = Path(settings.model.word_vectors)
         start_from_vectors(model, read_word_vectors(vectors, data.vocabulary, settings.model.embedding_size))
     if settings.run.init_from is not None:
         with tf.device("/CPU:0"):
             start_from_trained(model, data.vocabulary, load_trained(other_attempt(settings)))
+
+
+def _are_pretrained(model: Seq2Seq, name: str) -> bool:
+    """Read the weights of a pretrained model, and return whether it is one."""
+    from chatbot.pretrained.folder import pretrained_model
+    from chatbot.pretrained.tokens import piece_vocabulary
+    from chatbot.pretrained.weights import read_weights
+
+    if (there := pretrained_model(name)) is None:
+        return False
+    with tf.device("/CPU:0"):
+        read_weights(model, there, piece_vocabulary(there.tokenizer(), there.config)[1])
+    return True
 
 
 def broadcast_progress(team: Team, progress: Progress) -> Progress:

@@ -14,7 +14,6 @@ from chatbot.training.allreduce import Exchange, exchange_by, no_exchange
 from chatbot.training.devices.towers import Tower
 from chatbot.training.machines.team import ALONE, Team
 from chatbot.training.replica import Group, Replica, groups_of, least_bytes
-from chatbot.training.staged import Staged
 from chatbot.training.step import Synchronous
 
 # Gradients are joined already (`groups.py`): tf.distribute need not pack them.
@@ -44,8 +43,12 @@ def open_update(model: Seq2Seq, settings: Settings, towers: Sequence[Tower], tea
         replicas = [(parameter_server(model, settings, groups, towers[0]), towers)]
     else:
         replicas = copies(model, settings, groups, towers)
-    step = Staged if settings.parallel.staged_variables else Synchronous
-    return step(model, settings.learning, replicas, exchange, team)
+    parts = model, settings.learning, replicas, exchange, team
+    if settings.parallel.staged_variables:
+        from chatbot.training.staged import Staged
+
+        return Staged(*parts)
+    return Synchronous(*parts)
 
 
 def chosen_update(settings: Settings, towers: Sequence[Tower]) -> Settings:

@@ -13,10 +13,11 @@ from chatbot.attempts.description import Attempt, all_attempts
 from chatbot.attempts.table import table
 from chatbot.attempts.trained import load_trained
 from chatbot.commands import main
+from chatbot.config.attempts import RATINGS
 from chatbot.corpus.vocabulary import BYTES, Vocabulary
 from chatbot.display import width
 from chatbot.durable import write_json
-from chatbot.retrieval.ratings import RATINGS, append_rating, given_replies, rating_of
+from chatbot.retrieval.ratings import append_rating, given_replies, rating_of
 from tests.attempts.folders import save_attempt
 
 Run = Callable[..., str]

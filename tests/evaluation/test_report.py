@@ -16,13 +16,13 @@ from chatbot import commands
 from chatbot.attempts.trained import Trained
 from chatbot.config.training import Settings
 from chatbot.corpus.vocabulary import BYTES, MARKS, Vocabulary, source_of
+from chatbot.decoding.reply_text import END, WordAttention
 from chatbot.errors import UserError
 from chatbot.evaluation import report as report_module
 from chatbot.evaluation.measures import Measurer, Sample
 from chatbot.evaluation.report import Entry, Words, entries_of, heat_map, report_page
 from chatbot.evaluation.start import check_report
 from chatbot.flags import compose
-from chatbot.inference.text_responder import END, WordAttention
 from chatbot.training.new_model import built_model
 from tests.oracle import likelihood
 from tests.tiny_models import next_id_of

@@ -16,10 +16,10 @@ from chatbot.attempts.trained import Trained
 from chatbot.config.decoding import DecodingSettings
 from chatbot.config.training import Settings
 from chatbot.corpus.vocabulary import BOS, BYTES, MARKS, Vocabulary
-from chatbot.decoding.reply_text import MAX_CHARACTERS
+from chatbot.decoding.reply_text import END, MAX_CHARACTERS, words
 from chatbot.flags import compose, replace
 from chatbot.inference.tensorflow_model import attention_weights, word_attention
-from chatbot.inference.text_responder import EMPTY_QUESTION_REPLY, END, TextResponder, words
+from chatbot.inference.text_responder import EMPTY_QUESTION_REPLY, TextResponder
 from chatbot.training.new_model import built_model
 from tests.inference.messages import replies_of, reply_of
 from tests.inference.texts import EMPTY, UNUSUAL

@@ -14,9 +14,8 @@ from chatbot.corpus.pieces import SPACE, open_tokenizer
 from chatbot.corpus.tokenizer import tokenizer
 from chatbot.corpus.vocabulary import ASK, BOS, EOS, PAD, SPECIALS, UNK, PieceVocabulary, load_vocabulary
 from chatbot.decoding.automaton import BoundedAutomaton, spelling_automaton
-from chatbot.decoding.reply_text import ReplyText
+from chatbot.decoding.reply_text import ReplyText, words
 from chatbot.errors import UserError
-from chatbot.inference.text_responder import words
 from chatbot.pretrained.tokens import piece_vocabulary
 from tests.commands import ROOT
 from tests.corpus.encoded import settings

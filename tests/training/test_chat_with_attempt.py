@@ -153,7 +153,7 @@ def test_pairs_are_looked_up_by_meaning_too(
 ) -> None:
     """From the end of training on, or by a command afterwards, which removes it, too; a resumed run keeps it."""
     model = use_groups(monkeypatch)
-    monkeypatch.setattr("chatbot.training.data.open_embeddings", lambda name: model)
+    monkeypatch.setattr("chatbot.retrieval.embeddings.open_embeddings", lambda name: model)
     folder = Path("checkpoints/default/retrieval")
     pairs = trained_with_pairs(held_out, embeddings="e5")
     assert {text for pair in pairs for text in pair} <= {*model.texts}

@@ -10,9 +10,10 @@ import pytest
 from chatbot.attempts.opening import grown_vocabulary
 from chatbot.attempts.settings import settings_over_config
 from chatbot.attempts.trained import load_trained
+from chatbot.config.attempts import RATINGS
 from chatbot.corpus.vocabulary import BYTES, SPECIALS, Vocabulary, load_vocabulary
 from chatbot.errors import UserError
-from chatbot.retrieval.ratings import RATINGS, append_rating, rating_of
+from chatbot.retrieval.ratings import append_rating, rating_of
 from chatbot.training.data import prepare
 from chatbot.training.loop import train as train_run
 from chatbot.training.new_model import built_model, rows_by_token

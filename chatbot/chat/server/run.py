@@ -19,11 +19,11 @@ from chatbot.chat.server.connection import server_config
 from chatbot.chat.server.gate import read_keys
 from chatbot.chat.server.models import Models, models_of, open_model
 from chatbot.chat.server.state import Limits, ServerState
+from chatbot.config.attempts import RATINGS
 from chatbot.config.chat import ChatSettings
 from chatbot.display import counted
 from chatbot.errors import UserError
 from chatbot.export.manifest import folder_of, read_manifest
-from chatbot.retrieval.ratings import RATINGS
 
 log = logging.getLogger(__name__)
 LOOPBACK = ("127.0.0.1", "::1", "localhost")

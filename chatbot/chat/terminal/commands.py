@@ -12,12 +12,13 @@ from chatbot.attempts.description import all_attempts
 from chatbot.chat.conversation import Exchange, rate_last
 from chatbot.chat.terminal.session import NO_ATTENTION, Session, attention_rows
 from chatbot.chat.terminal.transcript import load, save
+from chatbot.config.attempts import RATINGS
 from chatbot.config.chat import ChatSettings
 from chatbot.config.decoding import DecodingSettings
 from chatbot.display import counted, decodable, visible
 from chatbot.errors import UserError
 from chatbot.flags import Flag, flags_of, nearest, settings_by_name
-from chatbot.retrieval.ratings import RATINGS, Rating
+from chatbot.retrieval.ratings import Rating
 
 SLASH = "/"
 # Commands that need no slash.

@@ -10,11 +10,11 @@ from rich.text import Text
 
 from chatbot.chat.conversation import Conversation, Exchange
 from chatbot.chat.loading import CurrentModel
-from chatbot.decoding.reply_text import Origin
+from chatbot.decoding.reply_text import Origin, WordAttention
 from chatbot.display import counted, decodable, visible
 from chatbot.errors import UserError
 from chatbot.inference.request import Piece
-from chatbot.inference.text_responder import EMPTY_QUESTION_REPLY, WordAttention
+from chatbot.inference.text_responder import EMPTY_QUESTION_REPLY
 
 # Words of the question that /why shows for each word of the reply, the largest weights first.
 MOST_WORDS = 3

@@ -13,10 +13,10 @@ from chatbot.chat.loading import LoadedModel, ModelCard, version_of
 from chatbot.chat.server.models import Models, Open
 from chatbot.chat.server.request_bodies import Searches
 from chatbot.config.decoding import DecodingSettings
-from chatbot.decoding.reply_text import Origin
+from chatbot.decoding.reply_text import END, Origin, WordAttention
 from chatbot.inference.engine import BusyError
 from chatbot.inference.request import Message, Piece, Question, Receive, Request, TokenLogProb, Usage
-from chatbot.inference.text_responder import END, TextResponder, WordAttention
+from chatbot.inference.text_responder import TextResponder
 
 # What the engine receives for a question, in this order.
 Answer = Callable[[Question], Iterable[Message]]

@@ -22,9 +22,8 @@ from chatbot.chat.terminal.transcript import load, save
 from chatbot.corpus.reading.read import read
 from chatbot.corpus.reading.report import Report
 from chatbot.corpus.reading.sources import find_sources
-from chatbot.decoding.reply_text import Origin
+from chatbot.decoding.reply_text import END, Origin, WordAttention
 from chatbot.errors import UserError
-from chatbot.inference.text_responder import END, WordAttention
 from chatbot.retrieval.ratings import rating_of
 from tests.chat.terminal.fake_model import FakeReplier, fake_model
 from tests.chat.terminal.typed import Line, Printed, printed, session, typed
