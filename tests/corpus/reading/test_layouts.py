@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from chatbot.corpus.reading import heads, layouts, names, places, tables
-from chatbot.corpus.reading.layouts import Layout, declared, exists
+from chatbot.corpus.reading.layouts import Layout, by_names, declared, exists
 from chatbot.corpus.reading.mapping import compiled, flag, written
 from chatbot.errors import UserError
 from tests.corpus.reading import sample_files
@@ -42,6 +42,51 @@ def test_each_row_and_text_has_a_file_and_no_file_has_two_rows(tmp_path: Path, m
         used.update(id(row) for rows in found for row in rows)
     assert [row.name for _, row in layouts.table() if id(row) not in used] == []
     assert heads.texts().keys() <= formats
+
+
+SIDES = 'dialog[].[{role: `"user"`, text: %s}, {role: `"assistant"`, text: %s}][]'
+
+
+@pytest.mark.parametrize(
+    ("value", "expression", "doubt"),
+    [
+        ("Human: a\nAssistant: b", "@", ""),
+        ({"dialog": [{"human": "a", "bot": "b"}]}, SIDES % ("human", "bot"), ""),
+        (
+            {"dialog": [{"human": "a", "bot": "b", "x": "c"}]},
+            SIDES % ("human", "bot"),
+            "these may be the names of people",
+        ),
+        ({"dialog": [{"text": "a", "reply": "b"}]}, SIDES % ("text", "reply"), ""),
+        (
+            {"chat": [{"from": "A", "text": "a"}, {"from": "B", "text": "b", "time": "1"}]},
+            "chat[].{speaker: from, text: text, time: time}",
+            "nobody writes twice, or nobody else",
+        ),
+        (
+            {"log": [{"is_me": 1, "text": "a"}, {"is_me": 0, "text": "b"}]},
+            "log[].{text: text, mine: is_me}",
+            "nobody writes twice, or nobody else",
+        ),
+        ({"aliases": ["a", "b"], "reply": "c"}, "{question: aliases, answer: reply}", ""),
+        ({"history": [["a", "b"]], "reply": "c"}, "{answer: reply, history: history}", ""),
+        (
+            {"text": "a", "user": "b", "reply": "c"},
+            "{question: text, answer: reply}",
+            "the question may be 'text' or 'user'",
+        ),
+        (
+            {"id": 1, "parent": 0, "text": "a", "date": "b"},
+            "{id: id, parent: parent, text: text}",
+            "each may answer the one that 'parent' names",
+        ),
+    ],
+)
+def test_what_names_suggest(value: object, expression: str, doubt: str) -> None:
+    """The rows of `named` that no file of `wild` has."""
+    found = by_names([value])
+    assert found is not None
+    assert (found.layout.map.expression, found.doubt) == (expression, doubt)
 
 
 ROW = """
