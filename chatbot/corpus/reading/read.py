@@ -96,10 +96,8 @@ def _pairs_of_rows(content: Rows, name: str, options: ReadOptions, report: Repor
             located.number = number
             yield row
 
-    def lost() -> None:
-        located.drop("pairs with characters that were lost before")
-
     pairs = _undamaged(pairs_of_values(rows(), options, located), name)
+    lost = functools.partial(located.drop, "pairs with characters that were lost before")
     return without_lost(pairs, UNDECODABLE, lost)
 
 
