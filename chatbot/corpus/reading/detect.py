@@ -15,7 +15,7 @@ import orjson
 from chatbot.corpus.reading.conversation import Pair
 from chatbot.corpus.reading.report import ReadOptions, Report
 from chatbot.corpus.reading.rows import Dialect, Table, dialects_of, rows_of_text, sample_of, usual_width
-from chatbot.corpus.reading.tables import of_header, pairs_of_table
+from chatbot.corpus.reading.tables import Reading, of_header, pairs_of_table
 from chatbot.corpus.reading.text_file import TextFile
 from chatbot.display import one_line
 from chatbot.errors import UserError
@@ -111,7 +111,7 @@ def detect(text: TextFile, options: ReadOptions) -> Detected | None:
         return None  # blank, or a binary file, such as a picture
     found = _signed(text, filled[:BEGINNING], STRUCTURED)
     if options.head:
-        if {*found} & {"jsonl", "json"} or division_of(text).has_header:
+        if {*found} & {"jsonl", "json"} or division_of(text).header:
             raise UserError(f"{text.place}: {NO_HEADS}")
         return Detected("head", reader_of("head"))
     is_given = bool(options.columns or options.map)
@@ -126,7 +126,7 @@ def detect(text: TextFile, options: ReadOptions) -> Detected | None:
         doubt = f"it may be {' or '.join(found)}; give --format {found[0]}" if len(found) > 1 else ""
         return Detected(found[0], reader_of(found[0]), doubt)
     table = division_of(text)
-    is_sure = is_given or table.has_header
+    is_sure = is_given or table.header is not None
     name, doubt = (table.format, "") if is_sure else _unsigned(text, table)
     read = functools.partial(read_table, table=table) if name == table.format else reader_of(name)
     return Detected(name, read, doubt) if name else None
@@ -178,7 +178,7 @@ def read_table(text: TextFile, options: ReadOptions, report: Report, table: "Div
     if not table.sample:
         return iter(())
     rows = rows_of_text(text, table.dialect, report)
-    return pairs_of_table(Table(text.place, table.format, table.sample, rows), options, report)
+    return pairs_of_table(Table(text.place, table.format, table.sample, rows), table.header, options, report)
 
 
 class Division(NamedTuple):
@@ -186,7 +186,7 @@ class Division(NamedTuple):
 
     dialect: Dialect
     sample: list[list[str]]  # the first rows
-    has_header: bool  # whether its header is known
+    header: Reading | None  # how it is read, if its header is known
     evenness: float  # the share of the rows with the same number of columns, 0 of one column
 
     @property
@@ -204,8 +204,8 @@ def division_of(text: TextFile, has_tabs: bool = False) -> Division:
     for dialect in dialects_of(text, has_tabs) or [Dialect(",")]:
         sample = sample_of(text, dialect)
         width, share = usual_width(sample)
-        divisions.append(Division(dialect, sample, of_header(sample) is not None, share if width > 1 else 0.0))
-    return max(divisions, key=lambda found: (found.has_header, found.evenness * len(found.sample)))
+        divisions.append(Division(dialect, sample, of_header(sample), share if width > 1 else 0.0))
+    return max(divisions, key=lambda found: (found.header is not None, found.evenness * len(found.sample)))
 
 
 _JSON_START = re.compile(r"[\[{]\s*([\"'\[\]{}]|$)")

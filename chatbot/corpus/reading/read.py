@@ -102,7 +102,7 @@ def _pairs_of_rows(content: Rows, name: str, options: ReadOptions, report: Repor
 
 
 def _pairs_of_text(text: TextFile, options: ReadOptions, report: Report, refused: list[UserError]) -> Iterator[Pair]:
-    error = refusal(text)
+    error: UserError | None = None
     reason = UNKNOWN
     if text.member and is_no_data(text.member):
         reason = NO_DATA
@@ -124,30 +124,30 @@ def _pairs_of_text(text: TextFile, options: ReadOptions, report: Report, refused
             reason = "files whose format is in doubt"
             error = doubtful
     report.drop(reason, text.place)
-    refused.append(error)
+    refused.append(error or refusal(text))
 
 
 def _pairs_of_sheets(
     opened: Iterator[Table], options: ReadOptions, report: Report, refused: list[UserError]
 ) -> Iterator[Pair]:
     """Yield the pairs of the sheets whose header is known; without any, of all if each has two columns."""
-    book = [sheet for sheet in opened if sheet.sample]
+    book = [(sheet, of_header(sheet.sample)) for sheet in opened if sheet.sample]
     is_given = bool(options.columns or options.map)
-    headed = [sheet for sheet in book if not is_given and of_header(sheet.sample)]
+    are_headed = not is_given and any(header for _, header in book)
     before = len(refused)
     read_sheets = []
-    for sheet in book:
-        if headed and sheet not in headed:
+    for sheet, header in book:
+        if are_headed and not header:
             report.drop(NO_PAIRS, sheet.place)
             continue
         try:
-            read_into = functools.partial(pairs_of_table, sheet, options)
+            read_into = functools.partial(pairs_of_table, sheet, header, options)
             pairs = _settled(read_into, options, (sheet.format, "UTF-8"), sheet.place, report)
             read_sheets.append(itertools.chain([*itertools.islice(pairs, 1)], pairs))
         except UserError as error:
             report.drop(NO_PAIRS, sheet.place)
             refused.append(error)
-    if headed or is_given or len(refused) == before:  # else nothing says that only these sheets are pairs
+    if are_headed or is_given or len(refused) == before:  # else nothing says that only these sheets are pairs
         yield from itertools.chain.from_iterable(read_sheets)
 
 

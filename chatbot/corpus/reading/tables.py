@@ -41,18 +41,18 @@ class Reading(NamedTuple):
     names: Sequence[str] = ()  # of their fields: those of the header, or the numbers of the columns from 1
 
 
-def pairs_of_table(table: Table, options: ReadOptions, report: Report) -> Iterator[Pair]:
-    """Return the pairs of a table.
+def pairs_of_table(table: Table, header: Reading | None, options: ReadOptions, report: Report) -> Iterator[Pair]:
+    """Return the pairs of a table. header: how it is read by its known header, as `of_header` returns it.
 
     Raises UserError, which shows the first rows, where nothing says which columns are the question and the answer.
     """
     sample = table.sample
     if options.map:
-        found: Reading | None = _mapped(sample, options.map)
+        found: Reading | None = _mapped(sample, header, options.map)
     elif options.columns:
-        found = _given(sample, options.columns)
+        found = _given(sample, header, options.columns)
     else:
-        found = of_header(sample) or _unnamed(sample) or _suggested(sample)
+        found = header or _unnamed(sample) or _suggested(sample)
     if found is None:
         problem = _problem(table, options.columns)
         raise UserError(problem, [one_line(" | ".join(row), 120) for row in sample[:3]])
@@ -163,10 +163,9 @@ def _named(sample: Sequence[Sequence[str]], start: int) -> Reading | None:
     return _of_suggestion(suggestion, _names_of(header), start + 1, by_number=True)
 
 
-def _mapped(sample: Sequence[Sequence[str]], expression: str) -> Reading:
+def _mapped(sample: Sequence[Sequence[str]], known: Reading | None, expression: str) -> Reading:
     """Return how a table is read by a map, which may name columns by the header or by numbers."""
     layout = Layout(compiled(expression))
-    known = of_header(sample)
     if known is None and _NUMBERED.search(expression):
         columns = _numbers(max(map(len, sample)))
         return Reading(len(columns), int(sample[0] == columns), "", (), layout, columns)
@@ -190,7 +189,7 @@ def check_columns(columns: Sequence[str]) -> None:
         raise UserError("--columns: give two, the question's and the answer's, by name or by number from 1")
 
 
-def _given(rows: Sequence[Sequence[str]], given: Sequence[str]) -> Reading | None:
+def _given(rows: Sequence[Sequence[str]], known: Reading | None, given: Sequence[str]) -> Reading | None:
     """Return the columns that the user gave, None if they do not exist."""
     if not all(map(str.isdecimal, given)):
         wanted = [*map(names.key_of, given)]
@@ -200,7 +199,6 @@ def _given(rows: Sequence[Sequence[str]], given: Sequence[str]) -> Reading | Non
                 return Reading(len(header), start + 1, "", tuple(map(keys.index, wanted)))
         return None
     sides = tuple(int(column) - 1 for column in given)
-    known = of_header(rows)
     width = known.width if known else usual_width(row for row in rows if len(row) > 1)[0]
     return Reading(width, known.skip if known else 0, "", sides) if max(sides) < width else None
 

@@ -45,10 +45,11 @@ def read_json(text: TextFile, options: ReadOptions, report: Report) -> Iterator[
     head = json_beginning(text)
 
     def pairs() -> Iterator[Pair]:
-        if rows := _rows_with_header(head):
+        rows = _rows_of(head)
+        if header := of_header(rows) if rows else None:
             items = json_values(text, options, (ITEM,), located, are_apart=True)
             numbered = ((located.number, row) for row in items if isinstance(row, list))
-            yield from pairs_of_table(Table(text.place, "json", rows, numbered, "item"), options, report)
+            yield from pairs_of_table(Table(text.place, "json", rows, numbered, "item"), header, options, report)
             return
         places = _places(head, options, located)
         place = places[0].place
@@ -68,13 +69,11 @@ def read_json(text: TextFile, options: ReadOptions, report: Report) -> Iterator[
     yield from decoded(pairs(), text, report, located.drop)
 
 
-def _rows_with_header(head: Sequence[Any]) -> list[list[str]]:
-    """Return the first rows of a table that is a list of lists, of which the first names the columns; [] for others."""
+def _rows_of(head: Sequence[Any]) -> list[list[str]]:
+    """Return the first rows of what may be a table, a list of lists of texts; [] for others."""
     rows = head[0] if head and isinstance(head[0], list) else []
     are_rows = len(rows) > 1 and all(isinstance(row, list) and len(row) == len(rows[0]) for row in rows)
-    if not are_rows or not all(isinstance(cell, str) for row in rows for cell in row):
-        return []
-    return rows if of_header(rows) else []
+    return rows if are_rows and all(isinstance(cell, str) for row in rows for cell in row) else []
 
 
 def read_yaml(text: TextFile, options: ReadOptions, report: Report) -> Iterator[Pair]:
