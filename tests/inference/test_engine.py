@@ -13,7 +13,7 @@ import pytest
 from chatbot.config.decoding import DecodingSettings
 from chatbot.errors import UserError
 from chatbot.inference.engine import JOINING_CHARACTERS, BusyError, Engine, RowLane, SearchLane, Waiting
-from chatbot.inference.request import Question, Request, Usage
+from chatbot.inference.request import Piece, Question, Request, Usage
 from tests.inference.messages import Message, answer_of, asked, messages_of
 from tests.inference.test_rows import GREEDY, QUESTIONS, SETTINGS, BreakingTable, of_table
 
@@ -125,9 +125,14 @@ def test_first_questions_are_asked_by_each_search() -> None:
 
 
 def test_who_leaves_early_gets_no_more_pieces(engine: Engine) -> None:
-    pieces = engine.pieces(Question("a"))
-    next(pieces)
+    request = asked(Question("a"), [])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(engine, "submit", lambda _, receive: receive(Piece(0, "a")) or request)
+        pieces = engine.pieces(Question("a"))
+    assert next(pieces).text == "a"
+    before = request.is_over
     pieces.close()
+    assert (before, request.is_over) == (False, True)
     assert "".join(piece.text for piece in engine.pieces(Question("a"))) == of_table("a", GREEDY)[0]
     with pytest.raises(UserError, match="min-reply-length"):
         list(engine.pieces(Question("a", decoding=DecodingSettings(beam_size=1, min_reply_length=99))))

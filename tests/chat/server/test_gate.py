@@ -56,6 +56,7 @@ def test_host(tmp_path: Path) -> None:
             error = error_of(client.get("/v1/models", headers={"Host": host}), 403)
             assert error["message"].endswith("one of 127.0.0.1, ::1, localhost")
             assert error["code"] == "host_not_allowed"
+            assert client.get("/health", headers={"Host": host}).status_code == 200  # a probe names any
 
 
 def test_rate_of_each_client(tmp_path: Path) -> None:
