@@ -3,6 +3,7 @@
 import ast
 import graphlib
 import os
+import re
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
@@ -164,3 +165,17 @@ def test_tests_do_not_see_what_belongs_to_the_user(name: str) -> None:
     for see in (os.listdir, os.mkdir, open):
         with pytest.raises(RuntimeError, match="a test must not see "):
             see(ROOT / name)
+
+
+TEXTS = [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), ROOT / "benchmarks" / "README.md", *FILES]
+TEXTS.remove(ROOT / "docs" / "comparison-sources.md")  # has the files of other projects
+FOLDERS = ("chatbot", "tests", "benchmarks", "docs", "deploy", ".github")
+NAMED = [f"/{path.relative_to(ROOT)}" for folder in FOLDERS for path in (ROOT / folder).rglob("*.*")]
+NAMED += ["/train.py", "/chat.py", "/pyproject.toml", "/mkdocs.yml"]
+IN_EXAMPLES = {"settings.yaml"}
+
+
+@pytest.mark.parametrize("path", TEXTS, ids=lambda p: str(p.relative_to(ROOT)))
+def test_files_that_are_named_exist(path: Path) -> None:
+    names = set(re.findall(r"`((?:[a-z_]+/)*[a-z_]+\.(?:py|yaml|toml))`", path.read_text(encoding="utf-8")))
+    assert {name for name in names - IN_EXAMPLES if not any(file.endswith(f"/{name}") for file in NAMED)} == set()

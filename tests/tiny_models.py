@@ -19,7 +19,7 @@ from chatbot.corpus.vocabulary import BOS, BYTES, EOS, Vocabulary
 from chatbot.decoding.array_functions import functions_of
 from chatbot.decoding.automaton import BoundedAutomaton
 from chatbot.decoding.graph_search import search_all
-from chatbot.decoding.model import Model
+from chatbot.decoding.interface import Model
 from chatbot.decoding.ngrams import ngrams_of
 from chatbot.decoding.sampling import uniform_numbers
 from chatbot.decoding.search import new_search, search_arrays

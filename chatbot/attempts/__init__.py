@@ -1,1 +1,1 @@
-"""Commands for the attempts in checkpoints/: a table, a comparison, and what is done with their folders."""
+"""All that knows a folder of checkpoints/: its files, settings and checkpoints, and the commands for attempts."""

@@ -17,7 +17,7 @@ from chatbot.config.decoding import DecodingSettings, default_search
 from chatbot.config.export import THREADS_VARIABLE
 from chatbot.config.run import RunSettings
 from chatbot.corpus.workers import cores
-from chatbot.decoding.model import Model
+from chatbot.decoding.interface import Model
 from chatbot.display import counted
 from chatbot.errors import UserError
 from chatbot.export.manifest import MANIFEST, Manifest, folder_of

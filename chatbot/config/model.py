@@ -1,4 +1,4 @@
-"""Settings of the model: layers, sizes, and the computation of the loss."""
+"""Settings of the model: its layers and their sizes."""
 
 import dataclasses
 from collections.abc import Mapping

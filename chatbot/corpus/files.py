@@ -20,6 +20,7 @@ from chatbot.corpus.cleaning import EXAMINED, cleaner, is_cut_into_words
 from chatbot.corpus.history import pair_hashes
 from chatbot.corpus.pair_ids import Mask
 from chatbot.corpus.pieces import open_tokenizer
+from chatbot.corpus.reading.containers import PARSERS
 from chatbot.corpus.reading.conversation import NEW, Pair
 from chatbot.corpus.reading.read import read
 from chatbot.corpus.reading.report import ReadOptions, Report, report_of
@@ -33,9 +34,6 @@ from chatbot.errors import UserError
 # Increase this whenever the same files and settings give other tokens than before.
 VERSION = 12
 READING = Path(__file__).with_name("reading")  # whose files of data decide what is read
-# The packages that parse files, whose versions are in the key of all files: which of them reads a file is known only
-# after archives in it are open, and locked versions change seldom. `chatbot/corpus/reading` imports no others.
-PARSERS = ("ijson", "jmespath", "orjson", "pyarrow", "pysubs2", "python-calamine", "pyyaml", "zstandard")
 # Smaller files are tokenised in this process, before worker processes would have started.
 SERIAL_BYTES = 3_000_000
 

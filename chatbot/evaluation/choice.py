@@ -7,7 +7,7 @@ import numpy.typing as npt
 
 from chatbot.attempts.trained import Trained
 from chatbot.corpus.vocabulary import ASK, BOS, question_of
-from chatbot.decoding.model import EMPTY_QUESTION, Model, Rows, log_probabilities
+from chatbot.decoding.interface import EMPTY_QUESTION, Model, Rows, log_probabilities
 from chatbot.evaluation.measures import SEED, Sample, Tokenise
 from chatbot.retrieval.characters import character_index
 from chatbot.retrieval.judge import Judge

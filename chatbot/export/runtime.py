@@ -16,7 +16,7 @@ from chatbot.config.training import Settings
 from chatbot.corpus.vocabulary import BOS, EOS, PAD, Vocabulary, load_vocabulary
 from chatbot.decoding.array_functions import NumpyFunctions
 from chatbot.decoding.automaton import BoundedAutomaton
-from chatbot.decoding.model import EMPTY_QUESTION, Floats, IsWanted, Rows, Searcher, distinct, padded
+from chatbot.decoding.interface import EMPTY_QUESTION, Floats, IsWanted, Rows, Searcher, distinct, padded
 from chatbot.decoding.ngram_mixture import NgramMixture
 from chatbot.decoding.ngrams import load_ngrams
 from chatbot.decoding.sampling import uniform_numbers
@@ -33,7 +33,7 @@ CELL, NEXT = "cell_", "next_"  # the names of cells in the graphs, before and af
 
 
 class OnnxModel:
-    """The `chatbot.decoding.model.Model` of a folder with encode.onnx and step.onnx.
+    """The `chatbot.decoding.interface.Model` of a folder with encode.onnx and step.onnx.
 
     ngrams: what is mixed in, if any. Raises UserError if ONNX Runtime is not installed or cannot read the files.
     """
@@ -199,8 +199,8 @@ def load_export(folder: Path) -> Export:
     manifest = read_manifest(folder)
     if manifest.format != ONNX:
         raise UserError(
-            f"{folder}: a SavedModel, which TensorFlow answers from; talk to the attempt "
-            "with --attempt, or export it with --format onnx"
+            f"{folder}: in the format {manifest.format}, which chat.py does not read; talk to the attempt with "
+            "--attempt, or export it with --format onnx"
         )
     settings = stored_settings(folder / CONFIG)
     if settings.corpus.dictionary is not None:

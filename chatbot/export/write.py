@@ -9,7 +9,7 @@ from chatbot.attempts.files import CONFIG, DICTIONARY, NGRAMS, RETRIEVAL, VOCABU
 from chatbot.attempts.settings import storable, with_default_search
 from chatbot.attempts.trained import Trained, load_trained
 from chatbot.config.corpus import FileSettings
-from chatbot.config.export import SAVEDMODEL, TRANSFORMERS, ExportSettings
+from chatbot.config.export import ONNX, SAVEDMODEL, TRANSFORMERS, ExportSettings
 from chatbot.config.model import ModelSettings
 from chatbot.config.training import Settings
 from chatbot.corpus.dataset import encode, validation_set
@@ -66,12 +66,12 @@ def _export_to(folder: Path, settings: ExportSettings, directory: Path) -> str:
     weights = _rounded(trained, settings.weights)
     if settings.format == TRANSFORMERS:
         write_transformers(folder, trained)
-        return _loss_line(pairs, scorer)
-    if settings.format == SAVEDMODEL:
+    elif settings.format == SAVEDMODEL:
         from chatbot.export.savedmodel_format import write_savedmodel
 
         write_savedmodel(folder, trained, weights, with_default_search(settings.decoding, directory))
     else:
+        assert settings.format == ONNX
         from chatbot.export.onnx_format import write_onnx
 
         write_onnx(folder, plain_model(trained), weights)

@@ -16,7 +16,7 @@ from chatbot.config.training import Settings
 from chatbot.corpus.cleaning import cleaner
 from chatbot.corpus.vocabulary import ASK, EOS, PAD, Vocabulary, question_of
 from chatbot.decoding.automaton import BoundedAutomaton, spelling_automaton, without_words
-from chatbot.decoding.model import NOT_FINITE, Floats, IsWanted, Model, Rows, log_probabilities
+from chatbot.decoding.interface import NOT_FINITE, Floats, IsWanted, Model, Rows, log_probabilities
 from chatbot.decoding.reply_text import Origin, Reply, ReplyText, before_stop, good_enough
 from chatbot.decoding.search import length_penalty
 from chatbot.display import counted

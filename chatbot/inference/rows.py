@@ -16,7 +16,7 @@ from chatbot.corpus.pieces import SPACE
 from chatbot.corpus.vocabulary import BOS, EOS, PAD, Vocabulary
 from chatbot.decoding.array_functions import NumpyFunctions
 from chatbot.decoding.automaton import BoundedAutomaton
-from chatbot.decoding.model import EMPTY_QUESTION, NOT_FINITE, Model
+from chatbot.decoding.interface import EMPTY_QUESTION, NOT_FINITE, Model
 from chatbot.decoding.processors import Prefix, processed
 from chatbot.decoding.reply_text import ReplyText
 from chatbot.decoding.sampling import picked

@@ -14,7 +14,7 @@ from chatbot.config.decoding import DecodingSettings
 from chatbot.corpus.vocabulary import BOS, EOS, Vocabulary
 from chatbot.decoding.automaton import BoundedAutomaton
 from chatbot.decoding.graph_search import run, search_all
-from chatbot.decoding.model import EMPTY_QUESTION, IsWanted, distinct, padded, prefix_numbers
+from chatbot.decoding.interface import EMPTY_QUESTION, IsWanted, distinct, padded, prefix_numbers
 from chatbot.decoding.reply_text import WordAttention, by_word
 from chatbot.decoding.sampling import uniform_numbers
 from chatbot.decoding.search import OF_HYPOTHESES, new_search
@@ -42,7 +42,7 @@ class TensorState(NamedTuple):
 
 
 class TensorFlowModel:
-    """The `chatbot.decoding.model.Model` of a trained model. The states of rows stay on the device that computes.
+    """The `chatbot.decoding.interface.Model` of a trained model. The states of rows stay on the device that computes.
 
     Each graph is traced once, at its first use. copies: the devices that share the batches of a search; None for the
     model's own.

@@ -16,7 +16,7 @@ from chatbot.config.decoding import DecodingSettings, over_default
 from chatbot.config.training import Settings
 from chatbot.corpus.tokenizer import tokens_of
 from chatbot.corpus.vocabulary import Vocabulary, question_of, source_of
-from chatbot.decoding.model import Model
+from chatbot.decoding.interface import Model
 from chatbot.decoding.reply_text import MAX_CHARACTERS, Origin, ReplyText, WordAttention, by_word
 from chatbot.decoding.sampling import uniform_numbers
 from chatbot.errors import UserError

@@ -7,13 +7,12 @@ from pathlib import Path
 import numpy as np
 from tqdm import tqdm
 
-from chatbot.config.corpus import NONE
 from chatbot.corpus.vocabulary import Vocabulary
-from chatbot.decoding.model import Model
+from chatbot.decoding.interface import Model
 from chatbot.durable import write_json
 from chatbot.quiet import no_bars
 from chatbot.retrieval.characters import character_index
-from chatbot.retrieval.index import JUDGE, MEANING, Retrieval, remove_meaning
+from chatbot.retrieval.index import JUDGE, Retrieval
 from chatbot.retrieval.judge import BY_MEANING, FEATURES, WITHOUT_MODEL, Floats, Judge, fitted
 
 SEED = 1
@@ -27,20 +26,6 @@ OTHERS = 9
 FEWEST_QUESTIONS = 20
 # The share of right answers that are still given: of 150 questions from outside, 22% got an answer then.
 KEPT_SHARE = 0.9
-
-
-def index_by_meaning(folder: Path, vocabulary: Vocabulary, embeddings: str | None) -> None:
-    """Write, keep or remove the vectors of an attempt's pairs. Raises UserError, OSError.
-
-    folder: the index of the pairs. embeddings: --embeddings; None keeps what is there.
-    """
-    if embeddings == NONE:
-        remove_meaning(folder)
-    elif embeddings is not None:
-        from chatbot.retrieval.vectors import write_meaning
-
-        retrieval = Retrieval(folder, vocabulary, reads_meaning=False)
-        write_meaning(folder / MEANING, embeddings, retrieval.texts(), retrieval.key)
 
 
 def fit_judge(

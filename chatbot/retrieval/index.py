@@ -1,7 +1,6 @@
 """The training pairs of an attempt on disk, found by the similarity of their questions."""
 
 import functools
-import shutil
 from collections.abc import Mapping, Sequence, Set
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -221,12 +220,6 @@ def _keys(*sides: Ragged) -> npt.NDArray[np.uint64]:
         for part in (rows.lengths, rows.flat[rows.starts], rows.flat[rows.starts + rows.lengths - 1]):
             keys = keys * np.uint64(1_000_003) + part.astype(np.uint64)
     return keys
-
-
-def remove_meaning(folder: Path) -> None:
-    """Remove what looks pairs up by meaning from an index, and the weights that were fitted with it."""
-    for name in (MEANING, f"{MEANING}.part"):
-        shutil.rmtree(folder / name, ignore_errors=True)
 
 
 def load_retrieval(folder: Path, vocabulary: Vocabulary) -> Retrieval | None:

@@ -1,4 +1,4 @@
-"""Writes the index of an attempt's training pairs, which `index` reads."""
+"""Writes the index of an attempt's training pairs, which `index` reads, and their vectors."""
 
 import shutil
 from collections.abc import Mapping, Sequence
@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from chatbot.config.corpus import NONE
 from chatbot.corpus.cache import key_of, make_once
 from chatbot.corpus.pair_ids import EncodedPairs, Ragged
 from chatbot.corpus.shards import dtype_for
@@ -25,6 +26,7 @@ from chatbot.retrieval.index import (
     REPLIES,
     TOKENS,
     VERSION,
+    Retrieval,
 )
 
 
@@ -113,3 +115,18 @@ def _is_written(folder: Path, description: Mapping[str, Any]) -> bool:
         return False
     # Those that do not say it are of an attempt with validation.
     return isinstance(written, dict) and description.items() <= {"validated": True, **written}.items()
+
+
+def index_by_meaning(folder: Path, vocabulary: Vocabulary, embeddings: str | None) -> None:
+    """Write, keep or remove the vectors of an attempt's pairs. Raises UserError, OSError.
+
+    folder: the index of the pairs. embeddings: --embeddings; None keeps what is there.
+    """
+    if embeddings == NONE:
+        for name in (MEANING, f"{MEANING}.part"):
+            shutil.rmtree(folder / name, ignore_errors=True)
+    elif embeddings is not None:
+        from chatbot.retrieval.vectors import write_meaning
+
+        retrieval = Retrieval(folder, vocabulary, reads_meaning=False)
+        write_meaning(folder / MEANING, embeddings, retrieval.texts(), retrieval.key)

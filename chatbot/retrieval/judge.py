@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from chatbot.corpus.vocabulary import ASK, BOS, Vocabulary, question_of
-from chatbot.decoding.model import IsWanted, Model, Rows, log_probabilities
+from chatbot.decoding.interface import IsWanted, Model, Rows, log_probabilities
 from chatbot.errors import UserError
 from chatbot.retrieval.index import JUDGE, Retrieval
 

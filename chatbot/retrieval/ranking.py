@@ -8,7 +8,7 @@ import numpy as np
 
 from chatbot.config.decoding import DecodingSettings
 from chatbot.corpus.vocabulary import Vocabulary, question_of
-from chatbot.decoding.model import IsWanted, Rows
+from chatbot.decoding.interface import IsWanted, Rows
 from chatbot.decoding.reply_text import Origin, Reply, before_stop
 from chatbot.retrieval.index import Retrieval, Retrieved
 from chatbot.retrieval.judge import FEATURES, LEAST_SCORE, OF_MODEL, Judge

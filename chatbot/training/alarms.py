@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from chatbot.training.checkpoints.manifest import Progress
+from chatbot.training.checkpoints.progress import Progress
 from chatbot.training.variable_update import StepResult
 
 # Logged losses in a row above the limit until the run counts as diverging, and the multiple of the limit from which a

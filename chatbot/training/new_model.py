@@ -1,22 +1,77 @@
 """The weights that a new model begins with."""
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import keras
 import numpy as np
 import numpy.typing as npt
+import tensorflow as tf
 
-from chatbot.attempts.trained import Trained, weights_of
+from chatbot.attempts.opening import other_attempt
+from chatbot.attempts.trained import Trained, load_trained, weights_of
 from chatbot.config.model import ModelSettings
+from chatbot.config.training import Settings
 from chatbot.corpus.pair_ids import EncodedPairs
 from chatbot.corpus.vocabulary import ASK, BOS, EOS, PAD, Vocabulary
+from chatbot.decoding.ngrams import Ngrams
+from chatbot.model.copying import spelling_table
 from chatbot.model.seq2seq import Seq2Seq
+from chatbot.training.data import Data
+from chatbot.training.devices.towers import Tower
+from chatbot.training.machines.team import Team
+from chatbot.training.memory import loss_size
 
 if TYPE_CHECKING:
     from chatbot.pretrained.word_vectors import WordVectors
 
 Array = npt.NDArray[np.float32]
+
+
+def new_model(settings: Settings, data: Data, towers: Sequence[Tower], team: Team, ngrams: Ngrams | None) -> Seq2Seq:
+    """Return a model with weights drawn at random, on the device of the first tower, or on those of its parts."""
+    learning = settings.learning
+    with tf.device(towers[0].device):
+        return built_model(
+            settings.model,
+            len(data.vocabulary),
+            learning.seed,
+            learning.precision,
+            loss_size=loss_size(settings, towers, team.machines),
+            spellings=spelling_table(data.vocabulary.spellings()),
+            ngrams=ngrams,
+            label_smoothing=learning.label_smoothing,
+            part_devices=towers[0].parts or (),
+        )
+
+
+def set_initial_weights(model: Seq2Seq, settings: Settings, data: Data) -> None:
+    """Set the bias to log frequencies of tokens, embeddings to --word-vectors, all weights to --init-from."""
+    if settings.run.init_from is not None and _are_pretrained(model, settings.run.init_from):
+        return
+    start_from_frequencies(model, data.training)
+    if settings.model.word_vectors is not None:
+        from chatbot.pretrained.word_vectors import read_word_vectors
+
+        vectors = Path(settings.model.word_vectors)
+        start_from_vectors(model, read_word_vectors(vectors, data.vocabulary, settings.model.embedding_size))
+    if settings.run.init_from is not None:
+        with tf.device("/CPU:0"):
+            start_from_trained(model, data.vocabulary, load_trained(other_attempt(settings)))
+
+
+def _are_pretrained(model: Seq2Seq, name: str) -> bool:
+    """Read the weights of a pretrained model, and return whether it is one."""
+    from chatbot.pretrained.folder import pretrained_model
+    from chatbot.pretrained.tokens import piece_vocabulary
+    from chatbot.pretrained.weights import read_weights
+
+    if (there := pretrained_model(name)) is None:
+        return False
+    with tf.device("/CPU:0"):
+        read_weights(model, there, piece_vocabulary(there.tokenizer(), there.config)[1])
+    return True
 
 
 def built_model(

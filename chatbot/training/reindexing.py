@@ -20,7 +20,8 @@ def index(settings: IndexSettings) -> None:
     folder = directory / RETRIEVAL
     if not folder.exists():
         raise UserError(f"index {name}: it keeps no training pairs; run its training command again")
-    from chatbot.retrieval.fitting import MOST_QUESTIONS, fit_judge, index_by_meaning
+    from chatbot.retrieval.fitting import MOST_QUESTIONS, fit_judge
+    from chatbot.retrieval.indexing import index_by_meaning
 
     vocabulary = load_vocabulary(directory / VOCABULARY)
     index_by_meaning(folder, vocabulary, settings.embeddings)

@@ -13,29 +13,27 @@ import numpy as np
 import tensorflow as tf
 
 from chatbot.attempts.files import CONFIG, LAST, RETRIEVAL, TOO_LARGE
-from chatbot.attempts.opening import has_checkpoint, other_attempt, write_attempt
+from chatbot.attempts.opening import has_checkpoint, write_attempt
 from chatbot.attempts.settings import stored_settings
-from chatbot.attempts.trained import load_trained
 from chatbot.config.corpus import AUTO
 from chatbot.config.learning import LearningSettings
 from chatbot.config.model import RECURRENT, TRANSFORMER
 from chatbot.config.training import Settings
 from chatbot.corpus.batches import Batches
 from chatbot.corpus.workers import prefetched
-from chatbot.decoding.ngrams import Ngrams, ngrams_of
+from chatbot.decoding.ngrams import ngrams_of
 from chatbot.display import counted
 from chatbot.errors import UserError
 from chatbot.flags import replace
-from chatbot.model.copying import spelling_table
 from chatbot.model.seq2seq import Seq2Seq
 from chatbot.retrieval.indexing import write_retrieval
-from chatbot.training.checkpoints.manifest import Progress, Provenance, read_progress, value_text
+from chatbot.training.checkpoints.progress import Progress, Provenance, read_progress, value_text
 from chatbot.training.checkpoints.store import Checkpoints
 from chatbot.training.data import Data
 from chatbot.training.devices.towers import Tower, cpu_info
 from chatbot.training.machines.team import ALONE, Team
-from chatbot.training.memory import least_memory, loss_size, read_too_large, write_too_large
-from chatbot.training.new_model import built_model, start_from_frequencies, start_from_trained, start_from_vectors
+from chatbot.training.memory import least_memory, read_too_large, write_too_large
+from chatbot.training.new_model import new_model, set_initial_weights
 from chatbot.training.replica import TrainState
 from chatbot.training.schedule import LEAST_STEPS, Calendar, Due, Schedule, calendar_of, schedule_of
 from chatbot.training.share import Prepared
@@ -315,51 +313,6 @@ def batches_of(learning: LearningSettings, data: Data) -> tuple[Batches, float]:
         return Batches(data.training, size, learning.seed, None), size
     batches = Batches(data.training, size, learning.seed, tokens * learning.accumulate)
     return batches, batches.pairs / batches.steps_per_epoch
-
-
-def new_model(settings: Settings, data: Data, towers: Sequence[Tower], team: Team, ngrams: Ngrams | None) -> Seq2Seq:
-    """Return a model with weights drawn at random, on the device of the first tower, or on those of its parts."""
-    learning = settings.learning
-    with tf.device(towers[0].device):
-        return built_model(
-            settings.model,
-            len(data.vocabulary),
-            learning.seed,
-            learning.precision,
-            loss_size=loss_size(settings, towers, team.machines),
-            spellings=spelling_table(data.vocabulary.spellings()),
-            ngrams=ngrams,
-            label_smoothing=learning.label_smoothing,
-            part_devices=towers[0].parts or (),
-        )
-
-
-def set_initial_weights(model: Seq2Seq, settings: Settings, data: Data) -> None:
-    """Set the bias to log frequencies of tokens, embeddings to --word-vectors, all weights to --init-from."""
-    if settings.run.init_from is not None and _are_pretrained(model, settings.run.init_from):
-        return
-    start_from_frequencies(model, data.training)
-    if settings.model.word_vectors is not None:
-        from chatbot.pretrained.word_vectors import read_word_vectors
-
-        vectors = Path(settings.model.word_vectors)
-        start_from_vectors(model, read_word_vectors(vectors, data.vocabulary, settings.model.embedding_size))
-    if settings.run.init_from is not None:
-        with tf.device("/CPU:0"):
-            start_from_trained(model, data.vocabulary, load_trained(other_attempt(settings)))
-
-
-def _are_pretrained(model: Seq2Seq, name: str) -> bool:
-    """Read the weights of a pretrained model, and return whether it is one."""
-    from chatbot.pretrained.folder import pretrained_model
-    from chatbot.pretrained.tokens import piece_vocabulary
-    from chatbot.pretrained.weights import read_weights
-
-    if (there := pretrained_model(name)) is None:
-        return False
-    with tf.device("/CPU:0"):
-        read_weights(model, there, piece_vocabulary(there.tokenizer(), there.config)[1])
-    return True
 
 
 def broadcast_progress(team: Team, progress: Progress) -> Progress:

@@ -16,7 +16,7 @@ from chatbot.training.machines.team import ALONE, Team
 from chatbot.training.replica import Group, Replica, groups_of, least_bytes
 from chatbot.training.step import Synchronous
 
-# Gradients are joined already (`groups.py`): tf.distribute need not pack them.
+# Gradients are joined already (`replica.py`): tf.distribute need not pack them.
 ALL_REDUCE = {
     "nccl": functools.partial(tf.distribute.NcclAllReduce, num_packs=0),
     "hierarchical": functools.partial(tf.distribute.HierarchicalCopyAllReduce, num_packs=0),

@@ -23,8 +23,9 @@ from chatbot.inference.replier import Replier
 from chatbot.inference.tensorflow_model import TensorFlowModel
 from chatbot.model.device_copies import DeviceCopies
 from chatbot.model.seq2seq import Seq2Seq
-from chatbot.retrieval.fitting import MOST_QUESTIONS, fit_judge, index_by_meaning
+from chatbot.retrieval.fitting import MOST_QUESTIONS, fit_judge
 from chatbot.retrieval.index import load_retrieval
+from chatbot.retrieval.indexing import index_by_meaning
 from chatbot.training.data import Data
 from chatbot.training.devices.failures import RESUME, is_out_of_memory
 from chatbot.training.devices.towers import Tower

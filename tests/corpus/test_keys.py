@@ -17,7 +17,8 @@ from chatbot.corpus import dataset
 from chatbot.corpus import files as files_module
 from chatbot.corpus.cache import make_once
 from chatbot.corpus.dataset import corpus_folder
-from chatbot.corpus.files import PARSERS, CorpusFiles, training_files
+from chatbot.corpus.files import CorpusFiles, training_files
+from chatbot.corpus.reading.containers import PARSERS
 from chatbot.corpus.reading.report import ReadOptions
 from chatbot.corpus.reading.sources import TRAINING, VALIDATION
 from chatbot.corpus.selection import Selection

@@ -10,7 +10,7 @@ import pytest
 from chatbot.attempts.trained import Trained
 from chatbot.config.training import Settings
 from chatbot.corpus.vocabulary import ASK, BOS, BYTES, Vocabulary
-from chatbot.decoding.model import Model
+from chatbot.decoding.interface import Model
 from chatbot.evaluation import choice
 from chatbot.evaluation.choice import QUESTION_WEIGHT, choice_shares, others, scores_of
 from chatbot.evaluation.measures import Sample

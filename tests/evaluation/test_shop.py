@@ -7,8 +7,8 @@ import numpy as np
 from chatbot.config.decoding import DecodingSettings
 from chatbot.corpus.tokenizer import tokenizer
 from chatbot.decoding.reply_text import Reply
-from chatbot.retrieval.fitting import index_by_meaning
 from chatbot.retrieval.index import Retrieval
+from chatbot.retrieval.indexing import index_by_meaning
 from chatbot.retrieval.judge import Judge
 from chatbot.retrieval.ranking import RetrievedReplies
 from tests.retrieval.test_index import written

@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from chatbot.config.decoding import DecodingSettings
 from chatbot.corpus.vocabulary import ASK, BOS
-from chatbot.decoding.model import log_probabilities
+from chatbot.decoding.interface import log_probabilities
 from chatbot.errors import UserError
 from chatbot.flags import replace
 from chatbot.inference import replier as module
@@ -119,7 +119,7 @@ def test_log_probabilities_are_those_of_the_oracle(begin: int, monkeypatch: pyte
     expected = [likelihood(tiny_model.oracle.next_id, source, target, begin) for source, target in pairs]
     model = rows_of("lstm-copy-ngrams")
     for positions in (1024, 12, 7, 1):
-        monkeypatch.setattr("chatbot.decoding.model.POSITIONS", positions)
+        monkeypatch.setattr("chatbot.decoding.interface.POSITIONS", positions)
         values = log_probabilities(model, sources, targets, begin, lambda: True)
         np.testing.assert_allclose(values, expected, rtol=1e-4)
     answers = iter([True, False])  # after the first pair, nobody waits any more

@@ -6,8 +6,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from chatbot.retrieval.fitting import FEWEST_QUESTIONS, KEPT_SHARE, OTHERS, fit_judge, index_by_meaning
+from chatbot.retrieval.fitting import FEWEST_QUESTIONS, KEPT_SHARE, OTHERS, fit_judge
 from chatbot.retrieval.index import JUDGE, MEANING, Retrieval
+from chatbot.retrieval.indexing import index_by_meaning
 from chatbot.retrieval.judge import BY_CHARACTERS, BY_MEANING, FEATURES, PRIOR, SCALE, WITHOUT_MODEL, Judge, fitted
 from chatbot.retrieval.vectors import write_meaning
 from tests.oracle import likelihood

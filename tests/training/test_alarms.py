@@ -17,7 +17,7 @@ import tensorflow as tf
 from chatbot.errors import UserError
 from chatbot.training import alarms
 from chatbot.training.alarms import Divergence
-from chatbot.training.checkpoints.manifest import Progress
+from chatbot.training.checkpoints.progress import Progress
 from chatbot.training.run import Run
 from chatbot.training.variable_update import StepResult
 from tests.training.attempts import metrics, saved_step, weights

@@ -23,7 +23,7 @@ from chatbot.corpus.pair_ids import Ragged
 from chatbot.corpus.vocabulary import BYTES, Vocabulary, load_vocabulary
 from chatbot.decoding.ngrams import load_ngrams, ngrams_of
 from chatbot.errors import UserError
-from chatbot.training.checkpoints.manifest import Provenance, read_progress
+from chatbot.training.checkpoints.progress import Provenance, read_progress
 from chatbot.training.checkpoints.store import read_checkpoint
 from chatbot.training.replica import TrainState
 from chatbot.training.reporting.reporter import drop_after

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from chatbot.attempts.trained import weights_of
 from chatbot.config.learning import LearningSettings
 from chatbot.training import optimizer
-from chatbot.training.checkpoints.manifest import Progress
+from chatbot.training.checkpoints.progress import Progress
 from chatbot.training.checkpoints.store import Checkpoints
 from chatbot.training.optimizer import (
     MOMENTUM,

@@ -17,7 +17,7 @@ from chatbot.errors import UserError
 from chatbot.flags import replace
 from chatbot.model.loss import LOGITS, LossSize
 from chatbot.model.seq2seq import Seq2Seq
-from chatbot.training.checkpoints.manifest import read_progress
+from chatbot.training.checkpoints.progress import read_progress
 from chatbot.training.data import prepare
 from chatbot.training.devices.failures import is_out_of_memory
 from chatbot.training.devices.towers import Tower

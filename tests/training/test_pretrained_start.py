@@ -9,11 +9,11 @@ import pytest
 from chatbot.attempts.settings import settings_over_config
 from chatbot.attempts.trained import load_trained
 from chatbot.chat.loading import load_model
+from chatbot.commands import run
 from chatbot.config.decoding import DecodingSettings
 from chatbot.corpus.pieces import TOKENIZER
 from chatbot.durable import read_json
 from chatbot.errors import UserError
-from chatbot.export.transformers_format import write_transformers
 from chatbot.model.seq2seq import Seq2Seq
 from chatbot.pretrained.folder import CONFIG, pretrained_model
 from chatbot.pretrained.tokens import piece_vocabulary
@@ -77,8 +77,8 @@ def test_attempt_begins_with_a_pretrained_model_and_needs_it_no_more(
     assert trained.vocabulary.fingerprint() == vocabulary.fingerprint()
     responder = load_model(directory, DecodingSettings(retrieve="none"), ratings=None).responder
     assert all(replies_of(responder, ["丆万", "专"]))
-    Path("back").mkdir()
-    write_transformers(Path("back"), trained)
+    for more in ([], ["--overwrite"]):
+        run("export", ["whole", "--format", "transformers", "--output", "back", *more])
     back = pretrained_model("back")
     assert back is not None
     again, rows = piece_vocabulary(back.tokenizer(), back.config)

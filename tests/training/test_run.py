@@ -16,7 +16,7 @@ import pytest
 from chatbot.corpus.batches import Batch, GlobalBatch
 from chatbot.errors import UserError
 from chatbot.training import metrics as metrics_module
-from chatbot.training.checkpoints.manifest import Progress
+from chatbot.training.checkpoints.progress import Progress
 from chatbot.training.checkpoints.store import Checkpoints
 from chatbot.training.data import prepare
 from chatbot.training.metrics import Window

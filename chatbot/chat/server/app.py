@@ -12,11 +12,11 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.responses import Response
 
 from chatbot.chat.loading import pointer_of
+from chatbot.chat.server.completions import chat_completions, completions
 from chatbot.chat.server.errors import ERROR_RESPONSES, ApiError, add_error_handlers
 from chatbot.chat.server.gate import Gate, Needs, Route
 from chatbot.chat.server.models import Models
 from chatbot.chat.server.page_routes import attention, describe_models, page, rate
-from chatbot.chat.server.replies import chat_completions, completions
 from chatbot.chat.server.responses import responses
 from chatbot.chat.server.state import Limits, LineLog, Metrics, ServerState, state_of
 from chatbot.chat.service import RateLimit

@@ -107,6 +107,7 @@ class Gate:
         self._app = app
         self._routes = routes
         self._by_path = {route.path: route for route in routes}
+        assert all(self._by_path[route.path].needs == route.needs for route in routes), "one path, other needs"
         self._limits = state.limits
         self._metrics = state.metrics
         self._rate_limit = state.rate_limit

@@ -8,7 +8,7 @@ from fastapi import Request
 from pydantic import Field
 from starlette.responses import Response
 
-from chatbot.chat.server.replies import Completion, respond
+from chatbot.chat.server.completions import Completion, respond
 from chatbot.chat.server.request_bodies import (
     MOST_MESSAGES,
     Body,

@@ -369,7 +369,11 @@ def _tar(container: Container) -> Iterator[Content]:
 
 
 Opener = Callable[[Container], Iterator[Content]]
-# To add a container, add its first bytes and a function that yields what it contains. Tar files have no first bytes.
+# The packages that parse files, whose versions are in the key of encoded pairs: which of them reads a file is known
+# only after archives in it are open, and locked versions change seldom.
+PARSERS = ("ijson", "jmespath", "orjson", "pyarrow", "pysubs2", "python-calamine", "pyyaml", "zstandard")
+# To add a container, add its first bytes and a function that yields what it contains, to PARSERS the package that it
+# needs, and remove it from NO_TEXT. Tar files have no first bytes.
 CONTAINERS: dict[bytes, Opener] = {
     b"PK\3\4": _zip,
     b"PK\5\6": _zip,  # without a member

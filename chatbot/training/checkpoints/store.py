@@ -36,7 +36,7 @@ from chatbot.attempts.trained import assign_weights, weights_of
 from chatbot.durable import write_file, write_json
 from chatbot.errors import UserError
 from chatbot.model.seq2seq import Seq2Seq
-from chatbot.training.checkpoints.manifest import Progress, Provenance, progress_in
+from chatbot.training.checkpoints.progress import Progress, Provenance, progress_in
 from chatbot.training.replica import TrainState, Values
 
 # The groups of a checkpoint: the weights of the model, and the fields of `TrainState`.

@@ -23,7 +23,7 @@ from chatbot.config.run import WANDB
 from chatbot.config.training import Settings
 from chatbot.display import counted
 from chatbot.durable import write_file
-from chatbot.training.checkpoints.manifest import value_text
+from chatbot.training.checkpoints.progress import value_text
 from chatbot.training.reporting.tensorboard import TensorBoard
 from chatbot.training.reporting.terminal import (
     HEADER,

@@ -14,11 +14,11 @@ import pytest
 from fastapi.testclient import TestClient
 
 from chatbot.chat.loading import LoadedModel
-from chatbot.chat.server import replies
+from chatbot.chat.server import completions as module
 from chatbot.chat.server.app import create_app
+from chatbot.chat.server.completions import EventStream
 from chatbot.chat.server.connection import DRAINED
 from chatbot.chat.server.gate import Gate, address_of, read_keys
-from chatbot.chat.server.replies import EventStream
 from chatbot.chat.server.state import Limits
 from chatbot.errors import UserError
 from tests.chat.server.fake_models import FakeEngine, fake_models, nothing, served
@@ -250,13 +250,13 @@ def test_place_of_who_waits_for_a_model_is_free_when_the_time_is_over_or_the_cli
     tmp_path: Path, path: str, body: Any, leaves: bool, status: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The model is loaded nevertheless, for the next one. What is left of the time is for the replies."""
-    begun, goes_on, left, original = threading.Event(), threading.Event(), list[float](), replies.answers
+    begun, goes_on, left, original = threading.Event(), threading.Event(), list[float](), module.answers
 
     def answers(submit: Any, questions: Any, seconds: float, receive: Any) -> Any:
         left.append(seconds)
         return original(submit, questions, seconds, receive)
 
-    monkeypatch.setattr(replies, "answers", answers)
+    monkeypatch.setattr(module, "answers", answers)
 
     def open_model(directory: Path) -> LoadedModel:
         begun.set()

@@ -15,7 +15,7 @@ from chatbot.config.decoding import DecodingSettings
 from chatbot.config.training import Settings
 from chatbot.corpus.pieces import SPACE
 from chatbot.corpus.vocabulary import BYTES, EOS, MARKS, Vocabulary, question_of
-from chatbot.decoding.model import Floats, IsWanted
+from chatbot.decoding.interface import Floats, IsWanted
 from chatbot.decoding.reply_text import Origin, Reply
 from chatbot.errors import UserError, exit_code_of
 from chatbot.flags import compose

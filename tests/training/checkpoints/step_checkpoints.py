@@ -15,7 +15,7 @@ import xxhash
 
 from chatbot.config.model import ModelSettings
 from chatbot.model.seq2seq import Seq2Seq
-from chatbot.training.checkpoints.manifest import Progress
+from chatbot.training.checkpoints.progress import Progress
 from chatbot.training.checkpoints.store import Checkpoints
 from chatbot.training.replica import TrainState
 

@@ -16,7 +16,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 from chatbot.attempts.checkpoint import DamagedError, read_pointer
 from chatbot.attempts.opening import has_checkpoint
 from chatbot.config.training import Settings
-from chatbot.training.checkpoints.manifest import Progress
+from chatbot.training.checkpoints.progress import Progress
 from chatbot.training.checkpoints.store import Checkpoints
 from tests.training.checkpoints.step_checkpoints import (
     DIRECTORY,

@@ -16,7 +16,7 @@ from chatbot.attempts.checkpoint import read_pointer, verified_manifest
 from chatbot.attempts.description import is_training
 from chatbot.errors import UserError
 from chatbot.training.checkpoints import store
-from chatbot.training.checkpoints.manifest import Progress
+from chatbot.training.checkpoints.progress import Progress
 from chatbot.training.checkpoints.store import Checkpoints
 from chatbot.training.metrics import Window
 from tests.training.attempts import saved_step, weights

@@ -10,7 +10,7 @@ from chatbot.config.learning import NATS
 from chatbot.corpus.vocabulary import BYTES, Vocabulary
 from chatbot.errors import UserError
 from chatbot.model.seq2seq import Seq2Seq
-from chatbot.training.checkpoints.manifest import Progress
+from chatbot.training.checkpoints.progress import Progress
 from chatbot.training.checkpoints.store import Checkpoints
 from chatbot.training.new_model import built_model
 from chatbot.training.replica import TrainState

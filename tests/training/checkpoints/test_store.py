@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from chatbot.errors import UserError
 from chatbot.training.checkpoints import store
-from chatbot.training.checkpoints.manifest import Progress, read_progress
+from chatbot.training.checkpoints.progress import Progress, read_progress
 from chatbot.training.checkpoints.store import Checkpoints
 from chatbot.training.replica import TrainState
 from tests.training.checkpoints.step_checkpoints import (

@@ -6,7 +6,7 @@ from typing import Any
 
 from chatbot.config.training import Settings
 from chatbot.flags import compose
-from chatbot.training.checkpoints.manifest import Progress
+from chatbot.training.checkpoints.progress import Progress
 from chatbot.training.schedule import Calendar
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from chatbot.attempts.trained import load_trained
 from chatbot.errors import UserError
-from chatbot.training.checkpoints import manifest
+from chatbot.training.checkpoints import progress as module
 from tests.training.checkpoints.step_checkpoints import edit_manifest
 from tests.training.small_run import train_with_flags
 from tests.training.untraced_update import train_untraced
@@ -21,8 +21,8 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A directory with the attempt default of one step, written with TensorFlow 2.20 and chatbot 0.0.1."""
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(directory := tmp_path_factory.mktemp("trained"))
-        versions = {**manifest.versions(), "tensorflow": "2.20.0", "chatbot": "0.0.1"}
-        patch.setattr(manifest, "versions", lambda: versions)
+        versions = {**module.versions(), "tensorflow": "2.20.0", "chatbot": "0.0.1"}
+        patch.setattr(module, "versions", lambda: versions)
         Path("pairs.tsv").write_text("你好\t你好呀\n你好\t你\n你好\t你好呀\n")
         train_untraced(steps=1)
         return directory
@@ -45,7 +45,7 @@ def test_changes_that_are_allowed_are_printed(capsys: pytest.CaptureFixture[str]
     train_untraced(steps=2, learning_rate=0.005)
     out = capsys.readouterr().out
     assert "\nChanged since step 1: --learning-rate 0.002 -> 0.005; --steps 1 -> 2.\n" in out
-    now = manifest.versions()
+    now = module.versions()
     assert f"with chatbot 0.0.1 (now {now['chatbot']}), tensorflow 2.20.0 (now {now['tensorflow']}): results may" in out
     versions = json.loads((ATTEMPT / "ckpt-2.json").read_text())["versions"]
     assert versions == now
