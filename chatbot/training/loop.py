@@ -7,6 +7,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+from chatbot.attempts.files import RETRIEVAL, is_validated
 from chatbot.attempts.opening import remove_unused
 from chatbot.config.learning import NATS
 from chatbot.errors import UserError
@@ -54,11 +55,24 @@ def train(run: Run) -> TrainingResult:
     run.team.barrier()  # no machine leaves before the chief has saved
     run.team.leave()
     loop.check_converging()
-    conclude(run, loop.stop, first, time.monotonic() - run.began)
+    seconds = time.monotonic() - run.began
     progress = run.progress
+    can_reply = run.team.chief and progress.step > 0 and loop.stop != INTERRUPTED
+    conclude(run, loop.stop, first, seconds, replies_as_in_chat(run, loop.stop) if can_reply else [])
     directory = run.settings.run.directory.absolute()
     code = interrupted.exit_code if loop.stop == INTERRUPTED else 0
     return TrainingResult(directory, progress.step, loop.stop, progress.best_step, progress.best_nats, code)
+
+
+def replies_as_in_chat(run: Run, stop: str) -> list[str]:
+    """Prepare what replies are looked up in, and return the replies of the best checkpoint to samples and --probe."""
+    run.checkpoints.load_best(run.progress)
+    directory = run.settings.run.directory
+    embeddings = None if stop == TIME_UP else run.settings.run.embeddings  # it may take hours
+    run.validator.prepare_lookup(directory, run.data, embeddings)
+    if is_validated(directory) or (directory / RETRIEVAL).exists():
+        return run.validator.chat_replies(directory)
+    return run.validator.replies()  # learned by heart: greedy search finds the replies of beam search, traced already
 
 
 def announce(run: Run) -> None:

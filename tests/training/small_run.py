@@ -72,7 +72,7 @@ def train_on(towers: list[Tower], settings: Settings) -> int:
 def without_replies() -> Iterator[None]:
     """Leave out the replies at the end of a run, whose search takes as long to trace as the training step."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("chatbot.training.reporting.reporter._replies", lambda *_: [])
+        patch.setattr("chatbot.training.loop.replies_as_in_chat", lambda *_: [])
         yield
 
 

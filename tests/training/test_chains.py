@@ -76,7 +76,7 @@ class Chain:
                 weight.assign(value)
             return model
 
-        monkeypatch.setattr("chatbot.training.run.built_model", new_model)
+        monkeypatch.setattr("chatbot.training.new_model.built_model", new_model)
         monkeypatch.setattr("chatbot.training.loop.conclude", lambda *_: None)
         monkeypatch.setattr("chatbot.training.run.time", SimpleNamespace(time=self._time, monotonic=time.monotonic))
         monkeypatch.setattr("chatbot.training.run.LEAST_STEPS", 25)

@@ -25,8 +25,7 @@ from chatbot.evaluation.evaluate import Evaluation, evaluate
 from chatbot.inference.engine import Engine
 from chatbot.inference.replier import Replier
 from chatbot.training.data import prepare
-from chatbot.training.loop import train
-from chatbot.training.reporting.reporter import _replies
+from chatbot.training.loop import replies_as_in_chat, train
 from chatbot.training.reporting.terminal import question_line
 from chatbot.training.result import TIME_UP
 from tests.chat.terminal.typed import Line, piped, typed
@@ -170,7 +169,7 @@ def test_pairs_are_looked_up_by_meaning_too(
     settings = small_settings(data=("pairs.tsv",), validation=str(held_out), embeddings="e5", validate_every=1, steps=2)
     resumed = open_with(UntracedUpdate, settings, prepare(settings))
     for stop, is_indexed in ((TIME_UP, False), ("done", True)):  # the vectors of many pairs take hours
-        assert _replies(resumed, stop)
+        assert replies_as_in_chat(resumed, stop)
         assert (folder / "meaning").exists() == is_indexed
     shutil.rmtree(folder)
     with pytest.raises(UserError, match=r"^index default: it keeps no training pairs; run its training command again$"):

@@ -320,7 +320,7 @@ def test_resumed_run_divides_the_same_shares(pairs_file: Path, monkeypatch: pyte
     )
     for memory, left, logits in (less, more, of_another):
         monkeypatch.setattr("chatbot.training.run.least_memory", lambda towers, memory=memory: memory)
-        monkeypatch.setattr("chatbot.training.run.loss_size", lambda *_, left=left: LossSize(left))
+        monkeypatch.setattr("chatbot.training.new_model.loss_size", lambda *_, left=left: LossSize(left))
         run = opened(2)
         assert run.train_step.memory.most_positions == (None if memory else 7)
         assert run.model.loss_size.logits == run.progress.logits == logits

@@ -75,7 +75,9 @@ def test_new_attempt_starts_from_word_vectors_and_frequencies(
     assert run.model.bias.numpy().any()  # it starts from the frequencies
     Path("vectors.txt").unlink()
     counted: list[Any] = []
-    monkeypatch.setattr("chatbot.training.run.start_from_frequencies", lambda *arguments: counted.append(arguments))
+    monkeypatch.setattr(
+        "chatbot.training.new_model.start_from_frequencies", lambda *arguments: counted.append(arguments)
+    )
     resumed, _ = train_untraced(**settings, steps=2)
     assert [number for number, _, _ in steps_of(resumed)] == [1]
     np.testing.assert_allclose(resumed.model.embedding.embeddings.numpy(), embeddings, atol=1e-5)

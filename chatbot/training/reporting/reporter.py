@@ -13,7 +13,7 @@ from tqdm import tqdm
 
 from chatbot.attempts.checkpoint import better_last
 from chatbot.attempts.curves import draw, read_records
-from chatbot.attempts.files import METRICS, RETRIEVAL, is_validated
+from chatbot.attempts.files import METRICS
 from chatbot.attempts.settings import storable
 from chatbot.commands import program
 from chatbot.config.attempts import CHECKPOINTS
@@ -36,7 +36,7 @@ from chatbot.training.reporting.terminal import (
     question_line,
     time_left,
 )
-from chatbot.training.result import INTERRUPTED, TIME_UP
+from chatbot.training.result import INTERRUPTED
 from chatbot.training.run import Run
 from chatbot.training.validation import Validation
 
@@ -282,8 +282,11 @@ def start_client(settings: Settings) -> Any:
     return wandb.init(name=attempt, group=attempt, config=storable(settings), sync_tensorboard=True, settings=quiet)
 
 
-def conclude(run: Run, stop: str, first_step: int, seconds: float) -> None:
-    """Print why the run ended, on the chief also replies, a summary and the next command. Draws curves.png."""
+def conclude(run: Run, stop: str, first_step: int, seconds: float, replies: Sequence[str]) -> None:
+    """Print why the run ended, on the chief also replies, a summary and the next command. Draws curves.png.
+
+    replies: to the samples and to the questions of --probe; none after an interrupt.
+    """
     attempt = run.settings.run.attempt
     progress = run.progress
     stopped = f"Stopped at step {progress.step:,}: {stop}."
@@ -291,8 +294,9 @@ def conclude(run: Run, stop: str, first_step: int, seconds: float) -> None:
         print(stopped if progress.step else f"{stopped} Nothing was saved; the same command begins again.")
         return
     lines = [stopped]
-    if stop != INTERRUPTED:
-        lines += ["Sample replies:", *_replies(run, stop)]
+    if replies:
+        pairs = zip(run.data.questions, replies, strict=True)
+        lines += ["Sample replies:", *(question_line(sample.question, reply) for sample, reply in pairs)]
     lines.append(f"Time: {duration(seconds)} for {counted(max(0, progress.step - first_step), 'step')}")
     lines.append(f"Best: {_best(run)}")
     if _drawn(run):
@@ -303,23 +307,6 @@ def conclude(run: Run, stop: str, first_step: int, seconds: float) -> None:
     resumes = f"Saved. The same command resumes from here; to talk to it: {chat}"
     lines.append(resumes if stop == INTERRUPTED else f"Talk to it: {chat}")
     print_lines(lines)
-
-
-def _replies(run: Run, stop: str) -> list[str]:
-    """Prepare what replies are looked up in, and return a line for each sample and each question of --probe.
-
-    It has the reply of the best checkpoint as in chat.
-    """
-    run.checkpoints.load_best(run.progress)
-    directory = run.settings.run.directory
-    embeddings = None if stop == TIME_UP else run.settings.run.embeddings  # it may take hours
-    run.validator.prepare_lookup(directory, run.data, embeddings)
-    if is_validated(directory) or (directory / RETRIEVAL).exists():
-        replies = run.validator.chat_replies(directory)
-    else:  # learned by heart: greedy search finds the replies of beam search, and is traced already
-        replies = run.validator.replies()
-    pairs = zip(run.data.questions, replies, strict=True)
-    return [question_line(sample.question, reply) for sample, reply in pairs]
 
 
 def _best(run: Run) -> str:
