@@ -93,4 +93,5 @@ def read_questions(path: Path) -> list[str]:
     try:
         return path.read_text(encoding="utf-8-sig").splitlines()
     except (OSError, ValueError) as error:
-        raise UserError(f"--outside {path}: cannot be read ({error}); give a text file of questions") from None
+        reason = getattr(error, "strerror", None) or "not UTF-8"
+        raise UserError(f"--outside {path}: cannot be read ({reason}); give a text file of questions") from None
