@@ -1,7 +1,4 @@
-"""Opens an attempt for training: its lock, its settings and data beside those of a resumed run, its first files.
-
-Settings may follow from the number of pairs (--preset) and from another attempt (--init-from).
-"""
+"""Opens an attempt for training: its lock, its settings and data beside those of a resumed run, its first files."""
 
 import os
 import re
@@ -34,16 +31,13 @@ from chatbot.attempts.files import (
 )
 from chatbot.attempts.settings import OF_PAIRS, OF_WEIGHTS, changed_settings, storable, stored_settings
 from chatbot.commands import program
-from chatbot.config.corpus import AUTO, NONE, PIECES
-from chatbot.config.run import preset_for, values_of_preset
+from chatbot.config.corpus import PIECES
 from chatbot.config.training import Settings
 from chatbot.corpus.pieces import open_tokenizer
-from chatbot.corpus.vocabulary import BYTES, SPECIALS, Vocabulary, load_vocabulary
+from chatbot.corpus.vocabulary import Vocabulary
 from chatbot.decoding.ngrams import Ngrams
-from chatbot.display import counted
 from chatbot.durable import read_json, remove_unfinished, write_file, write_json
 from chatbot.errors import EXIT_INTERRUPTED, UserError
-from chatbot.flags import flags_for, replace
 
 # Seconds to wait for the lock. A run that fails removes the folder that it has made, and the lock file in it.
 LOCK_TIMEOUT = 0.5
@@ -196,41 +190,3 @@ def other_attempt(settings: Settings) -> Path:
             "to take its sizes"
         )
     return directory
-
-
-def grown_vocabulary(directory: Path, new: Vocabulary) -> Vocabulary:
-    """Return the tokens of a corpus, those that only the attempt in the directory has, and the bytes."""
-    old = load_vocabulary(directory / VOCABULARY)
-    tokens = new.tokens[len(SPECIALS) : new.first_byte]
-    known = set(tokens)
-    kept = [token for token in old.tokens[len(SPECIALS) : old.first_byte] if token not in known]
-    added = f"{counted(len(known - set(old.tokens)), 'new token')} of the pairs"
-    print(f"Beginning with the weights of {directory}: {added}, and {len(kept):,} kept that the pairs do not have.")
-    return Vocabulary([*tokens, *kept, *BYTES])
-
-
-def preset_values(settings: Settings, pairs: int, validated: bool) -> dict[str, Any]:
-    """Return the preset of a new attempt and the values that it sets, by name, and print them.
-
-    Values that given settings exclude are left out. pairs: the number of training pairs. validated: whether there are
-    validation pairs; without them, pairs are learned by heart, which needs no preset.
-    """
-    by_pairs = preset_for(pairs) if validated else NONE
-    name = by_pairs if settings.run.preset == AUTO else settings.run.preset
-    chosen: dict[str, Any] = {"preset": name}
-    if name == NONE:
-        return chosen
-    excluded = {}
-    for setting, value in values_of_preset(name, settings.model.architecture).items():
-        if setting not in settings.run.not_given:
-            continue
-        try:
-            replace(settings, **chosen, **{setting: value})
-        except UserError:
-            excluded[setting] = value
-        else:
-            chosen[setting] = value
-    values = flags_for(Settings, {key: value for key, value in chosen.items() if key != "preset"}) or "sets nothing"
-    without = f"; without {flags_for(Settings, excluded)}, which other settings exclude" if excluded else ""
-    print(f"Preset {name}, for {counted(pairs, 'pair')} (--preset): {values}{without}.")
-    return chosen

@@ -9,16 +9,14 @@ from chatbot.attempts.files import CONFIG, VOCABULARY
 from chatbot.attempts.opening import (
     check_data,
     check_settings,
-    grown_vocabulary,
     has_checkpoint,
     other_attempt,
-    preset_values,
 )
 from chatbot.attempts.settings import stored_settings
 from chatbot.config.attempts import RATINGS
 from chatbot.config.corpus import AUTO, NONE
 from chatbot.config.learning import QUESTION_NATS
-from chatbot.config.run import FEWER_PAIRS_THAN
+from chatbot.config.run import FEWER_PAIRS_THAN, preset_for, values_of_preset
 from chatbot.config.training import Settings
 from chatbot.corpus.dataset import Corpus, described, training_set, validation_set
 from chatbot.corpus.files import SPACES, left_out, validation_files, without_word_spaces
@@ -26,11 +24,11 @@ from chatbot.corpus.history import with_history
 from chatbot.corpus.reading.report import Report
 from chatbot.corpus.shards import Shards, frequent_questions
 from chatbot.corpus.tokenizer import print_unused_words, tokens_of
-from chatbot.corpus.vocabulary import Vocabulary, load_vocabulary, source_of
+from chatbot.corpus.vocabulary import BYTES, SPECIALS, Vocabulary, load_vocabulary, source_of
 from chatbot.display import counted, visible
 from chatbot.errors import UserError
 from chatbot.evaluation.measures import Sample, sample_of
-from chatbot.flags import flatten, replace
+from chatbot.flags import flags_for, flatten, replace
 
 SAMPLES = 3
 # Replies to this many validation questions are measured, in about a sixth of the time that scoring 2,000 pairs takes.
@@ -295,3 +293,41 @@ def probe_samples(questions: Sequence[str], settings: Settings, vocabulary: Voca
     encoded = ((question, vocabulary.ids(tokens(question[:MOST_CHARACTERS]))) for question in questions)
     longest = settings.model.max_length
     return [Sample(source_of([ids], vocabulary, longest), question, "") for question, ids in encoded if ids]
+
+
+def grown_vocabulary(directory: Path, new: Vocabulary) -> Vocabulary:
+    """Return the tokens of a corpus, those that only the attempt in the directory has, and the bytes."""
+    old = load_vocabulary(directory / VOCABULARY)
+    tokens = new.tokens[len(SPECIALS) : new.first_byte]
+    known = set(tokens)
+    kept = [token for token in old.tokens[len(SPECIALS) : old.first_byte] if token not in known]
+    added = f"{counted(len(known - set(old.tokens)), 'new token')} of the pairs"
+    print(f"Beginning with the weights of {directory}: {added}, and {len(kept):,} kept that the pairs do not have.")
+    return Vocabulary([*tokens, *kept, *BYTES])
+
+
+def preset_values(settings: Settings, pairs: int, validated: bool) -> dict[str, Any]:
+    """Return the preset of a new attempt and the values that it sets, by name, and print them.
+
+    Values that given settings exclude are left out. pairs: the number of training pairs. validated: whether there are
+    validation pairs; without them, pairs are learned by heart, which needs no preset.
+    """
+    by_pairs = preset_for(pairs) if validated else NONE
+    name = by_pairs if settings.run.preset == AUTO else settings.run.preset
+    chosen: dict[str, Any] = {"preset": name}
+    if name == NONE:
+        return chosen
+    excluded = {}
+    for setting, value in values_of_preset(name, settings.model.architecture).items():
+        if setting not in settings.run.not_given:
+            continue
+        try:
+            replace(settings, **chosen, **{setting: value})
+        except UserError:
+            excluded[setting] = value
+        else:
+            chosen[setting] = value
+    values = flags_for(Settings, {key: value for key, value in chosen.items() if key != "preset"}) or "sets nothing"
+    without = f"; without {flags_for(Settings, excluded)}, which other settings exclude" if excluded else ""
+    print(f"Preset {name}, for {counted(pairs, 'pair')} (--preset): {values}{without}.")
+    return chosen

@@ -7,14 +7,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from chatbot.attempts.opening import grown_vocabulary
 from chatbot.attempts.settings import settings_over_config
 from chatbot.attempts.trained import load_trained
 from chatbot.config.attempts import RATINGS
 from chatbot.corpus.vocabulary import BYTES, SPECIALS, Vocabulary, load_vocabulary
 from chatbot.errors import UserError
 from chatbot.retrieval.ratings import append_rating, rating_of
-from chatbot.training.data import prepare
+from chatbot.training.data import grown_vocabulary, prepare
 from chatbot.training.loop import train as train_run
 from chatbot.training.new_model import built_model, rows_by_token
 from chatbot.training.run import set_initial_weights
