@@ -1,6 +1,5 @@
 """What can be known about an attempt from its files, in a millisecond and without TensorFlow."""
 
-import contextlib
 import dataclasses
 import datetime
 import json
@@ -27,6 +26,7 @@ from chatbot.attempts.settings import stored_settings
 from chatbot.config.attempts import CHECKPOINTS
 from chatbot.config.training import Settings
 from chatbot.corpus.vocabulary import load_vocabulary
+from chatbot.durable import size_of
 from chatbot.errors import UserError
 
 # The states of an attempt. READY: it can be resumed.
@@ -157,16 +157,6 @@ def data_names(settings: Settings, without_pairs: Sequence[str]) -> tuple[str, .
     files = corpus.data or tuple(file for file in (corpus.source_file, corpus.target_file) if file)
     files = tuple(file for file in files if file not in without_pairs)
     return tuple(Path(file).name for file in files) or (DEFAULT_CORPUS,)
-
-
-def size_of(path: Path) -> int:
-    """Return the bytes of a file, or of all files in a folder. Files that vanish meanwhile count as 0."""
-    files = [Path(folder, name) for folder, _, names in os.walk(path) for name in names] if path.is_dir() else [path]
-    total = 0
-    for file in files:
-        with contextlib.suppress(OSError):
-            total += file.lstat().st_size
-    return total
 
 
 def is_training(directory: Path) -> bool:

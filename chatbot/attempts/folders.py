@@ -2,10 +2,11 @@
 
 import shutil
 
-from chatbot.attempts.description import check_not_training, size_of
+from chatbot.attempts.description import check_not_training
 from chatbot.attempts.table import megabytes
 from chatbot.config.attempts import CHECKPOINTS, RATINGS, TENSORBOARD, DeleteSettings, RenameSettings, attempt_directory
 from chatbot.display import aligned, counted
+from chatbot.durable import size_of
 from chatbot.errors import UserError
 from chatbot.retrieval.ratings import rename_model
 

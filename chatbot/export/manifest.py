@@ -87,11 +87,6 @@ def _size_and_checksum(path: Path) -> tuple[int, int]:
     return size, checksum
 
 
-def size_of(path: Path) -> int:
-    """Return the bytes of a file, or of all files in a folder."""
-    return sum(file.stat().st_size for file in (path, *path.rglob("*")) if file.is_file())
-
-
 def is_export(path: Path) -> bool:
     """Return whether a folder or a zip has the manifest of an export."""
     if path.is_dir():

@@ -19,10 +19,10 @@ from chatbot.corpus.selection import Selection
 from chatbot.corpus.shards import Shards
 from chatbot.corpus.tokenizer import without_pair_rules
 from chatbot.display import counted
-from chatbot.durable import replacing, unused_name, write_json
+from chatbot.durable import replacing, size_of, unused_name, write_json
 from chatbot.errors import UserError
 from chatbot.evaluation.likelihood import Scorer
-from chatbot.export.manifest import Manifest, size_of, write_manifest, write_zip
+from chatbot.export.manifest import Manifest, write_manifest, write_zip
 from chatbot.export.model import Stored, plain_model, restored, stored
 from chatbot.export.transformers_format import write_transformers
 from chatbot.flags import flags_of

@@ -13,8 +13,8 @@ from chatbot.config.export import ExportSettings
 from chatbot.corpus.shards import Shards
 from chatbot.corpus.vocabulary import BOS, EOS
 from chatbot.decoding.array_functions import NumpyFunctions
+from chatbot.durable import size_of
 from chatbot.evaluation.likelihood import Scorer
-from chatbot.export.manifest import size_of
 from chatbot.export.model import restored, stored
 from chatbot.export.runtime import OnnxModel, load_export
 from chatbot.export.write import export, held_out_pairs

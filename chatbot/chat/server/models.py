@@ -13,12 +13,12 @@ from pathlib import Path
 from time import monotonic
 
 from chatbot.attempts.checkpoint import checkpoint_path, largest_checkpoint, read_pointer, verified_manifest
-from chatbot.attempts.description import size_of
 from chatbot.attempts.files import CONFIG, LAST
 from chatbot.chat.loading import LoadedModel, Version, load_model, pointer_of, version_of
 from chatbot.chat.server.errors import ApiError
 from chatbot.config.attempts import CHECKPOINTS
 from chatbot.config.decoding import DecodingSettings, one_hypothesis
+from chatbot.durable import size_of
 from chatbot.errors import UserError
 from chatbot.export.manifest import MANIFEST
 from chatbot.inference.engine import MOST_WAITING

@@ -37,7 +37,7 @@ CHUNK = 2**15  # bytes that are unpacked at once
 
 CONVERT = "which is not read here; unpack it, or save it as text, CSV or JSON"
 # The beginnings of files that are no text and are not opened: archives, documents, databases, pictures, pickles.
-NO_TEXT = (
+NOT_OPENED = (
     *(b"7z\xbc\xaf\x27\x1c", b"Rar!\x1a\x07", b"%PDF-", b"{\\rtf", b"SQLite format 3\0"),
     *(b"\x89PNG", b"\xff\xd8\xff", *(bytes((0x80, version)) for version in range(2, 6))),
 )
@@ -373,7 +373,7 @@ Opener = Callable[[Container], Iterator[Content]]
 # only after archives in it are open, and locked versions change seldom.
 PARSERS = ("ijson", "jmespath", "orjson", "pyarrow", "pysubs2", "python-calamine", "pyyaml", "zstandard")
 # To add a container, add its first bytes and a function that yields what it contains, to PARSERS the package that it
-# needs, and remove it from NO_TEXT. Tar files have no first bytes.
+# needs, and remove it from NOT_OPENED. Tar files have no first bytes.
 CONTAINERS: dict[bytes, Opener] = {
     b"PK\3\4": _zip,
     b"PK\5\6": _zip,  # without a member

@@ -10,7 +10,16 @@ from itertools import chain
 from pathlib import Path, PurePath
 
 from chatbot.corpus.reading.charset import COMPARED, damage_of, detect_charset
-from chatbot.corpus.reading.containers import CHUNK, CONVERT, NO_TEXT, SAMPLE, OpenFile, Stream, open_files, opener_of
+from chatbot.corpus.reading.containers import (
+    CHUNK,
+    CONVERT,
+    NOT_OPENED,
+    SAMPLE,
+    OpenFile,
+    Stream,
+    open_files,
+    opener_of,
+)
 from chatbot.corpus.reading.conversation import Pair, without_lost
 from chatbot.corpus.reading.report import Report
 from chatbot.display import one_line
@@ -72,7 +81,7 @@ def text_of(file: OpenFile, path: Path, report: Report, charset: str | None = No
     name = charset or "UTF-8"
     damage = ""
     details = tuple[str, ...]()
-    if head.startswith(NO_TEXT) or opener_of(head):
+    if head.startswith(NOT_OPENED) or opener_of(head):
         damage = f"no text, it begins with {one_line(head[:8].decode('latin-1'))!r}, {CONVERT}"
     elif not charset:
         try:
