@@ -1,4 +1,4 @@
-"""Files that survive a power failure: the content is on the disk before the name of the file appears. JSON files; sizes."""
+"""Files that survive a power failure: the content is on the disk before the name of a file appears. JSON; sizes."""
 
 import contextlib
 import errno

@@ -268,7 +268,8 @@ class Models:
         """Close the engine of a model, to which the list has the only reference, and free its memory."""
         size = models[0].bytes
         try:
-            await asyncio.to_thread(models.pop().engine.close)
+            # A bound method in place of the lambda would keep the engine until the thread has forgotten it.
+            await asyncio.to_thread(lambda: models.pop().engine.close())  # noqa: PLW0108
             if self.loaded:  # otherwise the server stops, or loads a model, which collects garbage, too
                 await asyncio.to_thread(leave_out_of_collections)
         finally:
