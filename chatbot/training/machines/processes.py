@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from multiprocessing import resource_tracker
 from typing import Any
 
@@ -17,7 +18,7 @@ from tqdm import tqdm
 from chatbot.corpus.workers import end_with_parent
 from chatbot.errors import LostError, UserError, exit_code_of
 from chatbot.training.machines.peers import print_status
-from chatbot.training.watch import Interrupts, interrupts
+from chatbot.training.watch import interrupts
 
 # Seconds before a lost process restarts, in which the other processes detect its loss.
 RESTART_DELAY = 8.0
@@ -47,83 +48,51 @@ def run_jobs(jobs: Sequence[Job], restart_delay: float = RESTART_DELAY) -> int:
     Exit code 2 of any job, an error that the user can fix, ends all. restart_delay: seconds before a lost process,
     other than a server, starts again.
     """
-    with interrupts(announced=False) as received:
-        run = _Run(jobs, restart_delay, received)
-        try:
-            while run.goes_on():
-                run.forward_signal()
-                run.start_due_jobs()
-                multiprocessing.connection.wait([p.sentinel for p in run.processes.values()], timeout=0.2)
-                run.note_ends()
-        finally:
-            for process in run.processes.values():
-                process.kill()
-    return run.exit_code
-
-
-class _Run:
-    """The processes of jobs, and when those without a process start. received: the signals that end the run."""
-
-    def __init__(self, jobs: Sequence[Job], restart_delay: float, received: Interrupts) -> None:
-        self.processes: dict[Job, Any] = {}  # that run
-        self.exit_code = 0
-        self._start_times = dict.fromkeys(jobs, 0.0)  # of the jobs that are not running
-        self._restarts_left = {job: job.restarts for job in jobs}
-        self._restart_delay = restart_delay
-        self._received = received
-        self._is_forwarded = False
-        self._must_end = False
-        self._deadline = float("inf")
-        self._error_token, self._token_sender = multiprocessing.Pipe(duplex=False)
-        self._token_sender.send_bytes(b"")  # see _child; as it stays open, the others wait
-
-    def goes_on(self) -> bool:
-        """Return whether a job other than a server runs or is to start, and there is time for it."""
-        has_jobs = not all(job.server for job in (*self.processes, *self._start_times))
-        return has_jobs and not self._must_end and time.monotonic() <= self._deadline
-
-    def forward_signal(self) -> None:
-        """Send the first signal that was received to the processes."""
-        if not self._received or self._is_forwarded:
-            return
-        self._is_forwarded = True
-        for job, process in self.processes.items():
-            if not job.server:  # one that has ended waits in `note_ends`, so its number is still its own
-                os.kill(process.pid, self._received.number)
-
-    def start_due_jobs(self) -> None:
-        """Start the jobs whose time has come; none once the run is to end."""
-        if self._received or self.exit_code:
-            self._start_times.clear()
-        for job in [job for job, start_time in self._start_times.items() if start_time <= time.monotonic()]:
-            del self._start_times[job]
-            self.processes[job] = _start(job, self._error_token)
-
-    def note_ends(self) -> None:
-        """Note which processes have ended, until one ends the run."""
-        for job, code in [(job, process.exitcode) for job, process in self.processes.items()]:
-            if code is not None and not self._must_end:
-                del self.processes[job]
-                self._note_end(job, code)
-
-    def _note_end(self, job: Job, code: int) -> None:
-        ending = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
-        may_restart = (code < 0 or code > 130) and not self._received and not self.exit_code
-        if may_restart and self._restarts_left[job]:
-            self._restarts_left[job] -= 1
-            count = f"{job.restarts - self._restarts_left[job]} of {job.restarts}"
-            print_status(f"\n{job.name} {ending}; starting it again ({count}).")
-            self._start_times[job] = time.monotonic() + (0 if job.server else self._restart_delay)
-        elif code == 2:
-            self.exit_code = self.exit_code or 2
-            self._must_end = True
-        elif job.server:
-            print_status(f"\n{job.name} {ending}.")
-        elif code and not self.exit_code:
-            self.exit_code = code if code > 0 else self._received.exit_code if self._received else 128 - code
-            self._deadline = time.monotonic() + EXIT_TIMEOUT
-            if code < 0 and not self._received:
-                print_status(f"\nerror: {job.name} {ending}")
+    restarts_left = {job: job.restarts for job in jobs}
+    start_times = dict.fromkeys(jobs, 0.0)  # of the jobs that are not running
+    running: dict[Job, Any] = {}
+    exit_code = 0
+    deadline = float("inf")
+    forwarded = False
+    error_token, token_sender = multiprocessing.Pipe(duplex=False)
+    token_sender.send_bytes(b"")  # see _child
+    with interrupts(announced=False) as received, ExitStack() as stack:
+        stack.callback(lambda: [process.kill() for process in running.values()])
+        while not all(job.server for job in (*running, *start_times)):
+            if received and not forwarded:
+                forwarded = True
+                for job, process in running.items():
+                    if not job.server:  # one that has ended waits to be looked at below, so its number is still its own
+                        os.kill(process.pid, received.number)
+            if received or exit_code:
+                start_times.clear()
+            for job in [job for job, start_time in start_times.items() if start_time <= time.monotonic()]:
+                del start_times[job]
+                running[job] = _start(job, error_token)
+            multiprocessing.connection.wait([p.sentinel for p in running.values()], timeout=0.2)
+            if time.monotonic() > deadline:
+                return exit_code
+            for job, code in [(job, process.exitcode) for job, process in running.items()]:
+                if code is None:
+                    continue
+                del running[job]
+                ending = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
+                may_restart = (code < 0 or code > 130) and not received and not exit_code
+                if may_restart and restarts_left[job]:
+                    restarts_left[job] -= 1
+                    count = f"{job.restarts - restarts_left[job]} of {job.restarts}"
+                    print_status(f"\n{job.name} {ending}; starting it again ({count}).")
+                    start_times[job] = time.monotonic() + (0 if job.server else restart_delay)
+                elif code == 2:
+                    return exit_code or 2
+                elif job.server:
+                    print_status(f"\n{job.name} {ending}.")
+                elif code and not exit_code:
+                    exit_code = code if code > 0 else received.exit_code if received else 128 - code
+                    deadline = time.monotonic() + EXIT_TIMEOUT
+                    if code < 0 and not received:
+                        print_status(f"\nerror: {job.name} {ending}")
+    return exit_code
 
 
 def _start(job: Job, error_token: Any) -> Any:
