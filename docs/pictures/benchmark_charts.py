@@ -1,4 +1,4 @@
-"""Draws the charts of benchmarks/README.md and of the READMEs from the tables in benchmarks/README.md.
+"""Draw the charts of benchmarks/README.md from its tables.
 
     python docs/pictures/benchmark_charts.py
 
@@ -85,42 +85,8 @@ SCALING = Chart(
     ("on 2 cores", "rate, beside one"),
     bounds="other runs",
 )
-README = (
-    dataclasses.replace(
-        RATINGS,
-        names={
-            "people's": "people's replies",
-            "the default": "this project",
-            "the reply to the most": "nearest question's reply",
-            "generated": "generated only",
-        },
-    ),
-    dataclasses.replace(
-        SPEED,
-        title="Training: tokens a second, 2 CPU cores",
-        names=SYSTEMS,
-    ),
-)
-README_IN_CHINESE = (
-    dataclasses.replace(
-        README[0],
-        title="回复的评分",
-        note="“合理”与“具体”两项比例的平均；± 一个标准误",
-        names=dict(zip(README[0].names, ("真人的回复", "本项目", "最相似问题的回复", "只生成"), strict=True)),
-    ),
-    dataclasses.replace(
-        README[1],
-        title="训练速度：每秒词元数，2 个 CPU 核",
-        note="中位数，以及最低和最高的一轮",
-        names={
-            key: name.replace("this project, ", "本项目，").replace(", ", "，") for key, name in README[1].names.items()
-        },
-    ),
-)
 # The charts of a file stand side by side.
 FILES: Mapping[str, Sequence[Chart]] = {
-    "overview.svg": README,
-    "overview.zh.svg": README_IN_CHINESE,
     "quality.svg": [QUALITY],
     "ratings.svg": [RATINGS],
     "speed.svg": SPEEDS,
