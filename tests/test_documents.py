@@ -184,6 +184,21 @@ def structure(path: Path) -> list[list[Any]]:
     return [levels, rows, [re.sub(r"\s+# .*", "", line) for line in code_blocks(path)]]
 
 
+@each([path for path in GUIDES if path.name.endswith(".zh.md") and path.parent != ROOT])
+def test_both_languages_state_the_same_figures(path: Path) -> None:
+    """The front pages show runs on different corpora."""
+    assert figures(path) == figures(path.with_name(path.name.replace(".zh.md", ".md")))
+
+
+def figures(path: Path) -> set[float]:
+    """The numbers in the text that have at least three digits or a fraction."""
+    text = re.sub(r"\]\([^)]*\)", "]", " ".join(prose(path).split()).replace(",", ""))
+    scales = {"million": 1e6, "万": 1e4, "亿": 1e8}
+    found = re.findall(r"(?<![\w.])(\d+(?:\.\d+)?)(?![\d.]*[A-Za-z]) ?(million|万|亿)?", text)
+    numbers = {(digits, round(float(digits) * scales.get(scale, 1), 6)) for digits, scale in found}
+    return {number for digits, number in numbers if number >= 100 or "." in digits}
+
+
 def rows(path: Path, first_cell: str) -> list[list[str]]:
     """The cells of the table whose heading begins with a cell, without its two first lines."""
     _, _, table = path.read_text(encoding="utf-8").partition(f"\n| {first_cell} |")
